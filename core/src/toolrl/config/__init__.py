@@ -1,0 +1,1 @@
+"""A run's config: its frame, how it is read and checked, its JSON Schema."""

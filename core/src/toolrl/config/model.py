@@ -1,0 +1,236 @@
+"""The frame of a run's config: every section, its fields, defaults and bounds.
+
+The options of components are not here: each plugin brings its own model, and `toolrl.config.load` checks them in a second
+pass. A field's description is its documentation: the JSON Schema and the config reference are made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+class Frame(BaseModel):
+    """Base of every section: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, validate_default=True)
+
+
+def _from_name(value: Any) -> Any:
+    return {"use": value} if isinstance(value, str) else value
+
+
+class ComponentUse(Frame):
+    """A component by name, with its options. A bare string is short for `{use: NAME}`."""
+
+    use: str = Field(description="The component's name, or `plugin/name`.", min_length=1)
+    options: dict[str, Any] = Field(default_factory=dict, description="Options, checked by the plugin's own model.")
+
+
+class ToolUse(ComponentUse):
+    """A toolset of an environment."""
+
+    rename: dict[str, str] = Field(
+        default_factory=dict, alias="as", description="New names for tools of this set, old name to new name."
+    )
+    policy: dict[str, Any] = Field(default_factory=dict, description="Policy of its calls: time limit, truncation …")
+    weight: float = Field(1.0, description="Weight of the tool's own reward.")
+
+
+class RewardUse(ComponentUse):
+    """A reward function of an environment."""
+
+    weight: float = Field(1.0, description="Weight of its value in the episode's reward.")
+
+
+Use = Annotated[ComponentUse, BeforeValidator(_from_name)]
+ToolUseField = Annotated[ToolUse, BeforeValidator(_from_name)]
+RewardUseField = Annotated[RewardUse, BeforeValidator(_from_name)]
+
+
+class ModelConfig(Frame):
+    """The model to train."""
+
+    path: str = Field(description="A folder in Hugging Face layout, with its tokenizer.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
+    attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
+
+
+class DataConfig(Frame):
+    """Where tasks come from."""
+
+    train: Use | None = Field(None, description="Data set to train on.")
+    eval: Use | None = Field(None, description="Data set to evaluate on.")
+    shuffle: bool = Field(True, description="Shuffle the training tasks anew each epoch, by the run's seed.")
+
+
+class EnvironmentConfig(Frame):
+    """A bundle of tools, parser, chat format and rewards; a task picks one by name."""
+
+    parser: Use = Field(default_factory=lambda: ComponentUse(use="hermes"), description="Parser of tool calls.")
+    chat_format: Use = Field(
+        default_factory=lambda: ComponentUse(use="template"), description="How messages become tokens."
+    )
+    system_prompt: str | None = Field(
+        None, description="Put before each task's messages, unless these bring a system message."
+    )
+    tools: list[ToolUseField] = Field(default_factory=list, description="Toolsets.")
+    rewards: list[RewardUseField] = Field(default_factory=list, description="Reward functions.")
+    end_flags: list[str] = Field(
+        default_factory=list,
+        description="What ends an episode with an answer: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or a "
+        "regular expression whose first group is the answer.",
+    )
+    max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
+    call_cost: float = Field(0.0, ge=0, description="Taken off the reward for each call.")
+
+
+class RolloutConfig(Frame):
+    """How episodes are sampled."""
+
+    temperature: float = Field(1.0, gt=0, description="Of sampling and of the trained policy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; below 1 trains a policy other than the sampled one.")
+    top_k: int = Field(0, ge=0, description="0 for no limit.")
+    max_turn_tokens: int = Field(512, ge=1, description="Sampled tokens in one turn at most.")
+    max_episode_tokens: int | None = Field(
+        None, ge=2, description="All tokens of an episode at most; None for the model's context."
+    )
+    concurrency: int = Field(256, ge=1, description="Episodes in flight.")
+    max_error_rate: float = Field(
+        0.2, ge=0, le=1, description="A run stops when more than this share of a step's episodes failed."
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "grpo": {"scale": "std", "loss": "sequence_mean", "clip_high": 0.2, "drop_flat_groups": False},
+    "dr_grpo": {"scale": "none", "loss": "constant", "clip_high": 0.2, "drop_flat_groups": False},
+    "dapo": {"scale": "std", "loss": "token_mean", "clip_high": 0.28, "drop_flat_groups": True},
+}
+
+
+class AlgorithmConfig(Frame):
+    """The objective. A preset gives defaults, each of which can be set by itself."""
+
+    preset: Literal["grpo", "dr_grpo", "dapo"] = Field("grpo", description="A published algorithm's defaults.")
+    group_size: int = Field(8, ge=2, description="Episodes of one task, compared with each other.")
+    scale: Literal["std", "batch_std", "none"] = Field(
+        "std", description="What a reward's distance to its group's mean is divided by."
+    )
+    loss: Literal["token_mean", "sequence_mean", "constant"] = Field(
+        "sequence_mean",
+        description="How token losses are averaged: over all tokens, by sequence first, or by a constant length.",
+    )
+    clip_low: float = Field(0.2, ge=0, lt=1, description="Ratios below 1 − this are clipped.")
+    clip_high: float = Field(0.2, ge=0, description="Ratios above 1 + this are clipped.")
+    kl_coef: float = Field(
+        0.0, ge=0, description="Weight of the KL divergence from the reference, the model at the start."
+    )
+    entropy_coef: float = Field(0.0, description="Weight of an entropy bonus.")
+    drop_flat_groups: bool = Field(
+        False, description="Leave out groups whose rewards are all equal; they carry no gradient."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {**PRESETS.get(str(data.get("preset", "grpo")), {}), **data}
+        return data
+
+
+class OptimizerConfig(Frame):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    betas: tuple[float, float] = Field((0.9, 0.95))
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="After the warm-up, down to min_rate."
+    )
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
+    min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+
+
+class TrainerConfig(OptimizerConfig):
+    """The training loop."""
+
+    steps: int = Field(100, ge=1, description="Rollout and update this often.")
+    prompts_per_step: int = Field(8, ge=1, description="Tasks of one step; group_size episodes each.")
+    updates_per_step: int = Field(1, ge=1, description="Optimizer steps that one step's episodes are split into.")
+    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
+    save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
+    keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
+
+
+class EvaluationConfig(Frame):
+    """Evaluation during a run and by `toolrl eval`."""
+
+    every: int = Field(0, ge=0, description="Evaluate each so many steps; 0 for at start and end only.")
+    tasks: int | None = Field(None, ge=1, description="The first so many tasks; None for all.")
+    episodes_per_task: int = Field(1, ge=1, description="k of avg@k and pass@k.")
+    temperature: float | None = Field(None, ge=0, description="None for the rollout's; 0 is greedy.")
+
+
+class ProbeConfig(Frame):
+    """Evaluate while fine-tuning, and stop when it is good enough."""
+
+    every: int = Field(20, ge=1, description="Steps between probes.")
+    accuracy: float = Field(
+        gt=0, le=1, description="Stop at this accuracy; an error if it isn't reached within the steps."
+    )
+
+
+class SftConfig(OptimizerConfig):
+    """`toolrl sft`: supervised fine-tuning on assistant tokens."""
+
+    data: Use | None = Field(None, description="Data set whose messages hold the assistant's turns.")
+    from_run: str | None = Field(
+        None, description="A run folder whose episodes are the demonstrations, instead of data."
+    )
+    min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
+    steps: int = Field(100, ge=1)
+    batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
+    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
+    probe: ProbeConfig | None = Field(None, description="Evaluate on data.eval and stop early.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SftConfig:
+        if (self.data is None) == (self.from_run is None):
+            raise ValueError("give exactly one of `data` and `from_run`")
+        return self
+
+
+class RunConfig(Frame):
+    """Where a run writes."""
+
+    name: str = Field("run", min_length=1, description="Name of its folder.")
+    dir: str = Field("runs", description="Folder of run folders.")
+    save_episodes: bool = Field(True, description="Write every episode, tokens included, to episodes.jsonl.")
+
+
+class Config(Frame):
+    """A whole run."""
+
+    model: ModelConfig
+    data: DataConfig = Field(default_factory=DataConfig)
+    environments: dict[str, EnvironmentConfig] = Field(
+        min_length=1, description="By name; a task picks one by its `environment`, else `default` or the only one."
+    )
+    engine: Use = Field(default_factory=lambda: ComponentUse(use="transformers"), description="Rollout engine.")
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig(preset="grpo"))
+    trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+    evaluation: EvaluationConfig = Field(default_factory=lambda: EvaluationConfig())
+    sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
+    observers: list[Use] = Field(
+        default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
+    )
+    run: RunConfig = Field(default_factory=lambda: RunConfig())
+    seed: int = Field(0, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of torch; None for torch's own choice.")

@@ -1,0 +1,117 @@
+"""Every exception that toolrl raises, and whose fault each one is.
+
+One base class for each boundary. A message says what was given, where, and what to do next; `where` and `hint` keep
+those two parts apart, so that the command line can print them on lines of their own and `--json` can give them as fields.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ToolrlError(Exception):
+    """Base of all errors that a user should read as a message and not as a traceback."""
+
+    fault: ClassVar[str] = "toolrl"
+    """Who has to act: config, data, plugin, parser, tool, engine, reward, chat_format, checkpoint or toolrl."""
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        """A YAML path, a file with its line, or a component's qualified name."""
+        self.hint = hint
+        """The next command or edit."""
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class ConfigError(ToolrlError):
+    """A config that can't be run. `problems` lists every mistake, each with its YAML path."""
+
+    fault = "config"
+
+    def __init__(self, problems: list[str] | str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems), where=where, hint=hint)
+
+
+class DataError(ToolrlError):
+    """A data file or a row that can't be read."""
+
+    fault = "data"
+
+
+class PluginError(ToolrlError):
+    """A plugin that can't be used."""
+
+    fault = "plugin"
+
+
+class UnknownComponentError(PluginError):
+    """No usable plugin gives a component of this kind and name."""
+
+
+class AmbiguousComponentError(PluginError):
+    """Two plugins give this short name; each is reachable as `plugin/name`."""
+
+
+class ComponentLoadError(PluginError):
+    """A component's target can't be imported, or isn't what its kind asks for."""
+
+
+class ChatFormatError(ToolrlError):
+    """Messages that can't be turned into tokens exactly: a template without a bridge, a role it refuses."""
+
+    fault = "chat_format"
+
+
+class ExactnessError(ToolrlError):
+    """A training sequence that isn't what the model saw. Always a bug in toolrl or in an engine, never data."""
+
+    fault = "engine"
+
+
+class ParserError(ToolrlError):
+    """A parser that raised, although parsers are total."""
+
+    fault = "parser"
+
+
+class EngineError(ToolrlError):
+    """A rollout engine that failed to generate or to take weights."""
+
+    fault = "engine"
+
+
+class RewardError(ToolrlError):
+    """A reward that raised or gave something that isn't a finite number."""
+
+    fault = "reward"
+
+
+class CheckpointError(ToolrlError):
+    """A checkpoint that can't be written, is torn, or doesn't fit the config."""
+
+    fault = "checkpoint"
+
+
+class RunStoppedError(ToolrlError):
+    """A run that ended itself: too many failed episodes, a loss that isn't finite."""
+
+
+class ToolError(ToolrlError):
+    """Raised by a tool to answer the model with an error text.
+
+    The message is what the model reads. `transient=True` says that the same call may succeed later (a busy server), so
+    that the policy may retry it; `retry_after` is the server's own wish in seconds.
+    """
+
+    fault = "tool"
+
+    def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.transient = transient
+        self.retry_after = retry_after

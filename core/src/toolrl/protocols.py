@@ -1,0 +1,279 @@
+"""What a component of each kind must do.
+
+A component's target is called as `target(options, context)`: `options` is an instance of the component's options model
+(None where it has none), `context` is a `BuildContext`. What it returns must follow the protocol of its kind. Protocols
+are structural: nothing has to be inherited. All coroutines run on one event loop a process; an object here is never used
+from two threads at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from toolrl.types import (
+    CallRecord,
+    Decoded,
+    Episode,
+    Generation,
+    Message,
+    ParsedTurn,
+    Rendered,
+    Sampling,
+    Score,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
+
+
+@runtime_checkable
+class WeightSource(Protocol):
+    """The trainer's weights, in whichever form an engine can take them."""
+
+    version: int
+
+    def module(self) -> Any:
+        """The live torch module, for an engine in the same process that reads the trainer's own tensors."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Name to tensor; tied tensors once under each name."""
+        ...
+
+    def path(self) -> Path:
+        """A Hugging Face folder with these weights, written when first asked for."""
+        ...
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a component may need when it is built, and no more. Fields that don't apply to its kind are None."""
+
+    name: str
+    """The name that the config gave."""
+    where: str = ""
+    """The YAML path of the component, for messages."""
+    seed: int = 0
+    device: str = "cpu"
+    run_dir: Path | None = None
+    tokenizer: Any = None
+    """A transformers tokenizer, as loaded from the model's folder."""
+    processor: Any = None
+    """A transformers processor where the model takes images, else None."""
+    chat_format: ChatFormat | None = None
+    weights: WeightSource | None = None
+    """For engines."""
+    dtype: Any = None
+    """For engines: the torch dtype the run computes in."""
+
+
+@dataclass
+class EpisodeContext:
+    """What the tools of one episode share. Made when the episode starts, gone when it ends."""
+
+    episode_id: str
+    task: Task
+    random: random.Random
+    """Seeded by the run's seed, the task and the index in the group: the only source of chance a tool should use."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Anything: frames that one tool extracts and another reads."""
+    training: bool = True
+    """False in evaluation."""
+
+
+class ToolParser(Protocol):
+    """Text to calls. Pure, total (never raises) and linear in the text's length."""
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        """What ends generation now, given the turn's text so far; asked before every generate."""
+        ...
+
+    def parse(
+        self,
+        text: str,
+        *,
+        tools: Sequence[ToolSpec],
+        finish: Literal["stop", "length", "abort"] = "stop",
+        stopped_by: str | None = None,
+        prefilled_thinking: bool = False,
+    ) -> ParsedTurn:
+        """Read a turn. `stopped_by` is the stop string that ended it; `prefilled_thinking` says that the prompt ended
+        inside an opened thinking block."""
+        ...
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
+        """The answers to a turn's items, in order: tool messages, or text that stands inside the same turn."""
+        ...
+
+
+class ChatFormat(Protocol):
+    """Messages to token ids and back; the one owner of the tokenizer. Stateless: safe to share between episodes."""
+
+    end_ids: Sequence[int]
+    """Token ids that end an assistant turn; the engine stops on them."""
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """The prompt of the first turn, generation prompt included."""
+        ...
+
+    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """What follows a sampled turn: the end mark where `sampled_ids` lacks it, `messages`, the generation prompt."""
+        ...
+
+    def say(self, message: Message) -> tuple[int, ...]:
+        """The ids that a model would sample to say this assistant message, end mark included; for demonstrations."""
+        ...
+
+    def inline(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that stands inside a turn, special tokens read as plain text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        """Text of sampled ids, a closing end mark left out."""
+        ...
+
+    def token_count(self, text: str) -> int:
+        """How many tokens `inline(text)` has."""
+        ...
+
+
+class ToolSession(Protocol):
+    """The tools of one episode. A session that is an environment also has the methods of `EnvironmentSession`."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """What the model is told; may differ by task, must not change within the episode."""
+        ...
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Answer one call. Calls of one turn arrive concurrently. Raise `ToolError` for an error the model should read;
+        anything else counts as a crash of the tool."""
+        ...
+
+    async def reward(self) -> float | None:
+        """Asked once, after the last turn and before the session closes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An environment's answer to a turn without a call."""
+
+    messages: tuple[Message, ...]
+    reward: float | None = None
+    done: bool = False
+
+
+@runtime_checkable
+class EnvironmentSession(Protocol):
+    """What a tool session may give besides: a say in the conversation."""
+
+    async def opening(self) -> Sequence[Message]:
+        """Messages before the first turn: an observation, or what a tool's create returned."""
+        ...
+
+    async def respond(self, turn: Turn) -> Reply | None:
+        """To a turn without a call: a simulated user, a text game. None ends the episode as usual."""
+        ...
+
+
+class Toolset(Protocol):
+    """One tool or many (an MCP server is many); one object a process, shared by all its episodes."""
+
+    async def start(self) -> None:
+        """Once, before the first episode."""
+        ...
+
+    def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
+        """Once an episode. Leaving it releases what the episode holds, on every path."""
+        ...
+
+    async def stop(self) -> None:
+        """Once, after the last episode; also when start failed half-way."""
+        ...
+
+
+class Reward(Protocol):
+    """Scores a finished episode."""
+
+    async def score(self, episode: Episode) -> Score: ...
+
+
+class RolloutEngine(Protocol):
+    """Tokens in, tokens out."""
+
+    async def start(self) -> None: ...
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
+    ) -> Generation:
+        """Sample after `prompt`. Prompts of one session extend each other, so its cache can be kept. Cancelling the
+        coroutine frees its place."""
+        ...
+
+    async def close(self, session: str) -> None:
+        """Forget a session's cache. Unknown sessions are fine."""
+        ...
+
+    async def update_weights(self, weights: WeightSource, version: int) -> None:
+        """Sample from these weights from now on; returns when no token comes from older ones any more."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class TaskSource(Protocol):
+    """A data set. Rows are found by index, so that a run can be resumed and data dealt to several workers."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Task: ...
+
+
+class Observer(Protocol):
+    """An object with some of the event methods of `toolrl.hookspecs`. Has no method that it must have."""
+
+
+class Command(Protocol):
+    """A plugin's own command: `toolrl <plugin> <verb>`; the component's name is the verb."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add arguments."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the exit status."""
+        ...
+
+
+class RunInfo(Protocol):
+    """What an observer may know of the run."""
+
+    name: str
+    directory: Path
+    config: Mapping[str, Any]
+    """The resolved config, secrets masked."""
+    total_steps: int
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened in one step of training or in one evaluation."""
+
+    step: int
+    kind: Literal["train", "eval", "sft", "rollout"]
+    metrics: Mapping[str, float]
+    """Flat names such as `reward/mean`; written to metrics.jsonl as they are."""
+
+
+def iterate(source: TaskSource) -> Iterator[Task]:
+    """All tasks of a source in order."""
+    for index in range(len(source)):
+        yield source[index]

@@ -1,0 +1,360 @@
+"""The data that flows through a run: tasks, messages, calls, results, turns, episodes.
+
+All of it is frozen: a component reads it and gives back new data, it never changes what it was handed. Nothing here
+imports more than the standard library, so that a listing, a worker or a test can use it at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+Span = tuple[int, int]
+"""Half-open [start, end): of characters in a turn's text, or of tokens in an episode's ids, as the field says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or a video inside a message or a tool's result."""
+
+    kind: Literal["image", "video"]
+    data: Any
+    """A PIL image, a list of frames, or a path; the chat format's processor decides what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that a parser read from a turn."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """Unique in its episode; given by the episode, empty as it leaves the parser."""
+    span: Span = (0, 0)
+    """Characters of the turn's text that this call was read from, tags included."""
+    tokens: Span | None = None
+    """The same as tokens of the turn's sampled ids, where ids are known."""
+    raw: str = ""
+    """The text of `span`."""
+    recovered: bool = False
+    """True where `repair` had to mend the text, so that a reward can see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """A call that a parser saw but couldn't read. It is answered to the model like a call."""
+
+    kind: str
+    """`unclosed, empty, invalid_json, extra_data, not_object, missing_name, bad_name, missing_arguments, bad_arguments,
+    malformed, stray_close, too_deep, too_many_calls`."""
+    message: str
+    """What was wrong and what the right form is, for the model."""
+    name: str | None = None
+    """The tool's name where it could be read."""
+    id: str = ""
+    span: Span = (0, 0)
+    tokens: Span | None = None
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message, in the field's usual shape."""
+
+    role: Role
+    content: str = ""
+    media: tuple[Media, ...] = ()
+    """Images and videos; placed where the content holds `<image>` or `<video>`, else before the text."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    """For role `tool`: the tool that answered."""
+    reasoning: str | None = None
+    """For role `assistant`: the text of its thinking block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row of a data set: what is asked. The tools come from the environment."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: Any = None
+    """The ground truth; never shown to the model."""
+    environment: str | None = None
+    """The name under `environments:`; None takes the only one, or `default`."""
+    tools: tuple[str, ...] | None = None
+    """A selection among the environment's tools by name; None for all."""
+    tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By tool name: `create_kwargs`, `execute_kwargs`, `calc_reward_kwargs`, `release_kwargs`."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What else the row held (data source, split, index, level …); rewards may read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the model is told of a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """A JSON Schema of type object."""
+
+    def as_function(self) -> dict[str, Any]:
+        """The OpenAI function form that chat templates take in `tools=`."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The answer to one call. Always something that the model can read."""
+
+    text: str
+    media: tuple[Media, ...] = ()
+    reward: float | None = None
+    """A step reward, credited to the turn of the call."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    done: bool = False
+    """Ends the episode with stop reason `tool_done`."""
+    error: str | None = None
+    """None for success, else `unknown_tool, bad_arguments, malformed, timeout, crash, tool_error, too_many_calls` or a
+    later policy's kind. The text says the same in words."""
+    truncated: bool = False
+    """True where the policy cut the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One answered call of a turn."""
+
+    call: ToolCall | CallError
+    result: ToolResult
+    started: float = 0.0
+    """Seconds since the episode began."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTurn:
+    """What a parser made of a turn's text."""
+
+    items: tuple[ToolCall | CallError, ...] = ()
+    """Calls and errors in document order."""
+    content: str = ""
+    """The text without calls and without reasoning."""
+    reasoning: str | None = None
+    answer: str | None = None
+    """What an end flag matched; the episode ends with it."""
+    status: Literal["calls", "final", "continue"] = "final"
+    """`calls`: run the items. `final`: no call. `continue`: nothing to run yet, generate on in the same turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one generation samples."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 for no limit."""
+    stop: tuple[str, ...] = ()
+    """Generation ends with the token that completes one of these; that token is kept whole."""
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    """Seeds this generation alone, so that a sample doesn't depend on what else is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What an engine sampled."""
+
+    ids: tuple[int, ...]
+    """Sampled ids; a stop token is the last of them."""
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each id under softmax(logits / temperature), before any truncation (temperature 1 where
+    it is 0)."""
+    finish: Literal["stop", "length", "abort"]
+    stopped_by: str | int | None = None
+    """The stop string or the stop token id that ended it."""
+    versions: tuple[int, ...] = ()
+    """The weight version that sampled each id."""
+    cached: int = 0
+    """Prompt tokens that were served from a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Tokens that a chat format made."""
+
+    ids: tuple[int, ...]
+    media: tuple[Any, ...] = ()
+    """Processor outputs for the engine and the trainer, in order."""
+    in_thinking: bool = False
+    """True where the ids end inside an opened thinking block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A text with the way back to its tokens."""
+
+    text: str
+    offsets: tuple[int, ...]
+    """`offsets[i]` is the character at which token i starts; one more entry holds len(text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward gives for an episode."""
+
+    value: float
+    per_turn: Mapping[int, float] = field(default_factory=dict)
+    """Credit by turn index, in addition to `value`."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Logged under `reward/<name>/<key>`; `correct` (0 or 1) is what accuracy is computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardEntry:
+    """One part of an episode's reward."""
+
+    turn: int | None
+    """Turn index, or None for the whole trajectory."""
+    source: str
+    """`step:<tool>`, `tool:<tool>`, or `reward:<name>`."""
+    value: float
+    """As given, before its weight."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a turn's text and who wrote it."""
+
+    origin: Literal["model", "tool"]
+    text: str
+    tokens: Span
+    """Tokens of the episode's ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One assistant turn: what was sampled, what was read from it, what was answered."""
+
+    index: int
+    segments: tuple[Segment, ...]
+    """More than one where tool results stand inside the turn."""
+    items: tuple[ToolCall | CallError, ...]
+    calls: tuple[CallRecord, ...]
+    finish: str
+    """Of its last generation: stop, length or abort."""
+    content: str = ""
+    reasoning: str | None = None
+    generate_seconds: float = 0.0
+    tool_seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What the model wrote in this turn, tool text left out."""
+        return "".join(segment.text for segment in self.segments if segment.origin == "model")
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(s.tokens[1] - s.tokens[0] for s in self.segments if s.origin == "model")
+
+
+StopReason = Literal["answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "error", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFailure:
+    """An exception that ended an episode, and whose fault it was."""
+
+    fault: str
+    """parser, tool, engine, reward, chat_format or toolrl."""
+    component: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One finished episode. The four token fields have the same length."""
+
+    id: str
+    """`<task id>#<index in its group>`."""
+    task: Task
+    environment: str
+    group: str
+    index: int
+    """Position in its group, 0 … G−1."""
+    ids: tuple[int, ...]
+    """All tokens, the prompt first."""
+    loss_mask: tuple[int, ...]
+    """1 exactly on sampled tokens."""
+    logprobs: tuple[float, ...]
+    """The engine's on sampled tokens, 0.0 elsewhere."""
+    weight_versions: tuple[int, ...]
+    """The version that sampled a token, −1 elsewhere."""
+    prompt_length: int
+    """Tokens before the first sampled one."""
+    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]
+    """The whole conversation as messages, the prompt included."""
+    stop_reason: StopReason
+    answer: str | None = None
+    rewards: tuple[RewardEntry, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: EpisodeFailure | None = None
+    seconds: float = 0.0
+    temperature: float = 1.0
+    """At which it was sampled; the trainer uses the same."""
+    media: tuple[Any, ...] = ()
+
+    @property
+    def reward(self) -> float:
+        """Σ weight · value over all parts."""
+        return sum(entry.weight * entry.value for entry in self.rewards)
+
+    @property
+    def model_text(self) -> str:
+        """Everything the model wrote, turn by turn, tool text left out."""
+        return "\n".join(turn.text for turn in self.turns)
+
+    @property
+    def final_text(self) -> str:
+        """What the model wrote in its last turn; empty where there is none."""
+        return self.turns[-1].text if self.turns else ""
+
+    @property
+    def calls(self) -> tuple[CallRecord, ...]:
+        return tuple(record for turn in self.turns for record in turn.calls)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+    @property
+    def correct(self) -> float | None:
+        """1.0 or 0.0 where a reward judged the answer, else None."""
+        return self.metrics.get("correct")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The episodes of one task, which are compared with each other."""
+
+    id: str
+    task: Task
+    episodes: tuple[Episode, ...]
+
+    @property
+    def scored(self) -> Sequence[Episode]:
+        """The episodes that ended without a failure: only these enter the group's mean."""
+        return [episode for episode in self.episodes if episode.failure is None]
