@@ -1,7 +1,7 @@
 """Every exception that toolrl raises, and whose fault each one is.
 
 One base class for each boundary. A message says what was given, where, and what to do next; `where` and `hint` keep
-those two parts apart, so that the command line can print them on lines of their own and `--json` can give them as fields.
+those two parts apart, so that the command line can print them on lines of their own and `--json` gives them as fields.
 """
 
 from __future__ import annotations

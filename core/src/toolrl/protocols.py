@@ -2,8 +2,8 @@
 
 A component's target is called as `target(options, context)`: `options` is an instance of the component's options model
 (None where it has none), `context` is a `BuildContext`. What it returns must follow the protocol of its kind. Protocols
-are structural: nothing has to be inherited. All coroutines run on one event loop a process; an object here is never used
-from two threads at once.
+are structural: nothing has to be inherited. All coroutines run on one event loop a process; an object here is never
+used from two threads at once.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class ToolCall:
     span: Span = (0, 0)
     """Characters of the turn's text that this call was read from, tags included."""
     tokens: Span | None = None
-    """The same as tokens of the turn's sampled ids, where ids are known."""
+    """The same as tokens of the episode's ids, where these are known."""
     raw: str = ""
     """The text of `span`."""
     recovered: bool = False
@@ -178,8 +178,8 @@ class Generation:
     ids: tuple[int, ...]
     """Sampled ids; a stop token is the last of them."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each id under softmax(logits / temperature), before any truncation (temperature 1 where
-    it is 0)."""
+    """Natural log-probability of each id under softmax(logits / temperature), before any truncation; where the
+    temperature is 0, under softmax(logits)."""
     finish: Literal["stop", "length", "abort"]
     stopped_by: str | int | None = None
     """The stop string or the stop token id that ended it."""

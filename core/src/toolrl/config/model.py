@@ -1,7 +1,7 @@
 """The frame of a run's config: every section, its fields, defaults and bounds.
 
-The options of components are not here: each plugin brings its own model, and `toolrl.config.load` checks them in a second
-pass. A field's description is its documentation: the JSON Schema and the config reference are made from it.
+The options of components are not here: each plugin brings its own model, and `toolrl.config.load` checks them in a
+second pass. A field's description is its documentation: the JSON Schema and the config reference are made from it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class EnvironmentConfig(Frame):
     rewards: list[RewardUseField] = Field(default_factory=list, description="Reward functions.")
     end_flags: list[str] = Field(
         default_factory=list,
-        description="What ends an episode with an answer: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or a "
-        "regular expression whose first group is the answer.",
+        description="What ends an episode with an answer: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or "
+        "a regular expression whose first group is the answer.",
     )
     max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
     call_cost: float = Field(0.0, ge=0, description="Taken off the reward for each call.")

@@ -1,0 +1,75 @@
+"""What an episode runs in: tools, parser, chat format, rewards and limits, put together by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from toolrl.errors import DataError
+from toolrl.parsing.flags import EndFlags
+from toolrl.protocols import ChatFormat, Reward, ToolParser
+from toolrl.tools.toolbox import ToolBox
+from toolrl.types import Message, Task
+
+
+@dataclass(frozen=True)
+class NamedReward:
+    """A reward function of an environment."""
+
+    name: str
+    reward: Reward
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One entry under `environments:`, built. Shared by all its episodes."""
+
+    name: str
+    parser: ToolParser
+    chat: ChatFormat
+    tools: ToolBox
+    rewards: Sequence[NamedReward] = ()
+    system_prompt: str | None = None
+    end_flags: EndFlags = field(default_factory=lambda: EndFlags(()))
+    max_turns: int = 4
+    call_cost: float = 0.0
+
+    def opening(self, task: Task) -> list[Message]:
+        """The task's messages, after the system prompt unless they bring one."""
+        messages = list(task.messages)
+        if self.system_prompt is not None and not any(message.role == "system" for message in messages):
+            messages.insert(0, Message("system", self.system_prompt))
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sampling and length limits of a rollout."""
+
+    max_turn_tokens: int
+    max_episode_tokens: int
+    """All tokens of an episode, prompt and tool results included."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def pick_environment(environments: Mapping[str, Environment], task: Task) -> Environment:
+    """The environment a task asks for; without a wish the only one, or `default`. Raises DataError."""
+    if task.environment is not None:
+        if task.environment in environments:
+            return environments[task.environment]
+        raise DataError(
+            f"task {task.id!r} asks for environment {task.environment!r}; the config has: {', '.join(environments)}",
+            hint="Add it under `environments:`, or change the task's `environment`.",
+        )
+    if len(environments) == 1:
+        return next(iter(environments.values()))
+    if "default" in environments:
+        return environments["default"]
+    raise DataError(
+        f"task {task.id!r} names no environment, and of {', '.join(environments)} none is called 'default'",
+        hint="Give each row an `environment`, or call one environment `default`.",
+    )

@@ -1,0 +1,341 @@
+"""One episode: prompt, turns, calls, scores.
+
+    PENDING → GENERATING → CALLING_TOOLS → GENERATING … → SCORING → RELEASED
+
+Each episode is a coroutine of its own, so none waits for another's tool. Its tokens live in an append-only buffer: what
+was sampled is never decoded and encoded again. Whatever goes wrong on the way ends this episode alone: the exception is
+kept on `Episode.failure` with whose fault it was, and the trainer leaves such an episode out. Only a cancellation and an
+`ExactnessError`, which is a bug and no data, leave `run`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from toolrl.chat.buffer import TokenBuffer
+from toolrl.errors import ExactnessError, ParserError, RewardError, ToolrlError
+from toolrl.protocols import EpisodeContext, RolloutEngine
+from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.turn import TurnText
+from toolrl.tools.toolbox import ToolBoxSession
+from toolrl.types import (
+    CallError,
+    Episode,
+    EpisodeFailure,
+    Message,
+    ParsedTurn,
+    RewardEntry,
+    Sampling,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Turn,
+)
+
+
+class State(enum.Enum):
+    """Where an episode is."""
+
+    PENDING = "pending"
+    GENERATING = "generating"
+    CALLING_TOOLS = "calling_tools"
+    SCORING = "scoring"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePlan:
+    """What to run."""
+
+    task: Task
+    group: str
+    index: int
+    seed: int
+    """Of everything in this episode that is left to chance."""
+    training: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.group}#{self.index}"
+
+
+_FAULTS = {State.PENDING: "tool", State.GENERATING: "engine", State.CALLING_TOOLS: "tool", State.SCORING: "reward"}
+
+
+class EpisodeRun:
+    """Runs one episode once. `state` may be read while it runs."""
+
+    def __init__(self, plan: EpisodePlan, environment: Environment, engine: RolloutEngine, limits: Limits) -> None:
+        self.plan = plan
+        self.environment = environment
+        self.engine = engine
+        self.limits = limits
+        self.state = State.PENDING
+        self._buffer = TokenBuffer()
+        self._random = random.Random(plan.seed)
+        self._turns: list[Turn] = []
+        self._messages: list[Message] = []
+        self._rewards: list[RewardEntry] = []
+        self._metrics: dict[str, float] = {}
+        self._media: list[object] = []
+        self._calls = 0
+        self._answer: str | None = None
+        self._in_thinking = False
+        self._started = 0.0
+
+    async def run(self) -> Episode:
+        """The finished episode. Raises only CancelledError and ExactnessError."""
+        self._started = time.perf_counter()
+        failure: EpisodeFailure | None = None
+        stop: StopReason = "error"
+        try:
+            stop = await self._converse()
+            self.state = State.SCORING
+            await self._score(stop)
+        except ExactnessError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every failure of a component is this episode's data
+            failure, stop = self._blame(error), "error"
+        finally:
+            await self.engine.close(self.plan.id)
+            self.state = State.RELEASED
+        return self._episode(stop, failure)
+
+    # The conversation.
+
+    async def _converse(self) -> StopReason:
+        context = EpisodeContext(
+            self.plan.id, self.plan.task, random.Random(self._random.getrandbits(64)), training=self.plan.training
+        )
+        async with self.environment.tools.open(self.plan.task, context) as session:
+            self._messages = self.environment.opening(self.plan.task)
+            self._messages.extend(await session.opening())
+            prompt = self.environment.chat.open(self._messages, session.specs())
+            self._buffer.prompt(prompt.ids)
+            self._media.extend(prompt.media)
+            self._in_thinking = prompt.in_thinking
+            stop: StopReason | None = None if self._room > 0 else "context_full"
+            while stop is None:
+                stop = await self._turn(session)
+            if self._turns:
+                self._rewards.extend(await session.rewards())
+            return stop
+
+    async def _turn(self, session: ToolBoxSession) -> StopReason | None:
+        """One assistant turn with the answers to it; the reason to end, or None to go on."""
+        started = time.perf_counter()
+        self.state = State.GENERATING
+        text, parsed = await self._generate(session)
+        items = tuple(self._identified(item, text) for item in parsed.items)
+        answer = parsed.answer if parsed.answer is not None else self.environment.end_flags.find(parsed.content)
+        turn = Turn(
+            index=len(self._turns),
+            segments=(text.segment(),),
+            items=items,
+            calls=(),
+            finish=text.finish,
+            content=parsed.content,
+            reasoning=parsed.reasoning,
+            generate_seconds=time.perf_counter() - started,
+        )
+        self._turns.append(turn)
+        calls = tuple(item for item in items if isinstance(item, ToolCall))
+        self._messages.append(Message("assistant", parsed.content, tool_calls=calls, reasoning=parsed.reasoning))
+        if answer is not None:
+            self._answer = answer
+            return "answer"
+        if not items:
+            return await self._without_call(session, turn, text)
+        return await self._with_calls(session, turn, text)
+
+    async def _generate(self, session: ToolBoxSession) -> tuple[TurnText, ParsedTurn]:
+        """Sample until the turn ends. A parser may let generation go on after a stop string: a fence that is no call."""
+        environment, specs = self.environment, session.specs()
+        text = TurnText(environment.chat, len(self._buffer))
+        while True:
+            left = min(self.limits.max_turn_tokens - len(text.ids), self._room)
+            stops = tuple(self._parser_stops(text.text)) + environment.end_flags.stops()
+            sampling = Sampling(
+                max_new_tokens=left,
+                temperature=self.limits.temperature,
+                top_p=self.limits.top_p,
+                top_k=self.limits.top_k,
+                stop=stops,
+                stop_token_ids=tuple(environment.chat.end_ids),
+                seed=self._random.getrandbits(63),
+            )
+            generation = await self.engine.generate(
+                self._buffer.ids, sampling, session=self.plan.id, media=tuple(self._media)
+            )
+            self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
+            text.extend(generation)
+            parsed = self._parse(text, specs)
+            unfinished = parsed.status == "continue" and isinstance(generation.stopped_by, str)
+            if not unfinished or len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
+                return text, parsed
+
+    async def _with_calls(self, session: ToolBoxSession, turn: Turn, text: TurnText) -> StopReason | None:
+        self.state = State.CALLING_TOOLS
+        inline_possible = text.ended_by_string
+        started = time.perf_counter()
+        records = await session.answer(turn.items, started=started - self._started)
+        turn = replace(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
+        self._turns[-1] = turn
+        self._credit(turn)
+        for failure in session.failures:
+            self._metrics[f"crash/{failure.tool}"] = self._metrics.get(f"crash/{failure.tool}", 0.0) + 1.0
+        session.failures.clear()
+        if any(record.result.done for record in records):
+            return "tool_done"
+        if len(self._turns) >= self.environment.max_turns:
+            return "max_turns"
+        answers = self.environment.parser.render_results(records)
+        if isinstance(answers, str):
+            # An end mark that the model sampled closed the turn: nothing can stand inside it any more.
+            return self._inline(turn, answers) if inline_possible else "no_call"
+        return self._bridge(text, answers, session)
+
+    async def _without_call(self, session: ToolBoxSession, turn: Turn, text: TurnText) -> StopReason | None:
+        if text.finish == "length":
+            return "context_full" if self._room <= 0 else "max_tokens"
+        reply = await session.respond(turn)
+        if reply is None:
+            return "no_call"
+        if reply.reward is not None:
+            self._rewards.append(RewardEntry(turn.index, "step:environment", reply.reward))
+        if reply.done:
+            self._messages.extend(reply.messages)
+            return "tool_done"
+        if len(self._turns) >= self.environment.max_turns:
+            return "max_turns"
+        return self._bridge(text, reply.messages, session)
+
+    def _bridge(self, text: TurnText, messages: Sequence[Message], session: ToolBoxSession) -> StopReason | None:
+        bridge = self.environment.chat.bridge(text.ids, messages, session.specs())
+        self._messages.extend(messages)
+        if len(self._buffer) + len(bridge.ids) >= self.limits.max_episode_tokens:
+            return "context_full"
+        self._buffer.given(bridge.ids)
+        self._media.extend(bridge.media)
+        self._in_thinking = bridge.in_thinking
+        return None
+
+    def _inline(self, turn: Turn, answer: str) -> StopReason | None:
+        ids = self.environment.chat.inline(answer)
+        if len(self._buffer) + len(ids) >= self.limits.max_episode_tokens:
+            return "context_full"
+        segment = TurnText.tool_segment(answer, len(self._buffer), len(ids))
+        self._turns[-1] = replace(turn, segments=(*turn.segments, segment))
+        self._buffer.given(ids)
+        return None
+
+    # The parser, which must not raise: where it does, the blame is its own.
+
+    def _parser_stops(self, text: str) -> Sequence[str]:
+        try:
+            return self.environment.parser.stops(text)
+        except Exception as error:
+            raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
+
+    def _parse(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
+        try:
+            return self.environment.parser.parse(
+                text.text,
+                tools=specs,
+                finish=text.finish,
+                stopped_by=text.stopped_by,
+                prefilled_thinking=self._in_thinking,
+            )
+        except Exception as error:
+            raise ParserError(f"parse() raised {type(error).__name__}: {error}") from error
+
+    def _identified(self, item: ToolCall | CallError, text: TurnText) -> ToolCall | CallError:
+        self._calls += 1
+        return replace(item, id=f"call_{self._calls}", tokens=text.token_span(item.span))
+
+    # Rewards.
+
+    def _credit(self, turn: Turn) -> None:
+        for record in turn.calls:
+            name = record.call.name or "malformed"
+            if record.result.reward is not None:
+                self._rewards.append(RewardEntry(turn.index, f"step:{name}", _finite(name, record.result.reward)))
+            for key, value in record.result.metrics.items():
+                key = f"tool/{name}/{key}"
+                self._metrics[key] = self._metrics.get(key, 0.0) + float(value)
+        if self.environment.call_cost:
+            cost = RewardEntry(turn.index, "call_cost", -float(len(turn.calls)), self.environment.call_cost)
+            self._rewards.append(cost)
+
+    async def _score(self, stop: StopReason) -> None:
+        episode = self._episode(stop, None)
+        for named in self.environment.rewards:
+            try:
+                score = await named.reward.score(episode)
+                value = _finite(named.name, score.value)
+            except RewardError:
+                raise
+            except Exception as error:
+                raise RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}") from error
+            source = f"reward:{named.name}"
+            self._rewards.append(RewardEntry(None, source, value, named.weight))
+            for index, credit in score.per_turn.items():
+                self._rewards.append(RewardEntry(index, source, _finite(named.name, credit), named.weight))
+            for key, metric in score.metrics.items():
+                self._metrics[f"{named.name}/{key}"] = float(metric)
+            if "correct" in score.metrics:
+                # The first reward that judges the answer is what accuracy means in this environment.
+                self._metrics.setdefault("correct", float(score.metrics["correct"]))
+
+    # The result.
+
+    @property
+    def _room(self) -> int:
+        return self.limits.max_episode_tokens - len(self._buffer)
+
+    def _blame(self, error: Exception) -> EpisodeFailure:
+        fault = error.fault if isinstance(error, ToolrlError) else _FAULTS.get(self.state, "toolrl")
+        component = (error.where if isinstance(error, ToolrlError) else None) or fault
+        text = f"{type(error).__name__}: {error}"
+        return EpisodeFailure(fault, component, text, "".join(traceback.format_exception(error)))
+
+    def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
+        buffer = self._buffer
+        return Episode(
+            id=self.plan.id,
+            task=self.plan.task,
+            environment=self.environment.name,
+            group=self.plan.group,
+            index=self.plan.index,
+            ids=tuple(buffer.ids),
+            loss_mask=tuple(buffer.loss_mask),
+            logprobs=tuple(buffer.logprobs),
+            weight_versions=tuple(buffer.weight_versions),
+            prompt_length=buffer.prompt_length,
+            turns=tuple(self._turns),
+            messages=tuple(self._messages),
+            stop_reason=stop,
+            answer=self._answer,
+            rewards=tuple(self._rewards),
+            metrics=dict(self._metrics),
+            failure=failure,
+            seconds=time.perf_counter() - self._started,
+            temperature=self.limits.temperature or 1.0,
+            media=tuple(self._media),
+        )
+
+
+def _finite(name: str, value: float) -> float:
+    value = float(value)
+    if not math.isfinite(value):
+        raise RewardError(f"{name!r} gave {value}, which is no finite number", hint="Return 0.0 where it can't judge.")
+    return value
+
+

@@ -1,0 +1,101 @@
+"""Many episodes in flight, gathered into groups.
+
+Every episode is a task of its own on the event loop; a semaphore bounds how many run at once, first come, first served,
+so an episode that waits for a slow tool delays nobody. The runner knows neither data order nor training: it is handed
+tasks and gives back groups, in one process or in a worker alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from toolrl.errors import RunStoppedError
+from toolrl.protocols import RolloutEngine
+from toolrl.rollout.environment import Environment, Limits, pick_environment
+from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.types import Episode, Group, Task
+
+
+class Runner:
+    """Runs groups of episodes. `on_episode` is called with each finished episode, on the event loop."""
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        environments: Mapping[str, Environment],
+        *,
+        concurrency: int = 256,
+        seed: int = 0,
+        max_error_rate: float = 0.2,
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._environments = environments
+        self._concurrency = concurrency
+        self._seed = seed
+        self._max_error_rate = max_error_rate
+        self._on_episode = on_episode
+
+    async def run(
+        self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
+    ) -> list[Group]:
+        """`group_size` episodes of each task; groups in the order of `tasks`.
+
+        `round_id` makes group names and seeds unique in the run ("step-12", "eval-12"). Raises RunStoppedError where
+        more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
+        """
+        plans = [
+            self._plan(task, number, index, round_id, training)
+            for number, task in enumerate(tasks)
+            for index in range(group_size)
+        ]
+        episodes = await self._all(plans, limits)
+        groups = [
+            Group(episodes[start].group, task, tuple(episodes[start : start + group_size]))
+            for task, start in zip(tasks, range(0, len(episodes), group_size), strict=True)
+        ]
+        self._check_errors(groups)
+        return groups
+
+    async def _all(self, plans: Sequence[EpisodePlan], limits: Limits) -> list[Episode]:
+        gate = asyncio.Semaphore(self._concurrency)
+        try:
+            async with asyncio.TaskGroup() as scope:
+                started = [scope.create_task(self._one(gate, plan, limits)) for plan in plans]
+        except BaseExceptionGroup as group:
+            # What leaves an episode is a bug or a mistake in the data: the first says it, the others say it again.
+            raise group.exceptions[0] from None
+        return [task.result() for task in started]
+
+    def _plan(self, task: Task, number: int, index: int, round_id: str, training: bool) -> EpisodePlan:
+        group = f"{round_id}/{number}/{task.id}"
+        return EpisodePlan(task, group, index, _seed(self._seed, group, index), training)
+
+    async def _one(self, gate: asyncio.Semaphore, plan: EpisodePlan, limits: Limits) -> Episode:
+        environment = pick_environment(self._environments, plan.task)
+        async with gate:
+            episode = await EpisodeRun(plan, environment, self._engine, limits).run()
+        if self._on_episode is not None:
+            self._on_episode(episode)
+        return episode
+
+    def _check_errors(self, groups: Sequence[Group]) -> None:
+        episodes = [episode for group in groups for episode in group.episodes]
+        failures = [episode.failure for episode in episodes if episode.failure is not None]
+        if len(failures) <= self._max_error_rate * len(episodes):
+            return
+        (fault, component), count = Counter((f.fault, f.component) for f in failures).most_common(1)[0]
+        example = next(f for f in failures if (f.fault, f.component) == (fault, component))
+        raise RunStoppedError(
+            f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
+            f"{self._max_error_rate:g} allows; {count} of them in the {fault} ({component}): {example.message}",
+            hint="The episodes with their tracebacks are in the run folder. Mend the cause, then go on with --resume.",
+        )
+
+
+def _seed(run_seed: int, group: str, index: int) -> int:
+    digest = hashlib.blake2b(f"{run_seed}/{group}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,52 @@
+"""The text of one turn while it is sampled: decoded once from its ids, with the way back from characters to tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Literal
+
+from toolrl.protocols import ChatFormat
+from toolrl.types import Decoded, Generation, Segment, Span
+
+
+class TurnText:
+    """Sampled ids of one turn and what they say. `start` is the turn's first token in the episode's ids."""
+
+    def __init__(self, chat: ChatFormat, start: int) -> None:
+        self._chat = chat
+        self._start = start
+        self._decoded = Decoded("", (0,))
+        self.ids: list[int] = []
+        self.finish: Literal["stop", "length", "abort"] = "stop"
+        self.stopped_by: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self._decoded.text
+
+    @property
+    def ended_by_string(self) -> bool:
+        """True where the last generation ended on a stop string, so that the turn is still open."""
+        return self.stopped_by is not None
+
+    def extend(self, generation: Generation) -> None:
+        """Add what was sampled and decode the whole turn anew: a character may cross two generations."""
+        self.ids.extend(generation.ids)
+        self.finish = generation.finish
+        self.stopped_by = generation.stopped_by if isinstance(generation.stopped_by, str) else None
+        self._decoded = self._chat.decode(self.ids)
+
+    def token_span(self, span: Span) -> Span:
+        """The tokens, in the episode's ids, that hold the characters of `span`."""
+        offsets = self._decoded.offsets
+        first = max(bisect_right(offsets, span[0]) - 1, 0)
+        last = bisect_left(offsets, span[1])
+        return self._start + first, self._start + max(last, first)
+
+    def segment(self) -> Segment:
+        return Segment("model", self.text, (self._start, self._start + len(self.ids)))
+
+    @staticmethod
+    def tool_segment(text: str, start: int, length: int) -> Segment:
+        """A tool's result that stands inside a turn."""
+        return Segment("tool", text, (start, start + length))

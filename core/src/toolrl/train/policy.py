@@ -1,0 +1,112 @@
+"""The policy: the model that is trained, its tokenizer, and its weights as engines take them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from toolrl.config.model import ModelConfig
+from toolrl.errors import ConfigError
+
+
+@dataclass
+class Policy:
+    """A causal language model with its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    source: str
+    device: torch.device
+    dtype: torch.dtype
+    processor: Any = None
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens that the model can attend to."""
+        config = self.model.config.get_text_config()
+        return int(getattr(config, "max_position_embeddings", 0) or 2**31)
+
+
+class PolicyWeights:
+    """A `WeightSource` over the live policy. `path()` writes a folder once a version, beside the run."""
+
+    def __init__(self, policy: Policy, version: int, directory: Path | None = None) -> None:
+        self.version = version
+        self._policy = policy
+        self._directory = directory
+        self._path: Path | None = None
+
+    def module(self) -> Any:
+        return self._policy.model
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self._policy.model.state_dict()  # type: ignore[no-any-return]
+
+    def path(self) -> Path:
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix=f"weights-{self.version}-", dir=self._directory))
+            self._policy.model.save_pretrained(self._path)
+            self._policy.tokenizer.save_pretrained(self._path)
+        return self._path
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is cuda where there is one. Raises ConfigError for a device that isn't there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {wanted!r} is no device", hint="Use auto, cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device: {wanted!r} was asked for, but torch {torch.__version__} sees no CUDA device",
+            hint="Set `device: auto`, or install a CUDA build of torch.",
+        )
+    return device
+
+
+def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on cuda, float32 elsewhere."""
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+
+
+def load_policy(config: ModelConfig, source: str, device: torch.device) -> Policy:
+    """Load model and tokenizer from `source`, a folder (or a hub name where a hub can be reached).
+
+    Raises ConfigError that says which of the two failed and why.
+    """
+    dtype = pick_dtype(config.dtype, device)
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+    except Exception as error:
+        raise _load_error("tokenizer", source, error) from error
+    if config.attention is not None:
+        options["attn_implementation"] = config.attention
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+    except Exception as error:
+        raise _load_error("model", source, error) from error
+    model.to(device)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Policy(model, tokenizer, source, device, dtype)
+
+
+def _load_error(what: str, source: str, error: Exception) -> ConfigError:
+    folder = Path(source)
+    if folder.is_dir():
+        hint = f"The folder holds: {', '.join(sorted(p.name for p in folder.iterdir())[:12]) or 'nothing'}."
+    else:
+        hint = f"There is no folder {source!r} here; give a folder in Hugging Face layout, or a run folder."
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
