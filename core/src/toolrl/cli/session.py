@@ -1,0 +1,42 @@
+"""Running a coroutine from the command line: Ctrl-C and SIGTERM end it in order, a second one at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def run_to_end(main: Coroutine[Any, Any, int]) -> int:
+    """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it."""
+    caught: list[signal.Signals] = []
+
+    async def supervised() -> int:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(main)
+
+        def interrupt(number: signal.Signals) -> None:
+            if caught:
+                os._exit(EXIT_OF[number])
+            caught.append(number)
+            print(f"{number.name}: saving what is done; once more ends at once", file=sys.stderr)
+            task.cancel()
+
+        for number in EXIT_OF:
+            loop.add_signal_handler(number, interrupt, number)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return EXIT_OF[caught[0]]
+        finally:
+            for number in EXIT_OF:
+                loop.remove_signal_handler(number)
+
+    return asyncio.run(supervised())

@@ -1,0 +1,72 @@
+"""Demonstrations: conversations as tokens with a mask on what the assistant says.
+
+A demonstration goes through the same chat format as an episode (open, say, bridge), so its tokens are those that the
+policy will see and sample later. Episodes of an earlier run are taken as the tokens they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from toolrl.errors import DataError
+from toolrl.protocols import EpisodeContext
+from toolrl.rollout.environment import Environment, pick_environment
+from toolrl.types import Episode, Message, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One conversation. Both fields have the same length; the mask is 1 exactly on the assistant's tokens."""
+
+    ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+
+
+async def encode_task(task: Task, environments: Mapping[str, Environment]) -> Demonstration:
+    """A task whose messages hold the assistant's turns. Raises DataError where they don't, or can't follow each other."""
+    environment = pick_environment(environments, task)
+    messages = environment.opening(task)
+    spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    if not spoken or spoken[0] == 0:
+        raise DataError(
+            f"task {task.id!r} is no demonstration: it needs a user message and then an assistant message, got roles "
+            f"{[message.role for message in messages]}",
+            hint="Use a data set whose messages hold the assistant's turns.",
+        )
+    context = EpisodeContext(task.id, task, random.Random(task.id))
+    async with environment.tools.open(task, context) as session:
+        specs = session.specs()
+    chat = environment.chat
+    ids = list(chat.open(messages[: spoken[0]], specs).ids)
+    mask = [0] * len(ids)
+    for position, start in enumerate(spoken):
+        said = chat.say(messages[start])
+        ids.extend(said)
+        mask.extend([1] * len(said))
+        if position + 1 == len(spoken):
+            break
+        between = _between(task, messages[start + 1 : spoken[position + 1]])
+        given = chat.bridge(said, between, specs).ids
+        ids.extend(given)
+        mask.extend([0] * len(given))
+    return Demonstration(tuple(ids), tuple(mask))
+
+
+def _between(task: Task, messages: list[Message]) -> list[Message]:
+    if not messages:
+        raise DataError(
+            f"task {task.id!r}: two assistant messages follow each other",
+            hint="Join them, or put the tool's or the user's message between them.",
+        )
+    return messages
+
+
+def from_episodes(episodes: Iterable[Episode], min_reward: float) -> list[Demonstration]:
+    """Episodes without failure and with at least `min_reward`, as the tokens they were sampled as."""
+    return [
+        Demonstration(episode.ids, episode.loss_mask)
+        for episode in episodes
+        if episode.failure is None and episode.sampled_tokens and episode.reward >= min_reward
+    ]

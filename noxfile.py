@@ -1,0 +1,140 @@
+"""What can be run on this repository: `nox -l` lists it, `nox -s NAME` runs one.
+
+The list of plugins is read from plugins/*. Packages are installed as built wheels, so that what is tested is what would be
+published. A plugin without torch gets a clean environment of its own; the heavy ones share one environment with torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / ".ci" / "constraints-cpu.txt"
+BUILD = ("hatchling>=1.27", "editables")
+TEST = ("pytest>=8", "hypothesis>=6.100", "pytest-timeout>=2.3")
+HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]")
+
+
+def _project(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+def _needs_torch(folder: Path) -> bool:
+    return any(need.replace(" ", "").startswith(HEAVY) for need in _project(folder)["dependencies"])
+
+
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
+
+
+def _install(session: nox.Session, *needs: str, packages: list[Path], extras: str = "") -> None:
+    """Build wheels of `packages` and install them with `needs`; torch and its like at the pinned versions."""
+    wheels = Path(session.create_tmp()) / "wheels"
+    for old in wheels.glob("*.whl"):
+        old.unlink()
+    session.install(*BUILD)
+    session.run(
+        "python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels),
+        *map(str, packages),
+    )  # fmt: skip
+    built = sorted(wheels.glob("*.whl"))
+    wanted = [f"{wheel}{extras}" if wheel.name.startswith("toolrl-") else str(wheel) for wheel in built]
+    session.install("-c", str(CONSTRAINTS), *needs, *wanted)
+    # A reused environment may hold an older build of the same version.
+    session.install("-q", "--no-deps", "--force-reinstall", *map(str, built))
+
+
+def _core() -> Path:
+    return ROOT / "core"
+
+
+@nox.session
+def quickstart(session: nox.Session) -> None:
+    """Train a small model to use a calculator, and the same without it as control. Arguments go to quickstart.py."""
+    _install(session, packages=[_core(), *(ROOT / "plugins" / p for p in ("qwen", "calculator", "math", "transformers"))],
+             extras="[train]")  # fmt: skip
+    session.run("python", "docs/examples/quickstart/quickstart.py", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that CI runs: all tests, each light plugin in a clean environment, lint, types and docs."""
+    _install(session, *TEST, "trl>=1.16", "tensorboard", "pyarrow", packages=[_core(), *PLUGINS], extras="[train]")
+    folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
+    session.run("python", "-m", "pytest", *folders, *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    for folder in LIGHT:
+        session.notify(f"plugin({folder.name})")
+    for name in ("core", "lint", "types", "docs"):
+        session.notify(name)
+
+
+@nox.session
+def core(session: nox.Session) -> None:
+    """Core's tests in an environment without torch; those that need it skip."""
+    _install(session, *TEST, packages=[_core()])
+    session.run("python", "-m", "pytest", "core/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("name", [nox.param(folder.name, id=folder.name) for folder in PLUGINS])
+def plugin(session: nox.Session, name: str) -> None:
+    """One plugin's tests, with its own and core's built wheels in a clean environment."""
+    folder = ROOT / "plugins" / name
+    extra = ["torch"] if _needs_torch(folder) else []
+    _install(session, *TEST, *extra, packages=[_core(), folder])
+    session.run("python", "-m", "pytest", f"plugins/{name}/tests", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """Long batteries: fuzzing at full size, and the quickstart over five seeds."""
+    _install(session, *TEST, "trl>=1.16", packages=[_core(), *PLUGINS], extras="[train]")
+    folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
+    session.run("python", "-m", "pytest", "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", "OMP_NUM_THREADS": "1"})
+    session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff: style and format."""
+    session.install("ruff>=0.17,<0.18")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict, on core."""
+    session.install("mypy>=2.4,<2.5", "types-PyYAML", "types-jsonschema", "pytest", "hypothesis", str(_core()))
+    session.run("mypy", "core/src/toolrl")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The reference pages are those that the code gives, and every link in the docs leads somewhere."""
+    _install(session, *TEST, packages=[_core(), *LIGHT])
+    session.run("python", "docs/reference/make.py", "--check")
+    session.run("python", "-m", "pytest", "tests/docs")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Every benchmark of tests/benchmarks that compares with a peer. Arguments: names of scripts to run."""
+    _install(session, *TEST, "trl>=1.16", packages=[_core(), *PLUGINS], extras="[train]")
+    wanted = session.posargs or sorted(path.name for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py"))
+    for script in wanted:
+        session.run("python", f"tests/benchmarks/{script}", env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """The quickstart on a GPU machine, with the torch that is installed there."""
+    session.run(sys.executable, "docs/examples/quickstart/quickstart.py", "--device", "cuda", *session.posargs)
