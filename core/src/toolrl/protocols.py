@@ -261,6 +261,8 @@ class RunInfo(Protocol):
     config: Mapping[str, Any]
     """The resolved config, secrets masked."""
     total_steps: int
+    start_step: int
+    """The step that the run goes on from: 0, or its checkpoint's."""
 
 
 @dataclass(frozen=True)

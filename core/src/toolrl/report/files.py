@@ -1,0 +1,125 @@
+"""Files that survive a kill: written beside their place and renamed into it, and one writer a folder at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import DataError
+
+try:
+    import fcntl
+except ImportError:  # Windows: runs there are not guarded against a second writer
+    fcntl = None  # type: ignore[assignment]
+
+
+def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new, never a part.
+
+    `durable` waits until the content is on the disk, so that it outlives a power failure too.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until a rename or a new file in this folder is on the disk. Does nothing where folders can't be synced."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def json_line(record: Any) -> bytes:
+    """One line of a .jsonl file, its newline included."""
+    try:
+        return json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair: only an escape can hold it
+        return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def plain_float(value: float) -> float | str:
+    """A number as JSON can hold it: what isn't finite becomes "nan", "inf" or "-inf", which `float` reads again."""
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
+    """The values of a .jsonl file. A last line that a kill tore is left out; any other bad line is a DataError."""
+    broken: tuple[int, ValueError] | None = None
+    for number, line in enumerate(lines, start=1):
+        if broken is not None:
+            raise DataError(
+                f"this line isn't JSON: {broken[1]}",
+                where=f"{where}:{broken[0]}",
+                hint="The file was changed by hand or the disk failed: delete the line to go on without it.",
+            )
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            broken = (number, error)
+        else:
+            yield record
+
+
+class FolderLock:
+    """Held by the one process that writes a folder; the system lets go of it when the process dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+
+    def acquire(self) -> bool:
+        """False where another process holds it."""
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                return False
+        self._handle = handle
+        return True
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds it."""
+        return self._handle is not None
+
+    def held_elsewhere(self) -> bool:
+        """True where a living process writes this folder."""
+        if self._handle is not None or fcntl is None or not self._path.exists():
+            return False
+        handle = os.open(self._path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

@@ -1,0 +1,261 @@
+"""The run folder: everything a run leaves behind, written so that a kill at any moment leaves it readable.
+
+    config.yaml      the resolved config, secrets masked
+    plugins.json     versions of toolrl, of the plugins and of the libraries that matter
+    metrics.jsonl    one line for each step's report
+    episodes/        every episode, one compressed file for each step
+    tokens.jsonl     the text of each token id that occurs in the episodes
+    checkpoints/     the trainer's
+    summary.json     status, duration, first, last and best metrics
+    report.html      all of it in one page
+
+A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
+run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolrl.errors import DataError, ToolrlError
+from toolrl.report.episodes import EpisodeStore
+from toolrl.report.files import FolderLock, json_line, read_lines, write_atomic
+from toolrl.report.metrics import MetricsLine, MetricsLog
+from toolrl.report.records import StoredEpisode
+from toolrl.report.summary import summarise
+
+_LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "vllm", "ray")
+_OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
+_OWN_FOLDERS = ("episodes", "checkpoints")
+
+
+class RunFolder:
+    """A run's folder, for writing (`create`) or reading (`open`). Also the `RunInfo` that observers are handed."""
+
+    def __init__(self, directory: Path, config: Mapping[str, Any], total_steps: int) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self.config = config
+        self.total_steps = total_steps
+        self.start_step = 0
+        """The step that the run goes on from: 0, or the checkpoint's."""
+        self.checkpoints = directory / "checkpoints"
+        self.report_path = directory / "report.html"
+        self.metrics = MetricsLog(directory / "metrics.jsonl")
+        self.episode_store = EpisodeStore(directory / "episodes")
+        self._lock = FolderLock(directory / ".lock")
+        self._known_tokens: set[int] | None = None
+
+    # Opening.
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        total_steps: int,
+        plugins: Mapping[str, str | None] | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> RunFolder:
+        """Start writing a run at `path`. `config` is the resolved one, secrets already masked; `plugins` gives each
+        plugin's version.
+
+        A folder that holds a run is refused. With `resume` that run is gone on with: call `rewind` with the step it
+        goes on from (0 where there is no checkpoint); a config that differs takes the place of the old one, which is
+        kept beside it. With `overwrite` what the old run wrote is deleted, its checkpoints included. Where there is no
+        run yet, neither matters. Raises ToolrlError.
+        """
+        directory = Path(path).absolute()
+        if directory.exists() and not directory.is_dir():
+            raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
+        is_run = is_run_folder(directory)
+        if is_run and not (resume or overwrite):
+            raise ToolrlError(
+                f"there is a run here already ({describe_run(directory)})",
+                where=str(directory),
+                hint="Go on with it by --resume, start over by --overwrite, or give the new run another name by "
+                "--set run.name=NAME.",
+            )
+        if not is_run and directory.exists() and any(directory.iterdir()):
+            raise ToolrlError(
+                "the folder isn't empty and holds no run",
+                where=str(directory),
+                hint="Give the run another name by --set run.name=NAME.",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = cls(directory, config, total_steps)
+        if not folder._lock.acquire():
+            raise ToolrlError(
+                "another process is writing this run",
+                where=str(directory),
+                hint="Wait for it or stop it, or give this run another name by --set run.name=NAME.",
+            )
+        if is_run and not resume:
+            _delete_run(directory)
+        folder._write_head(dict(plugins or {}))
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Read a run. Raises DataError where there is none."""
+        directory = Path(path).absolute()
+        if not is_run_folder(directory):
+            children = directory.iterdir() if directory.is_dir() else ()
+            inside = sorted(child.name for child in children if is_run_folder(child))
+            hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
+            raise DataError("no run here", where=str(directory), hint=hint)
+        try:
+            config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")) or {}
+        except yaml.YAMLError as error:
+            raise DataError(f"not YAML: {error}", where=str(directory / "config.yaml")) from error
+        folder = cls(directory, config, 0)
+        summary = folder.summary()
+        folder.total_steps = int(summary.get("total_steps", 0))
+        folder.start_step = int(summary.get("start_step", 0))
+        return folder
+
+    def _write_head(self, plugins: Mapping[str, str | None]) -> None:
+        config_path = self.directory / "config.yaml"
+        text = yaml.safe_dump(_yamlable(self.config), sort_keys=False, allow_unicode=True, width=100)
+        if config_path.exists() and (old := config_path.read_text(encoding="utf-8")) != text:
+            number = 1 + len(list(self.directory.glob("config.before-*.yaml")))
+            write_atomic(self.directory / f"config.before-{number}.yaml", old)
+        versions = {
+            "python": platform.python_version(),
+            "libraries": {name: version for name in _LIBRARIES if (version := _version(name)) is not None},
+            "plugins": dict(sorted(plugins.items())),
+        }
+        write_atomic(self.directory / "plugins.json", json.dumps(versions, indent=2) + "\n")
+        # Last: this file makes the folder a run.
+        write_atomic(config_path, text)
+
+    # Writing.
+
+    def rewind(self, step: int) -> None:
+        """Go on from this step: metrics and episodes of later ones, and of the one that was cut off, are dropped."""
+        self.metrics.rewind(step)
+        self.episode_store.rewind(step)
+        self.start_step = step
+
+    def add_tokens(self, pieces: Mapping[int, str]) -> None:
+        """Keep the text of token ids, so that a report needs no tokenizer."""
+        known = self.known_tokens()
+        new = {str(token): piece for token, piece in pieces.items() if token not in known}
+        if new:
+            with (self.directory / "tokens.jsonl").open("ab") as file:
+                file.write(json_line(new))
+            known.update(int(token) for token in new)
+
+    def known_tokens(self) -> set[int]:
+        """Ids whose text is kept."""
+        if self._known_tokens is None:
+            kept = self.tokens()
+            if kept:  # again as one line: a kill may have torn the last
+                write_atomic(self.directory / "tokens.jsonl", json_line({str(key): kept[key] for key in sorted(kept)}))
+            self._known_tokens = set(kept)
+        return self._known_tokens
+
+    def write_summary(self, facts: Mapping[str, Any], *, final: bool = False) -> None:
+        """Write summary.json: `facts`, and where it is the final one what the metrics came to."""
+        totals = {"total_steps": self.total_steps, "start_step": self.start_step}
+        summary = {"name": self.name, **facts, **totals, **(self._totals() if final else {})}
+        write_atomic(self.directory / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def _totals(self) -> dict[str, Any]:
+        lines = self.metrics.read()
+        done = [line.step for line in lines if line.kind != "eval"]
+        episodes = sum(line.episodes for line in lines)
+        return {"steps": max(done, default=0), "episodes": episodes, "metrics": summarise(lines)}
+
+    def close(self) -> None:
+        """Stop writing: let go of the folder."""
+        self.episode_store.close()
+        self._lock.release()
+
+    # Reading.
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json, with the status as it is now: a run that says "running" and whose process is gone was
+        interrupted. Empty where the run never started. Raises DataError."""
+        path = self.directory / "summary.json"
+        if not path.exists():
+            return {}
+        try:
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"not JSON: {error}", where=str(path)) from error
+        if summary.get("status") == "running" and not self.is_live():
+            summary["status"] = "interrupted"
+            summary["error"] = {"type": "Killed", "message": "The process was killed, or its machine stopped."}
+        return summary if "metrics" in summary else {**summary, **self._totals()}
+
+    def is_live(self) -> bool:
+        """Whether this or another process is writing the run now."""
+        return self._lock.held or self._lock.held_elsewhere()
+
+    def metrics_lines(self, kind: str | None = None) -> list[MetricsLine]:
+        """The lines of metrics.jsonl, of one kind where it is given."""
+        return [line for line in self.metrics.read() if kind is None or line.kind == kind]
+
+    def episodes(self, *, kind: str | None = None, steps: Collection[int] | None = None) -> Iterator[StoredEpisode]:
+        """Stored episodes by step; of one kind and of some steps where these are given."""
+        return self.episode_store.episodes(kind=kind, steps=steps)
+
+    def tokens(self) -> dict[int, str]:
+        """The text of each token id that occurs in the episodes; empty where the run didn't keep it."""
+        path = self.directory / "tokens.jsonl"
+        if not path.exists():
+            return {}
+        with path.open("rb") as file:
+            return {int(key): piece for record in read_lines(file, str(path)) for key, piece in record.items()}
+
+    def versions(self) -> dict[str, Any]:
+        """plugins.json, empty where it is missing."""
+        path = self.directory / "plugins.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a run was started in this folder."""
+    return (path / "config.yaml").is_file()
+
+
+def describe_run(directory: Path) -> str:
+    """A run's status and steps in a few words."""
+    summary = RunFolder(directory, {}, 0).summary()
+    if not summary:
+        return "not started"
+    return f"{summary.get('status')}, {summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
+
+
+def _delete_run(directory: Path) -> None:
+    for name in _OWN_FOLDERS:
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
+        path.unlink(missing_ok=True)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _yamlable(value: Any) -> Any:
+    """A config as YAML's own types: paths and enums become text, tuples become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _yamlable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_yamlable(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
