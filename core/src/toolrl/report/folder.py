@@ -34,7 +34,7 @@ from toolrl.report.summary import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
-_OWN_FOLDERS = ("episodes", "checkpoints")
+_OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
 
 
 class RunFolder:
@@ -126,7 +126,7 @@ class RunFolder:
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"
-        text = yaml.safe_dump(_yamlable(self.config), sort_keys=False, allow_unicode=True, width=100)
+        text = config_text(self.config)
         if config_path.exists() and (old := config_path.read_text(encoding="utf-8")) != text:
             number = 1 + len(list(self.directory.glob("config.before-*.yaml")))
             write_atomic(self.directory / f"config.before-{number}.yaml", old)
@@ -250,6 +250,12 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config as YAML."""
+    text: str = yaml.safe_dump(_yamlable(config), sort_keys=False, allow_unicode=True, width=100)
+    return text
 
 
 def _yamlable(value: Any) -> Any:

@@ -1,0 +1,144 @@
+"""The metrics that everybody looks for first: their titles, order and units, for the console and the report's charts.
+
+Any other metric is shown too, under its own name, after these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["", "share", "seconds"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one metric or of several that share an axis."""
+
+    title: str
+    metrics: tuple[str, ...]
+    """Names; one that ends in `/*` takes every metric with that beginning, one that ends in `@*` every k."""
+    unit: Unit = ""
+    note: str = ""
+    """What the number means, in one sentence."""
+
+
+CHARTS: dict[str, tuple[Chart, ...]] = {
+    "Results": (
+        Chart("Accuracy", ("accuracy",), "share", "Share of episodes whose answer a reward judged correct."),
+        Chart("Reward", ("reward/mean",), "", "Mean of the episodes' rewards."),
+        Chart("Reward spread", ("reward/std",), "", "Standard deviation of the rewards."),
+        Chart("avg@k and pass@k", ("avg@*", "pass@*"), "share", "Mean over k episodes of a task; any of k is correct."),
+    ),
+    "Tools": (
+        Chart("Calls per episode", ("calls/mean",), "", "Tool calls in an episode, on average."),
+        Chart("Successful calls", ("calls/success",), "share", "Share of calls that a tool answered without an error."),
+        Chart("Turns per episode", ("turns/mean",), "", "Assistant turns in an episode, on average."),
+        Chart("Failed episodes", ("errors/rate",), "share", "Episodes that an exception ended; masked from the loss."),
+    ),
+    "Length and end": (
+        Chart("Tokens", ("tokens/sampled", "tokens/prompt"), "", "Tokens of an episode: sampled, and of its prompt."),
+        Chart("Stop reasons", ("stop/*",), "share", "What ended the episodes."),
+        Chart("Cut off", ("truncated",), "share", "Episodes that ran out of tokens or context."),
+    ),
+    "Update": (
+        Chart("Loss", ("loss",)),
+        Chart("Entropy", ("entropy",), "", "Mean entropy of the policy on sampled tokens, in nats."),
+        Chart("KL divergence", ("kl",), "", "From the reference, or from the policy that sampled."),
+        Chart("Clipped tokens", ("clip_fraction",), "share", "Share of tokens whose ratio was clipped."),
+        Chart("Gradient norm", ("grad_norm",), "", "Before clipping."),
+        Chart("Learning rate", ("learning_rate",)),
+        Chart(
+            "Log-probability mismatch",
+            ("logprob_mismatch/max", "logprob_mismatch/mean"),
+            "",
+            "Distance between the engine's log-probabilities and the trainer's, on sampled tokens.",
+        ),
+        Chart("Groups without spread", ("groups/flat",), "share", "Groups whose rewards are equal: no gradient."),
+    ),
+    "Speed": (
+        Chart("Tokens per second", ("speed/tokens_per_second",), "", "Sampled tokens over the time of the rollout."),
+        Chart("Episodes per second", ("speed/episodes_per_second",)),
+        Chart("Time by stage", ("time/*",), "seconds", "Seconds; stages may overlap."),
+    ),
+    "Rewards by source": (Chart("Rewards by source", ("reward/*",), "", "Means by source."),),
+}
+"""Sections of charts in the report's order."""
+
+CONSOLE = (
+    "accuracy",
+    "reward/mean",
+    "calls/mean",
+    "calls/success",
+    "turns/mean",
+    "tokens/sampled",
+    "loss",
+    "entropy",
+    "kl",
+    "grad_norm",
+    "errors/rate",
+    "speed/tokens_per_second",
+    "time/step",
+)
+"""Metrics of the console's table."""
+
+CONSOLE_LINE = ("accuracy", "reward/mean", "calls/mean", "loss", "time/step")
+"""Metrics of the console's plain lines."""
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a chart's pattern takes this metric."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def layout(names: Iterable[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
+    """The charts to draw for these metrics, by section: each metric in one chart, what no chart names by its prefix."""
+    left = sorted(set(names))
+    sections: list[tuple[str, list[tuple[Chart, list[str]]]]] = []
+    for section, charts in CHARTS.items():
+        drawn: list[tuple[Chart, list[str]]] = []
+        for chart in charts:
+            mine = [name for pattern in chart.metrics for name in left if matches(pattern, name)]
+            left = [name for name in left if name not in mine]
+            if mine:
+                drawn.append((chart, mine))
+        if drawn:
+            sections.append((section, drawn))
+    by_prefix: dict[str, list[str]] = {}
+    for name in left:
+        by_prefix.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
+    others: list[tuple[Chart, list[str]]] = []
+    for prefix, members in sorted(by_prefix.items()):
+        if prefix and len(members) <= 8:
+            others.append((Chart(prefix, tuple(members)), members))
+        else:
+            others += [(Chart(name, (name,)), [name]) for name in members]
+    if others:
+        sections.append(("Other metrics", others))
+    return sections
+
+
+def format_number(value: float) -> str:
+    """A number in about four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size and (size < 1e-3 or size >= 1e6):
+        return f"{value:.2e}"
+    if size >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as `1 h 02 min`, `3 min 20 s` or `4.2 s`."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
