@@ -1,0 +1,246 @@
+"""Puts a run together from a config: the one place where components are built and joined.
+
+`Assembly.open` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
+which each thing only needs what stands before it, and takes it down again in reverse. The commands then ask for what is
+theirs: `train`, `fine_tune`, `evaluate`, `sample`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.config.load import LoadedConfig, build_component
+from toolrl.config.model import ComponentUse, EnvironmentConfig
+from toolrl.errors import ConfigError
+from toolrl.parsing.flags import EndFlags
+from toolrl.plugins.events import Events
+from toolrl.plugins.registry import Registry
+from toolrl.protocols import BuildContext, Observer, RolloutEngine, TaskSource
+from toolrl.report.folder import RunFolder, is_run_folder
+from toolrl.report.recorder import RunRecorder
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.train.checkpoint import latest_checkpoint
+from toolrl.train.data import TaskOrder
+from toolrl.train.evaluate import Evaluator
+from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
+
+
+@dataclass
+class Assembly:
+    """A run whose parts are built and started."""
+
+    loaded: LoadedConfig
+    registry: Registry
+    policy: Policy
+    environments: dict[str, Environment]
+    engine: RolloutEngine
+    runner: Runner
+    limits: Limits
+    folder: RunFolder
+    events: Events
+
+    @property
+    def config(self) -> Any:
+        return self.loaded.config
+
+    def dataset(self, which: str) -> TaskSource:
+        """`train` or `eval` of the config's data. Raises ConfigError where it names none."""
+        use = getattr(self.config.data, which)
+        if use is None:
+            raise ConfigError(f"data.{which}: needed here, but the config names no data set", hint=_DATA_HINT)
+        return self.build("datasets", use, f"data.{which}")
+
+    def order(self) -> TaskOrder:
+        """The training tasks in the run's order."""
+        return TaskOrder(self.dataset("train"), seed=self.config.seed, shuffle=self.config.data.shuffle)
+
+    def evaluator(self) -> Evaluator | None:
+        """Evaluates on data.eval; None where the config names none."""
+        if self.config.data.eval is None:
+            return None
+        return Evaluator(self.runner, self.dataset("eval"), self.limits, self.config.evaluation)
+
+    def build(self, kind: str, use: ComponentUse, where: str) -> Any:
+        """A component that needs nothing of the model."""
+        context = BuildContext(name=use.use, where=where, seed=self.config.seed, run_dir=self.folder.directory)
+        return build_component(self.registry, kind, use, context, where)
+
+
+_DATA_HINT = "Add it, for example `data: {train: {use: jsonl, options: {path: train.jsonl}}}`."
+
+
+@asynccontextmanager
+async def assemble(
+    loaded: LoadedConfig,
+    registry: Registry,
+    *,
+    total_steps: int,
+    source: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    observers: Sequence[ComponentUse] | None = None,
+) -> AsyncIterator[Assembly]:
+    """Build and start a run. `source` is the folder to load the model from instead of `model.path`.
+
+    Observers are told of the end with what ended the run, whatever it was; then everything is stopped in reverse order.
+    """
+    config = loaded.config
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    random.seed(config.seed)
+    torch.manual_seed(config.seed)
+    device = pick_device(config.device)
+    directory = Path(config.run.dir) / config.run.name
+    async with AsyncExitStack() as stack:
+        folder = RunFolder.create(
+            directory,
+            loaded.resolved,
+            total_steps=total_steps,
+            plugins={plugin.name: plugin.version for plugin in registry.plugins},
+            resume=resume,
+            overwrite=overwrite,
+        )
+        stack.callback(folder.close)
+        policy = load_policy(config.model, source or model_source(config.model.path), device)
+        builder = _Builder(loaded, registry, policy, folder.directory)
+        environments = builder.environments()
+        engine = builder.engine()
+        events = builder.events(folder, config.observers if observers is None else observers)
+        limits = builder.limits()
+        runner = Runner(
+            engine,
+            environments,
+            concurrency=config.rollout.concurrency,
+            seed=config.seed,
+            max_error_rate=config.rollout.max_error_rate,
+            on_episode=events.episode_end,
+        )
+        stack.push_async_exit(_end_of_run(events))
+        for environment in environments.values():
+            stack.push_async_callback(environment.tools.stop)
+            await environment.tools.start()
+        stack.push_async_callback(engine.stop)
+        await engine.start()
+        yield Assembly(loaded, registry, policy, environments, engine, runner, limits, folder, events)
+
+
+def _end_of_run(events: Events) -> Any:
+    async def end(kind: Any, error: BaseException | None, trace: Any) -> bool:
+        # A cancellation reached us through Ctrl-C or SIGTERM; observers know it by that name.
+        events.run_end(KeyboardInterrupt() if isinstance(error, asyncio.CancelledError) else error)
+        return False
+
+    return end
+
+
+def model_source(path: str) -> str:
+    """Where to load the model from: a run folder stands for its last checkpoint."""
+    folder = Path(path)
+    if not is_run_folder(folder):
+        return path
+    checkpoint = latest_checkpoint(folder / "checkpoints")
+    if checkpoint is None:
+        raise ConfigError(f"model.path: the run {path!r} has no checkpoint", hint="Let it train for at least a step.")
+    return str(checkpoint)
+
+
+class _Builder:
+    """Builds the parts of one run in order."""
+
+    def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path) -> None:
+        self._config = loaded.config
+        self._registry = registry
+        self._policy = policy
+        self._context = BuildContext(
+            name="",
+            seed=self._config.seed,
+            device=str(policy.device),
+            run_dir=run_dir,
+            tokenizer=policy.tokenizer,
+            processor=policy.processor,
+        )
+
+    def environments(self) -> dict[str, Environment]:
+        return {name: self._environment(name, config) for name, config in self._config.environments.items()}
+
+    def _environment(self, name: str, config: EnvironmentConfig) -> Environment:
+        where = f"environments.{name}"
+        chat = self._build("chat_formats", config.chat_format, f"{where}.chat_format")
+        entries = [
+            ToolEntry(
+                name=use.use,
+                toolset=self._build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
+                rename=use.rename,
+                policy=use.policy,
+                weight=use.weight,
+            )
+            for index, use in enumerate(config.tools)
+        ]
+        rewards = [
+            NamedReward(use.use, self._build("rewards", use, f"{where}.rewards[{index}]"), use.weight)
+            for index, use in enumerate(config.rewards)
+        ]
+        return Environment(
+            name=name,
+            parser=self._build("parsers", config.parser, f"{where}.parser"),
+            chat=chat,
+            tools=ToolBox(entries, cut=chat.cut),
+            rewards=rewards,
+            system_prompt=config.system_prompt,
+            end_flags=EndFlags(config.end_flags),
+            max_turns=config.max_turns,
+            call_cost=config.call_cost,
+        )
+
+    def engine(self) -> RolloutEngine:
+        weights = PolicyWeights(self._policy, 0, self._context.run_dir)
+        engine: RolloutEngine = self._build(
+            "engines", self._config.engine, "engine", weights=weights, dtype=self._policy.dtype
+        )
+        return engine
+
+    def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
+        recorder = RunRecorder(
+            folder,
+            save_episodes=self._config.run.save_episodes,
+            token_pieces=self._token_pieces,
+        )
+        observers: dict[str, Observer] = {"run folder": recorder}
+        for index, use in enumerate(uses):
+            observers[f"{use.use}[{index}]"] = self._build("observers", use, f"observers[{index}]")
+        return Events(folder, observers)
+
+    def limits(self) -> Limits:
+        rollout = self._config.rollout
+        longest = self._policy.max_positions
+        wanted = rollout.max_episode_tokens
+        if wanted is not None and wanted > longest:
+            raise ConfigError(
+                f"rollout.max_episode_tokens: {wanted} tokens, but the model can attend to {longest} only",
+                hint=f"Set it to {longest} or less, or leave it out.",
+            )
+        return Limits(
+            max_turn_tokens=rollout.max_turn_tokens,
+            max_episode_tokens=wanted or longest,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+        )
+
+    def _token_pieces(self, ids: Sequence[int]) -> Sequence[str]:
+        tokenizer = self._policy.tokenizer
+        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+
+    def _build(self, kind: str, use: ComponentUse, where: str, **more: Any) -> Any:
+        context = replace(self._context, name=use.use, where=where, **more)
+        return build_component(self._registry, kind, use, context, where)

@@ -1,0 +1,55 @@
+"""Arguments and steps that the commands which start a run have in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolrl.config.load import LoadedConfig
+    from toolrl.config.model import ComponentUse
+    from toolrl.plugins.registry import Registry
+    from toolrl.report.folder import RunFolder
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, *, resume: bool = True) -> None:
+    """CONFIG, --set, --resume, --overwrite, --json."""
+    parser.add_argument("config", help="a config file")
+    add_set_argument(parser)
+    group = parser.add_mutually_exclusive_group()
+    if resume:
+        group.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="delete a run of this name and start anew")
+    parser.add_argument("--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout")
+
+
+def add_set_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE", help="override a value of the config"
+    )
+
+
+def read(args: argparse.Namespace) -> tuple[LoadedConfig, Registry]:
+    """The config and the plugins. Raises ConfigError with every mistake."""
+    from toolrl.config.load import load_config
+    from toolrl.plugins.registry import load_registry
+
+    registry = load_registry()
+    return load_config(args.config, args.overrides, registry=registry), registry
+
+
+def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[ComponentUse]:
+    """The config's observers; with --json those that would write to stdout are left out."""
+    return [use for use in loaded.config.observers if not (args.json and use.use in ("console", "builtin/console"))]
+
+
+def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:
+    """What a finished command says last."""
+    facts = {"run": str(folder.directory), "report": str(folder.report_path), **facts}
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        print(f"{name:>20}  {value:.4g}" if isinstance(value, float) else f"{name:>20}  {value}")

@@ -1,0 +1,34 @@
+"""`toolrl rollout CONFIG`: episodes of the training tasks, without training."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.session import run_to_end
+
+HELP = "sample episodes without training"
+EXAMPLE = "toolrl rollout grpo.yaml --tasks 16 --episodes 4"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser, resume=False)
+    parser.add_argument("--tasks", type=int, default=8, help="how many tasks of data.train (default 8)")
+    parser.add_argument("--episodes", type=int, help="episodes of each task (default algorithm.group_size)")
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_to_end(_rollout(args))
+
+
+async def _rollout(args: argparse.Namespace) -> int:
+    loaded, registry = read(args)
+    from toolrl.assembly import assemble, sample
+
+    async with assemble(
+        loaded, registry, total_steps=1, overwrite=args.overwrite, observers=observers_for(args, loaded)
+    ) as assembly:
+        facts: dict[str, Any] = await sample(assembly, args.tasks, args.episodes or loaded.config.algorithm.group_size)
+    print_result(args, assembly.folder, facts)
+    return 0
