@@ -1,0 +1,402 @@
+"""Continuous batching: which episodes compute next, step by step.
+
+A step admits waiting requests into free slots, computes their prompts together, then decodes one token for every row. A
+row leaves as soon as it is done and its place is free in the next step. An episode that waits for a tool is no row.
+
+Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that decoding
+goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are computed once and
+their keys and values copied; a beginning that several new prompts share is computed once before the rest of each.
+
+Nothing here knows of threads: `worker.py` calls it from its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+
+from toolrl.errors import EngineError
+from toolrl.types import Generation, Sampling
+from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.model import ModelRunner
+from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
+from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
+from toolrl_plugin_transformers.stops import StopStrings
+
+WORTH_SHARING = 128
+"""Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
+SHORT = 32
+"""New parts of prompts up to this long go together, whatever their lengths."""
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One generation, from its arrival to its end."""
+
+    session: str
+    prompt: list[int]
+    sampling: Sampling
+    uniforms: Uniforms
+    stops: StopStrings | None = None
+    tokens: list[int] = field(default_factory=list)
+    """Prompt and what was sampled so far; the session's own list once it is admitted."""
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    cached: int | None = None
+    finish: str | None = None
+    """Set when it is over: stop, length or error."""
+    stopped_by: str | int | None = None
+    error: EngineError | None = None
+    stop_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+        self.stop_ids = frozenset(self.sampling.stop_token_ids)
+
+    @property
+    def longest(self) -> int:
+        """Tokens it can have at its end."""
+        return len(self.prompt) + self.sampling.max_new_tokens
+
+    def result(self) -> Generation:
+        """What the engine gives for it."""
+        return Generation(
+            ids=tuple(self.tokens[len(self.prompt) :]),
+            logprobs=tuple(self.logprobs),
+            finish="stop" if self.finish == "stop" else "length",
+            stopped_by=self.stopped_by,
+            versions=tuple(self.versions),
+            cached=self.cached or 0,
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One prompt to compute, and the requests that have exactly this prompt."""
+
+    requests: list[Request]
+    source: Session
+    reuse: int
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.requests[0].tokens
+
+    @property
+    def new(self) -> int:
+        return len(self.tokens) - self.reuse
+
+
+class Batch:
+    """Rows that decode, requests that wait, sessions that rest."""
+
+    def __init__(
+        self, runner: ModelRunner, *, max_batch: int, prefill_tokens: int, cache_tokens: int, share: bool
+    ) -> None:
+        self.runner = runner
+        self.max_batch = max_batch
+        self.prefill_tokens = prefill_tokens
+        self.cache_tokens = cache_tokens
+        self.share = share
+        self.version = 0
+        self.slots = SlotCache(runner.shape, cache_tokens)
+        self.store = SessionStore(share=share)
+        self.rows: list[Request] = []
+        """Row i decodes in slot i."""
+        self.waiting: deque[Request] = deque()
+        self.prefilled = 0
+        """Prompt tokens computed so far, padding left out."""
+        self._settings: RowSettings | None = None
+        self._ids: torch.Tensor | None = None
+        self._positions: torch.Tensor | None = None
+        self._length = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.rows and not self.waiting
+
+    # What arrives from outside.
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self.waiting.append(request)
+
+    def cancel(self, request: Request) -> None:
+        """Take a request out, wherever it is. What it has computed stays its session's."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif request in self.rows:
+            self._retire([request])
+
+    def close(self, name: str) -> Request | None:
+        """Forget a session; the request it still had, if any."""
+        running = next((r for r in (*self.rows, *self.waiting) if r.session == name), None)
+        if running is not None:
+            self.cancel(running)
+        session = self.store.find(name)
+        if session is not None:
+            self.store.close(session)
+        return running
+
+    def refresh(self, version: int) -> None:
+        """The weights are new: nothing cached counts any more, and rows go on from their tokens so far."""
+        self.version = version
+        self.waiting.extendleft(reversed(self.rows))
+        self._set_rows([])
+        for session in self.store:
+            self.store.drop(session)
+
+    def bind(self, module: Any) -> None:
+        """Use this module from now on. One of the same shape only; the usual case is the one there is."""
+        if module is not self.runner.module:
+            runner = ModelRunner(module, sampled_ids=self.runner.ids)
+            if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
+                raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
+            self.runner = runner
+
+    def rest(self) -> None:
+        """A pause begins: give a GPU's memory back where nothing is in flight."""
+        if not self.rows and self.slots.shape.device.type != "cpu":
+            self.slots.free()
+
+    # A step.
+
+    def step(self) -> list[Request]:
+        """Compute prompts, then one token for every row. The requests that are over, with or without an error."""
+        done = self._admit()
+        if self.rows:
+            done += self._decode()
+        return done
+
+    def _decode(self) -> list[Request]:
+        if self._settings is None or self._ids is None or self._positions is None:
+            self._gather()
+        assert self._settings is not None and self._ids is not None and self._positions is not None
+        self._reserve(len(self.rows), self._length, used=len(self.rows))
+        logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length)
+        uniforms = [row.uniforms.draw() for row in self.rows]
+        self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids)
+        self._positions += 1
+        self._length += 1
+        return self._accept(self.rows, self._ids, logprobs_B)
+
+    def _gather(self) -> None:
+        device = self.slots.shape.device
+        self._settings = RowSettings.of([row.sampling for row in self.rows], device)
+        self._ids = torch.tensor([row.tokens[-1] for row in self.rows], device=device)
+        self._positions = torch.tensor([len(row.tokens) - 1 for row in self.rows], device=device)
+        self._length = max(len(row.tokens) for row in self.rows)
+
+    def _set_rows(self, rows: list[Request]) -> None:
+        self.rows = rows
+        self._settings = self._ids = self._positions = None
+
+    def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
+        """Append a token to each row, and let go of those that end with it."""
+        done = []
+        version = self.version
+        for row, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
+            if not math.isfinite(logprob):
+                row.finish, row.error = "error", _not_finite(version)
+                done.append(row)
+                continue
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.versions.append(version)
+            if token in row.stop_ids:
+                row.finish, row.stopped_by = "stop", token
+            elif row.stops is not None and row.stops.candidates[token]:
+                row.stopped_by = row.stops.find(row.tokens[len(row.prompt) :])
+                row.finish = "stop" if row.stopped_by is not None else None
+            if row.finish is None and len(row.logprobs) >= row.sampling.max_new_tokens:
+                row.finish = "length"
+            if row.finish is not None:
+                done.append(row)
+        if done:
+            self._retire(done)
+        return done
+
+    def _retire(self, done: Iterable[Request]) -> None:
+        """Park what rows have computed and close the gaps that they leave."""
+        gaps = []
+        for row in done:
+            session = self.store.get(row.session)
+            assert session.slot is not None
+            gaps.append(session.slot)
+            if row.error is None:
+                self.store.park(session, self.slots, session.slot, session.valid)
+            else:
+                self.slots.wipe(session.slot)
+                self.store.drop(session)
+        rows = list(self.rows)
+        for gap in sorted(gaps, reverse=True):
+            last = rows.pop()
+            if gap < len(rows):
+                session = self.store.get(last.session)
+                self.slots.move(len(rows), gap, session.valid)
+                session.slot = gap
+                rows[gap] = last
+        self._set_rows(rows)
+        self.store.make_room(self.cache_tokens - self.slots.slots * self.slots.columns, ())
+
+    # Admission.
+
+    def _admit(self) -> list[Request]:
+        done: list[Request] = []
+        budget = self.prefill_tokens
+        while self.waiting and budget > 0:
+            plans = self._plan(budget)
+            if not plans:
+                break
+            if plans[0].new > self.prefill_tokens:
+                self._prefill_part(plans[0])
+                break
+            if self.share:
+                self._share_beginning(plans)
+            budget -= max(plan.new for plan in plans) * len(plans)
+            admitted = {request for plan in plans for request in plan.requests}
+            self.waiting = deque(request for request in self.waiting if request not in admitted)
+            done += self._prefill(plans)
+        return done
+
+    def _plan(self, budget: int) -> list[_Plan]:
+        """The next prompts to compute together: the oldest, and those after it of like length that fit."""
+        plans: list[_Plan] = []
+        same: dict[tuple[int, ...], _Plan] = {}
+        rows, width = len(self.rows), 0
+        longest = max((row.longest for row in self.rows), default=0)
+        for request in islice(self.waiting, self.max_batch - len(self.rows)):
+            longest = max(longest, request.longest)
+            if (rows + 1) * longest > self.cache_tokens and rows:
+                break
+            key = tuple(request.tokens)
+            leader = same.get(key) if self.share else None
+            if leader is not None:
+                leader.requests.append(request)
+                rows += 1
+                continue
+            own = self.store.get(request.session)
+            source, reuse = self.store.longest(request.tokens, own)
+            plan = _Plan([request], source, min(reuse, len(request.tokens) - 1))
+            if plans:
+                wider = max(width, plan.new)
+                alike = wider <= SHORT or wider <= 2 * min(plans[0].new, plan.new)
+                if not alike or wider * (len(plans) + 1) > budget:
+                    continue
+            elif plan.new > budget and budget < self.prefill_tokens:
+                break
+            plans.append(plan)
+            same[key] = plan
+            width = max(width, plan.new)
+            rows += 1
+            if plan.new > self.prefill_tokens:
+                break
+        return plans
+
+    def _prefill(self, plans: Sequence[_Plan]) -> list[Request]:
+        """Compute prompts, copy them to the requests that share them, and sample the first token of each."""
+        first = len(self.rows)
+        requests = [plan.requests[0] for plan in plans]
+        followers = [(index, request) for index, plan in enumerate(plans) for request in plan.requests[1:]]
+        logits_BV = self._compute(plans, [plan.tokens[plan.reuse :] for plan in plans], extra=len(followers))
+        if followers:
+            leaders = [index for index, _ in followers]
+            self.slots.spread(
+                [first + i for i in leaders], first + len(plans), max(len(plans[i].tokens) for i in leaders)
+            )
+            requests += [request for _, request in followers]
+            pick = torch.tensor([*range(len(plans)), *leaders], device=logits_BV.device)
+            logits_BV = logits_BV.index_select(0, pick)
+        reuse = [plan.reuse for plan in plans] + [len(request.tokens) - 1 for _, request in followers]
+        for slot, (request, have) in enumerate(zip(requests, reuse, strict=True), start=first):
+            self._seat(request, slot, have)
+        self._set_rows(self.rows + requests)
+        uniforms = [request.uniforms.draw() for request in requests]
+        settings = RowSettings.of([request.sampling for request in requests], logits_BV.device)
+        ids_B, logprobs_B = sample(logits_BV, uniforms, settings, self.runner.ids)
+        return self._accept(requests, ids_B, logprobs_B)
+
+    def _seat(self, request: Request, slot: int, reused: int) -> None:
+        session = self.store.get(request.session)
+        self.store.unpark(session)
+        session.tokens = request.tokens
+        session.slot = slot
+        self.store.index(session, request.prompt)
+        if request.cached is None:
+            request.cached = reused
+
+    def _compute(
+        self, plans: Sequence[_Plan], new: Sequence[list[int]], *, extra: int, keep: Iterable[Session] = ()
+    ) -> torch.Tensor:
+        """Logits `[B, V]` after the given new tokens, which end up in the slots behind the rows.
+
+        `extra` more slots are made ready; the sessions in `keep` are not dropped for space.
+        """
+        first = len(self.rows)
+        columns = max(plan.reuse + len(part) for plan, part in zip(plans, new, strict=True))
+        columns = max([columns, *(len(row.tokens) for row in self.rows)])
+        self._reserve(first + len(plans) + extra, columns, used=first, keep={*keep, *(p.source for p in plans)})
+        for slot, plan in enumerate(plans, start=first):
+            source = plan.source
+            if plan.reuse and source.slot is not None:
+                self.slots.move(source.slot, slot, plan.reuse)
+            elif plan.reuse:
+                assert source.parked is not None
+                self.slots.load(slot, *source.parked, plan.reuse)
+        self.prefilled += sum(map(len, new))
+        return self.runner.prefill(self.slots, first, new, [plan.reuse for plan in plans])
+
+    def _prefill_part(self, plan: _Plan) -> None:
+        """Compute as much of one long prompt as a step may, and keep it for the next."""
+        request = plan.requests[0]
+        part = request.tokens[plan.reuse : plan.reuse + self.prefill_tokens]
+        self._compute([plan], [part], extra=0)
+        session = self.store.get(request.session)
+        if request.cached is None:
+            request.cached = plan.reuse
+        self._rest(session, request.tokens, plan.reuse + len(part))
+
+    def _share_beginning(self, plans: Sequence[_Plan]) -> None:
+        """Compute what prompts have in common once, where that saves enough, and let them take it over."""
+        tokens = plans[0].tokens
+        limit = min(len(plan.tokens) for plan in plans) - 1
+        shared = min(common_prefix(tokens, plan.tokens, limit) for plan in plans)
+        best = max(plans, key=lambda plan: plan.reuse)
+        missing = [shared - plan.reuse for plan in plans if plan.reuse < shared]
+        if sum(missing) - min(missing, default=0) < WORTH_SHARING or best.reuse >= shared:
+            return
+        tokens = tokens[:shared]
+        beginning = Session(None)
+        start = _Plan(best.requests, best.source, best.reuse)
+        self._compute([start], [tokens[start.reuse :]], extra=0, keep={plan.source for plan in plans})
+        self._rest(beginning, tokens, shared)
+        self.store.index(beginning, tokens)
+        for plan in plans:
+            if plan.reuse < shared:
+                plan.source, plan.reuse = beginning, shared
+
+    def _rest(self, session: Session, tokens: list[int], valid: int) -> None:
+        """Park what was just computed in the slot behind the rows."""
+        self.store.unpark(session)
+        session.tokens = list(tokens)
+        self.store.park(session, self.slots, len(self.rows), valid)
+
+    def _reserve(self, slots: int, columns: int, *, used: int, keep: Iterable[Session] = ()) -> None:
+        if slots <= self.slots.slots and columns <= self.slots.columns:
+            return
+        new_slots, new_columns = self.slots.size_for(slots, columns)
+        self.store.make_room(self.cache_tokens - new_slots * new_columns, set(keep))
+        self.slots.reserve(slots, columns, used=used)
+
+
+def _not_finite(version: int) -> EngineError:
+    return EngineError(
+        f"the model gave logits that are not finite (weights of version {version})",
+        hint="The weights have diverged: lower trainer.learning_rate or go on from an earlier checkpoint.",
+    )

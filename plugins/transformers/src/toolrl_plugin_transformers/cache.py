@@ -1,0 +1,145 @@
+"""Keys and values of the rows that decode, in one block a layer, and the view of it that transformers' models write to.
+
+A row of the block is a slot. The rows that decode are always the first ones, so that a step works on views and gathers
+nothing. What a waiting episode has computed is taken out of its slot into tensors of its own (`save`) and put back
+(`load`) when its next turn begins: one copy each, far cheaper than a step of decoding.
+
+Shapes: keys `[layers, slots, heads, columns + 1, key_dim]`, values likewise. The last column is waste: padding writes there
+and nothing reads it. It also keeps rows from starting at multiples of a memory page, which costs a third of the speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+Tensor = torch.Tensor
+COLUMN_STEP = 64
+"""Columns are added in multiples of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What a model stores for each token."""
+
+    layers: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
+
+class SlotCache:
+    """The block of slots. Grows on demand in both directions; gives columns back only where the budget asks for it."""
+
+    def __init__(self, shape: CacheShape, budget: int) -> None:
+        self.shape = shape
+        self.budget = budget
+        """Slots times columns at most; only a single row may need more than it leaves."""
+        self.free()
+
+    def free(self) -> None:
+        """Give the memory back. Contents are lost."""
+        self.slots = 0
+        self.columns = 0
+        self.keys, self.values = self._block(0, 0)
+        self._row_starts = torch.zeros(0, dtype=torch.long, device=self.shape.device)
+
+    def _block(self, slots: int, columns: int) -> tuple[Tensor, Tensor]:
+        s = self.shape
+        # Zeros and not empty memory: a masked column still enters a product, and 0 · NaN is NaN.
+        return (
+            torch.zeros(s.layers, slots, s.heads, columns + 1, s.key_dim, dtype=s.dtype, device=s.device),
+            torch.zeros(s.layers, slots, s.heads, columns + 1, s.value_dim, dtype=s.dtype, device=s.device),
+        )
+
+    def size_for(self, slots: int, columns: int) -> tuple[int, int]:
+        """Slots and columns that `reserve` with these arguments ends with: some to spare where the budget has them."""
+        slots = max(slots, self.slots)
+        spare = max(slots, min(2 * self.slots, slots + 32)) if slots > self.slots else slots
+        rounded = max(self.columns, -(-columns // COLUMN_STEP) * COLUMN_STEP)
+        for wanted in ((spare, rounded), (slots, rounded), (slots, max(columns, self.columns))):
+            if wanted[0] * wanted[1] <= self.budget:
+                return wanted
+        return slots, columns
+
+    def reserve(self, slots: int, columns: int, *, used: int) -> None:
+        """Make room for `slots` rows of `columns` tokens; the first `used` slots keep their contents."""
+        new_slots, new_columns = self.size_for(slots, columns)
+        if (new_slots, new_columns) == (self.slots, self.columns):
+            return
+        keys, values = self._block(new_slots, new_columns)
+        if used:
+            kept = min(self.columns, new_columns)
+            keys[:, :used, :, :kept] = self.keys[:, :used, :, :kept]
+            values[:, :used, :, :kept] = self.values[:, :used, :, :kept]
+        self.keys, self.values, self.slots, self.columns = keys, values, new_slots, new_columns
+        heads = self.shape.heads
+        starts = torch.arange(new_slots * heads, device=self.shape.device) * (new_columns + 1)
+        self._row_starts = starts.view(new_slots, heads)
+
+    def write_index(self, first: int, columns_BT: Tensor) -> Tensor:
+        """Where the keys `[B, heads, T, dim]` of slots `first …` go, as rows of a layer seen as `[-1, dim]`."""
+        starts = self._row_starts[first : first + columns_BT.shape[0]]
+        return (starts[:, :, None] + columns_BT[:, None, :]).reshape(-1)
+
+    def save(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
+        """A copy of the first `length` tokens of a slot: `[layers, heads, length, dim]` each."""
+        return self.keys[:, slot, :, :length].clone(), self.values[:, slot, :, :length].clone()
+
+    def load(self, slot: int, keys: Tensor, values: Tensor, length: int) -> None:
+        """Put the first `length` tokens of saved tensors into a slot."""
+        self.keys[:, slot, :, :length] = keys[:, :, :length]
+        self.values[:, slot, :, :length] = values[:, :, :length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot to another."""
+        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+    def spread(self, sources: list[int], first: int, length: int) -> None:
+        """Copy slots to the slots `first …`, in order."""
+        index = torch.tensor(sources, device=self.shape.device)
+        end = first + len(sources)
+        self.keys[:, first:end, :, :length] = self.keys[:, :, :, :length].index_select(1, index)
+        self.values[:, first:end, :, :length] = self.values[:, :, :, :length].index_select(1, index)
+
+    def wipe(self, slot: int) -> None:
+        """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""
+        self.keys[:, slot] = 0
+        self.values[:, slot] = 0
+
+
+class StepCache(Cache):  # type: ignore[misc]  # transformers' classes are untyped
+    """What a model sees of a `SlotCache` during one forward pass: slots `first …`, columns `0 … length`."""
+
+    def __init__(self, slots: SlotCache, first: int, rows: int, length: int, write_index: Tensor) -> None:
+        super().__init__(layers=[])
+        self._slots = slots
+        self._rows = slice(first, first + rows)
+        self._length = length
+        self._index = write_index
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new tokens `[B, heads, T, dim]`; all tokens of these rows `[B, heads, length, dim]`."""
+        keys, values = self._slots.keys[layer_idx], self._slots.values[layer_idx]
+        keys.view(-1, keys.shape[-1]).index_copy_(0, self._index, key_states.reshape(-1, key_states.shape[-1]))
+        values.view(-1, values.shape[-1]).index_copy_(0, self._index, value_states.reshape(-1, value_states.shape[-1]))
+        return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns in view; positions and masks are always given, so no model has to derive them from this."""
+        return self._length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._length, 0

@@ -1,0 +1,91 @@
+"""Is the slot loop right for this model? Compare it with a plain forward pass before the first episode.
+
+Rows of different length are prefilled in two parts and then decoded, in slots, with padding: everything that the
+engine does with a model. The log-probabilities must be those of each sequence by itself, without cache or padding. A
+model whose attention the engine misunderstands (another mask, positions inside the cache) is found here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from toolrl.errors import EngineError
+from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.model import ModelRunner
+
+_PROMPTS = (5, 17, 9)
+_STEPS = 3
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
+"""Greatest difference of a log-probability. Ones that are right differ by about 1e-5 in float32."""
+MEAN_TOLERANCE = 0.05
+"""In 16-bit types, of the mean over the vocabulary: rounding alone moves single entries by more."""
+
+
+def verify(runner: ModelRunner) -> float:
+    """Greatest difference between the slot loop and a plain forward pass. Raises EngineError where it is too great."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(runner.ids, (size + _STEPS,), generator=generator).tolist() for size in _PROMPTS]
+    runner.enter()
+    try:
+        with torch.no_grad():
+            got = _slot_loop(runner, rows)
+            wanted = torch.stack([_plain(runner, row) for row in rows])
+    finally:
+        runner.leave()
+    difference = (got - wanted).abs()
+    name = type(runner.module).__name__
+    greatest, mean = float(difference.max()), float(difference.mean())
+    allowed = TOLERANCE.get(runner.shape.dtype)
+    if not (greatest <= allowed if allowed is not None else mean <= MEAN_TOLERANCE):
+        raise EngineError(
+            f"{name}: log-probabilities of the slot loop and of a plain forward pass differ by {greatest:.3g} "
+            f"(mean {mean:.3g}, {str(runner.shape.dtype).removeprefix('torch.')})",
+            where="engine",
+            hint="The embedded engine can't serve this model exactly; use another (engine: vllm).",
+        )
+    return greatest
+
+
+def _slot_loop(runner: ModelRunner, rows: list[list[int]]) -> torch.Tensor:
+    """Log-probabilities `[rows, steps + 1, V]` after each prompt and after each further token."""
+    prompts = [row[:-_STEPS] for row in rows]
+    slots = SlotCache(runner.shape, 1 << 20)
+    slots.reserve(len(rows) + 1, max(map(len, rows)), used=0)
+    # The first three tokens behind slot 0, then the rest of each prompt, so that slots and lengths differ.
+    half = 3
+    runner.prefill(slots, 1, [prompt[:half] for prompt in prompts], [0] * len(rows))
+    for slot in range(len(rows)):
+        slots.move(slot + 1, slot, half)
+    steps = [runner.prefill(slots, 0, [prompt[half:] for prompt in prompts], [half] * len(rows))]
+    for step in range(_STEPS):
+        ids = torch.tensor([row[step - _STEPS] for row in rows], device=runner.device)
+        positions = torch.tensor([len(prompt) + step for prompt in prompts], device=runner.device)
+        steps.append(runner.decode(slots, ids, positions, int(positions.max()) + 1))
+    return torch.log_softmax(torch.stack(steps, dim=1).float(), dim=-1)
+
+
+def _plain(runner: ModelRunner, row: list[int]) -> torch.Tensor:
+    """The same of one sequence, with nothing but the model: `[steps + 1, V]`."""
+    logits = runner.module(input_ids=torch.tensor([row], device=runner.device), use_cache=False).logits[0]
+    return torch.log_softmax(logits[-_STEPS - 1 :].float(), dim=-1)
+
+
+def check() -> str:
+    """For `toolrl doctor`: run the comparison on a small random model."""
+    import transformers
+
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
+    difference = verify(ModelRunner(transformers.Qwen3ForCausalLM(config)))
+    return (
+        f"transformers {transformers.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads; "
+        f"a small Qwen3 agrees with a plain forward pass within {difference:.1g}"
+    )

@@ -1,0 +1,179 @@
+"""Run a transformers model over the slot cache.
+
+The model is called as it is, with explicit positions, an explicit mask and a cache of ours; so any decoder whose attention
+is full or a sliding window over earlier tokens is served. `check.py` compares the result with a plain forward pass
+before the first episode. Right-aligned rows: the last token of each row stands in the last column, whatever its length.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from toolrl.errors import EngineError
+from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
+
+Tensor = torch.Tensor
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+class ModelRunner:
+    """A causal language model with a way to prefill and to decode rows of a `SlotCache`. Not for two threads at once."""
+
+    def __init__(self, module: Any, *, sampled_ids: int | None = None) -> None:
+        config = module.config.get_text_config()
+        self.module = module
+        self.vocabulary = int(config.vocab_size)
+        self.ids = min(sampled_ids or self.vocabulary, self.vocabulary)
+        """Ids below this may be sampled: the tokenizer knows no others."""
+        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        self._refuse_unknown(module, config)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(module.forward).parameters
+        self._window, self._mixed = _windows(config)
+        self._training: list[Any] = []
+        self.shape = self._probe_shape()
+
+    @staticmethod
+    def _refuse_unknown(module: Any, config: Any) -> None:
+        name = type(module).__name__
+        hint = "Use an engine that serves this model (engine: vllm), or a decoder with ordinary attention."
+        if getattr(module.config, "is_encoder_decoder", False):
+            raise EngineError(f"{name} is an encoder-decoder; the embedded engine serves decoders only", hint=hint)
+        strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+        if strange:
+            kinds = ", ".join(sorted(strange))
+            raise EngineError(f"{name} has layers of kind {kinds}, which keep no key for each token", hint=hint)
+        if "position_ids" not in inspect.signature(module.forward).parameters:
+            raise EngineError(f"{name} takes no position_ids, so rows of different length can't share a step", hint=hint)
+        implementation = getattr(config, "_attn_implementation", None)
+        if implementation not in (None, "eager", "sdpa"):
+            raise EngineError(
+                f"attention implementation {implementation!r} takes no mask of its caller's",
+                where="model.attention",
+                hint="Set model.attention to sdpa or eager.",
+            )
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.module.parameters())).device
+
+    def enter(self) -> None:
+        """Switch dropout and gradient checkpointing off, for as long as the engine samples."""
+        if not self._training and self.module.training:
+            self._training = [module for module in self.module.modules() if module.training]
+            for module in self._training:
+                module.training = False
+
+    def leave(self) -> None:
+        """Put the module back into the mode it was in."""
+        for module in self._training:
+            module.training = True
+        self._training = []
+
+    def prefill(self, slots: SlotCache, first: int, rows: Sequence[Sequence[int]], cached: Sequence[int]) -> Tensor:
+        """Compute new tokens of rows in the slots `first …`, after `cached[i]` tokens that slot i holds already.
+
+        Gives the logits `[B, V]` after each row's last token.
+        """
+        device = slots.shape.device
+        width = max(map(len, rows))
+        input_ids = [[0] * (width - len(row)) + list(row) for row in rows]
+        starts = torch.tensor([have + len(row) - width for row, have in zip(rows, cached, strict=True)], device=device)
+        positions_BT = starts[:, None] + torch.arange(width, device=device)
+        padding_BT = positions_BT < torch.tensor(cached, device=device)[:, None]
+        columns_BT = positions_BT.masked_fill(padding_BT, slots.columns)
+        positions_BT = positions_BT.masked_fill(padding_BT, 0)
+        length = max(have + len(row) for row, have in zip(rows, cached, strict=True))
+        ids_BT = torch.tensor(input_ids, device=device)
+        return self._forward(slots, first, ids_BT, positions_BT, columns_BT, length)
+
+    def decode(self, slots: SlotCache, ids_B: Tensor, positions_B: Tensor, length: int) -> Tensor:
+        """One more token for each of the first B slots; `length` columns hold all of them. Gives logits `[B, V]`."""
+        positions_B1 = positions_B[:, None]
+        return self._forward(slots, 0, ids_B[:, None], positions_B1, positions_B1, length)
+
+    def _forward(
+        self, slots: SlotCache, first: int, ids_BT: Tensor, positions_BT: Tensor, columns_BT: Tensor, length: int
+    ) -> Tensor:
+        cache = StepCache(slots, first, ids_BT.shape[0], length, slots.write_index(first, columns_BT))
+        extra = {"logits_to_keep": 1} if self._keeps_logits else {}
+        output = self.module(
+            input_ids=ids_BT,
+            attention_mask=self._mask(positions_BT, length),
+            position_ids=positions_BT,
+            past_key_values=cache,
+            use_cache=True,
+            **extra,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
+        """Additive masks `[B, 1, T, length]`: a token sees its own column and those before it, in its window."""
+        dtype = self.shape.dtype
+        column_L = torch.arange(length, device=positions_BT.device)
+        query_B1T1 = positions_BT[:, None, :, None]
+        full = column_L <= query_B1T1
+        zero = torch.zeros((), dtype=dtype, device=positions_BT.device)
+        lowest = torch.finfo(dtype).min
+        if self._window is None:
+            return torch.where(full, zero, lowest)
+        windowed = torch.where(full & (column_L > query_B1T1 - self._window), zero, lowest)
+        if not self._mixed:
+            return windowed
+        return {"full_attention": torch.where(full, zero, lowest), "sliding_attention": windowed}
+
+    def _probe_shape(self) -> CacheShape:
+        """Run two tokens and see what the layers want to keep."""
+        probe = _ProbeCache()
+        ids = torch.zeros((1, 2), dtype=torch.long, device=self.device)
+        positions = torch.arange(2, device=self.device)[None]
+        parameter = next(iter(self.module.parameters()))
+        mask: Any = torch.zeros((1, 1, 2, 2), dtype=parameter.dtype, device=self.device)
+        if self._mixed:
+            mask = {"full_attention": mask, "sliding_attention": mask}
+        self.enter()
+        try:
+            with torch.no_grad():
+                self.module(
+                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=probe, use_cache=True
+                )
+        finally:
+            self.leave()
+        return probe.shape(type(self.module).__name__)
+
+
+class _ProbeCache(StepCache):
+    """Notes the shapes that a model hands to its cache."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 0, 1, 2, torch.zeros(0))  # type: ignore[arg-type]  # never written to
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        self._seen[layer_idx] = (key_states, value_states)
+        return key_states, value_states
+
+    def shape(self, model: str) -> CacheShape:
+        kinds = {(k.shape[1], k.shape[3], v.shape[3], k.dtype, k.device) for k, v in self._seen.values()}
+        if len(kinds) != 1 or sorted(self._seen) != list(range(len(self._seen))):
+            raise EngineError(
+                f"{model}: its layers keep keys of different shapes, or none: {sorted(map(str, kinds)) or 'none'}",
+                hint="Use an engine that serves this model (engine: vllm).",
+            )
+        heads, key_dim, value_dim, dtype, device = kinds.pop()
+        return CacheShape(len(self._seen), heads, key_dim, value_dim, dtype, device)
+
+
+def _windows(config: Any) -> tuple[int | None, bool]:
+    """(width of the sliding window or None, whether layers with and without it are mixed)."""
+    types = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    if types == {"full_attention"} or window is None:
+        return None, False
+    return int(window), len(types) > 1

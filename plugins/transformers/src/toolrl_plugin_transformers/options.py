@@ -1,0 +1,27 @@
+"""Options of the engine `transformers`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TransformersEngineOptions(BaseModel):
+    """How the engine batches and how much it keeps. The defaults suit a small model on a CPU and a large one on a GPU."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_batch: int = Field(128, ge=1, description="Episodes that decode at once; the others wait for a place.")
+    prefill_tokens: int = Field(
+        4096,
+        ge=16,
+        description="Prompt tokens computed between two decoding steps, padding included. Longer prompts are split.",
+    )
+    cache_tokens: int | None = Field(
+        None,
+        ge=64,
+        description="Tokens whose keys and values may be held. None takes a quarter of the free memory on a CPU and of "
+        "all memory on a GPU. Waiting episodes give up theirs first, the longest unused before the others.",
+    )
+    share_prefixes: bool = Field(
+        True, description="Compute a prompt's beginning once for all episodes that have it in common."
+    )

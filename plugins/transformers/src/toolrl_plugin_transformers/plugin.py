@@ -1,0 +1,18 @@
+"""Registers the engine `transformers`."""
+
+from collections.abc import Iterable
+
+from toolrl import Component, hookimpl
+from toolrl.protocols import RolloutEngine
+
+
+@hookimpl
+def toolrl_engines() -> Iterable[Component[RolloutEngine]]:
+    """The embedded engine."""
+    yield Component(
+        "transformers",
+        "toolrl_plugin_transformers.engine:TransformersEngine",
+        summary="In-process engine on the trainer's own weights, with continuous batching.",
+        options="toolrl_plugin_transformers.options:TransformersEngineOptions",
+        check="toolrl_plugin_transformers.check:check",
+    )

@@ -1,0 +1,112 @@
+"""Draw the next token of many rows at once, each row with its own settings and its own chance.
+
+A row draws by inverting its cumulative distribution at one uniform number a token. The numbers come from a generator of
+the request alone, so a seeded request samples the same whatever else is in flight (up to the rounding of the logits,
+which depends on the shape of the batch).
+
+Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k and top-p:
+what a trainer computes. Ids beyond the tokenizer's are never drawn; a trained model gives them no mass worth naming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from toolrl.types import Sampling
+
+Tensor = torch.Tensor
+_LARGEST_UNIFORM = 1.0 - 2.0**-23
+"""Times a float32 total it stays below the total, so that a row never draws past its end."""
+
+
+class Uniforms:
+    """A request's stream of uniform numbers in [0, 1), made a block at a time."""
+
+    __slots__ = ("_block", "_generator", "_next")
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._block: list[float] = []
+        self._next = 0
+
+    def draw(self) -> float:
+        """The next number."""
+        if self._next == len(self._block):
+            self._block = np.minimum(self._generator.random(64, dtype=np.float32), _LARGEST_UNIFORM).tolist()
+            self._next = 0
+        self._next += 1
+        return self._block[self._next - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """The settings of B rows as tensors; None where every row has the neutral value."""
+
+    temperature_B1: Tensor | None
+    greedy_B: Tensor | None
+    truncated: Tensor | None
+    """Indices of the R rows with a top-k or a top-p."""
+    top_k_R1: Tensor | None = None
+    top_p_R1: Tensor | None = None
+    widest: int | None = None
+    """The largest top-k of those rows; None where one of them has none."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sampling], device: torch.device) -> RowSettings:
+        """Gather the settings of a batch."""
+        temperatures = [row.temperature or 1.0 for row in rows]
+        greedy = [row.temperature == 0 for row in rows]
+        cut = [i for i, row in enumerate(rows) if row.temperature > 0 and (row.top_k > 0 or row.top_p < 1)]
+        tensor = torch.tensor
+        settings = cls(
+            tensor(temperatures, device=device)[:, None] if any(t != 1.0 for t in temperatures) else None,
+            tensor(greedy, device=device) if any(greedy) else None,
+            None,
+        )
+        if not cut:
+            return settings
+        top_k = [rows[i].top_k for i in cut]
+        return cls(
+            settings.temperature_B1,
+            settings.greedy_B,
+            tensor(cut, device=device),
+            tensor([k or 2**31 for k in top_k], device=device)[:, None],
+            tensor([rows[i].top_p for i in cut], device=device)[:, None],
+            max(top_k) if all(top_k) else None,
+        )
+
+
+def sample(logits_BV: Tensor, uniforms: Sequence[float], settings: RowSettings, ids: int) -> tuple[Tensor, Tensor]:
+    """Draw one token a row among the first `ids` of the vocabulary: (token ids [B], log-probabilities [B])."""
+    logits_BV = logits_BV.float()
+    if settings.temperature_B1 is not None:
+        logits_BV = logits_BV / settings.temperature_B1
+    logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
+    probs_BV = logprobs_BV[:, :ids].exp()
+    if settings.truncated is not None:
+        probs_BV[settings.truncated] = truncate(probs_BV[settings.truncated], settings)
+    cumulative_BV = probs_BV.cumsum(-1)
+    targets_B1 = torch.tensor(uniforms, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
+    # right=True: the first token whose cumulative probability is above the target, so one without mass is never drawn.
+    tokens_B1 = torch.searchsorted(cumulative_BV, targets_B1, right=True).clamp_(max=ids - 1)
+    if settings.greedy_B is not None:
+        best_B1 = logits_BV[:, :ids].argmax(-1, keepdim=True)
+        tokens_B1 = torch.where(settings.greedy_B[:, None], best_B1, tokens_B1)
+    return tokens_B1[:, 0], logprobs_BV.gather(1, tokens_B1)[:, 0]
+
+
+def truncate(probs_RV: Tensor, settings: RowSettings) -> Tensor:
+    """Zero what top-k and then top-p leave out. Not normalised again: `sample` divides by the total."""
+    assert settings.top_k_R1 is not None and settings.top_p_R1 is not None
+    width = min(settings.widest or probs_RV.shape[1], probs_RV.shape[1])
+    sorted_RK, order_RK = probs_RV.topk(width, dim=-1)
+    rank_K = torch.arange(width, device=probs_RV.device)
+    sorted_RK = sorted_RK.masked_fill(rank_K >= settings.top_k_R1, 0.0)
+    before_RK = sorted_RK.cumsum(-1) - sorted_RK
+    nucleus_R1 = settings.top_p_R1 * sorted_RK.sum(-1, keepdim=True)
+    beyond_RK = (before_RK >= nucleus_R1) & (settings.top_p_R1 < 1) & (rank_K > 0)
+    return torch.zeros_like(probs_RV).scatter_(1, order_RK, sorted_RK.masked_fill(beyond_RK, 0.0))

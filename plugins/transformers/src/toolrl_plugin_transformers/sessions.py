@@ -1,0 +1,166 @@
+"""What is cached for whom, and whose cached beginning a new prompt can take over.
+
+A session is the cache of one episode. While it decodes, its keys and values are in a slot; while it waits for a tool they
+are in tensors of its own ("parked"). Parked sessions give way, the longest unused first, when space is short; the next
+prompt then computes them again.
+
+Prompts are indexed by the hashes of their beginnings, a block of tokens at a time, each hash covering all before it.
+So the longest beginning that any session shares with a new prompt is found in one walk over the prompt. A hit is
+compared token by token before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import torch
+
+from toolrl_plugin_transformers.cache import SlotCache
+
+BLOCK = 16
+
+
+class Session:
+    """The cached tokens of one episode, or of a beginning that several have in common."""
+
+    __slots__ = ("_stored", "keys", "name", "parked", "slot", "tokens")
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        """None for a beginning that no episode owns."""
+        self.tokens: list[int] = []
+        """Prompt and sampled tokens. The first `valid` of them are cached."""
+        self.slot: int | None = None
+        """Where it decodes; None while it waits."""
+        self.parked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.keys: list[int] = []
+        """Under which the index knows it."""
+        self._stored = 0
+
+    @property
+    def valid(self) -> int:
+        """Tokens that are cached. While it decodes that is all but the last, which the next step computes."""
+        return self._stored if self.slot is None else len(self.tokens) - 1
+
+    def rest(self, stored: int) -> None:
+        """Leave the slot, with so many tokens still cached elsewhere."""
+        self.slot = None
+        self._stored = stored
+
+    def shared(self, prompt: list[int]) -> int:
+        """How many tokens at the start of `prompt` are cached here."""
+        return common_prefix(self.tokens, prompt, min(self.valid, len(prompt)))
+
+
+def common_prefix(left: list[int], right: list[int], limit: int) -> int:
+    """Length of the common beginning, at most `limit`."""
+    if left[:limit] == right[:limit]:
+        return limit
+    low, high = 0, limit  # left[:low] is common, left[:high] isn't
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class SessionStore:
+    """All sessions by name, the parked ones in order of use, and the index of beginnings."""
+
+    def __init__(self, *, share: bool) -> None:
+        self._share = share
+        self._named: dict[str, Session] = {}
+        self._parked: dict[Session, None] = {}
+        self._index: dict[int, dict[Session, None]] = {}
+        self.parked_tokens = 0
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter({**dict.fromkeys(self._named.values()), **self._parked})
+
+    def get(self, name: str) -> Session:
+        """The session of this name, new where there is none."""
+        return self._named.setdefault(name, Session(name))
+
+    def find(self, name: str) -> Session | None:
+        """The session of this name, or None."""
+        return self._named.get(name)
+
+    def close(self, session: Session) -> None:
+        """Forget a session and what it cached."""
+        self.drop(session)
+        if session.name is not None and self._named.get(session.name) is session:
+            del self._named[session.name]
+
+    def drop(self, session: Session) -> None:
+        """Forget what a session cached; its tensors are freed, its slot is the caller's to reuse."""
+        self.unpark(session)
+        session.rest(0)
+        self._forget_keys(session, 0)
+
+    def _forget_keys(self, session: Session, keep: int) -> None:
+        for key in session.keys[keep:]:
+            holders = self._index[key]
+            del holders[session]
+            if not holders:
+                del self._index[key]
+        del session.keys[keep:]
+
+    def park(self, session: Session, slots: SlotCache, slot: int, valid: int) -> None:
+        """Take a session's first `valid` tokens out of the slot."""
+        session.rest(valid)
+        if valid:
+            session.parked = slots.save(slot, valid)
+            self._parked[session] = None
+            self.parked_tokens += valid
+
+    def unpark(self, session: Session) -> None:
+        """Free a session's own tensors, once they are in a slot or not wanted any more."""
+        if session.parked is not None:
+            self.parked_tokens -= session.parked[0].shape[2]
+            session.parked = None
+            del self._parked[session]
+
+    def make_room(self, tokens: int, keep: Collection[Session]) -> None:
+        """Drop parked sessions, the longest unused first, until at most `tokens` tokens are parked."""
+        for session in list(self._parked):
+            if self.parked_tokens <= tokens:
+                return
+            if session not in keep:
+                self.drop(session)
+
+    def index(self, session: Session, prompt: list[int]) -> None:
+        """Let others find the beginning that this session has in common with them."""
+        if not self._share:
+            return
+        keys = list(_hashes(prompt))
+        self._forget_keys(session, common_prefix(session.keys, keys, min(len(session.keys), len(keys))))
+        for key in keys[len(session.keys) :]:
+            self._index.setdefault(key, {})[session] = None
+            session.keys.append(key)
+
+    def longest(self, prompt: list[int], own: Session) -> tuple[Session, int]:
+        """The session with the most tokens of `prompt`'s beginning, and how many; `own` unless another has more."""
+        best, most = own, own.shared(prompt)
+        if not self._share:
+            return best, most
+        deepest: Session | None = None
+        for key in _hashes(prompt):
+            holders = self._index.get(key)
+            if not holders:
+                break
+            deepest = next(reversed(holders))
+        if deepest is not None and deepest is not own:
+            shared = deepest.shared(prompt)
+            if shared > most:
+                best, most = deepest, shared
+        return best, most
+
+
+def _hashes(prompt: list[int]) -> Iterator[int]:
+    """A hash for each whole block of the prompt, covering all tokens up to the block's end."""
+    value = 0
+    for end in range(BLOCK, len(prompt) + 1, BLOCK):
+        value = hash((value, *prompt[end - BLOCK : end]))
+        yield value
