@@ -1,0 +1,1 @@
+"""An exact calculator as a tool."""

@@ -1,0 +1,188 @@
+"""Evaluates one arithmetic expression, exactly where that is possible, within bounds that keep every call short.
+
+The text is first brought into Python's notation (`notation.py`), parsed by `ast.parse`, and walked; nothing is ever
+executed. Three kinds of number flow through the walk:
+
+- `int` and `Fraction` are exact: literals (also `0.1`), `+ - * / // %`, integer powers, roots that come out even;
+- `mpf`, a float of mpmath with 16 guard digits more than are shown, stands for everything irrational.
+
+Work is bounded before it is done: the text's length (and by it the tree's nodes), the tree's depth, and the digits of
+every number on the way. A
+power, a factorial or a literal's exponent is refused by an estimate of its size, never by trying. All failures are a
+`ToolError` whose text tells the model what to write instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from toolrl.errors import ToolError
+from toolrl_plugin_calculator import functions
+from toolrl_plugin_calculator.notation import to_python
+from toolrl_plugin_calculator.arithmetic import Arithmetic, Number, simplest
+from toolrl_plugin_calculator.show import show
+
+ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
+MAX_DEPTH = 100
+_LITERAL = re.compile(r"(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much work one expression may ask for, and how its result is shown."""
+
+    precision: int = 12
+    """Significant digits of a result that isn't exact."""
+    max_digits: int = 1000
+    """Digits of any number on the way, numerators and denominators too."""
+    max_length: int = 1000
+    """Characters of the expression."""
+
+
+class Evaluator:
+    """Evaluates expressions within `limits`. Keeps nothing between calls."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._arithmetic = Arithmetic(self.limits.precision, self.limits.max_digits)
+        arithmetic = self._arithmetic
+        self._binary: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+            ast.Add: arithmetic.add,
+            ast.Sub: arithmetic.subtract,
+            ast.Mult: arithmetic.multiply,
+            ast.Div: arithmetic.divide,
+            ast.FloorDiv: arithmetic.floor_divide,
+            ast.Mod: arithmetic.modulo,
+            ast.Pow: arithmetic.power,
+        }
+
+    def __call__(self, expression: str) -> str:
+        """The value as text. Raises ToolError."""
+        return show(self.value(expression), self.limits.precision, self.limits.max_digits)
+
+    def value(self, expression: str) -> Number:
+        """The value as a number: an int where it is whole, a Fraction where it is rational. Raises ToolError."""
+        if len(expression) > self.limits.max_length:
+            raise ToolError(
+                f"The expression has {len(expression)} characters; at most {self.limits.max_length} are read. Split it."
+            )
+        source = to_python(expression)
+        if not source:
+            raise ToolError(f"The expression is empty. {ALLOWED}")
+        try:
+            tree = ast.parse(source, mode="eval")
+        except SyntaxError as error:
+            raise ToolError(_syntax_message(source, error)) from None
+        except (ValueError, RecursionError, MemoryError):
+            raise ToolError(f"Can't read {_cut(source)}: it is nested too deeply, or holds a null byte. {ALLOWED}") from None
+        return self._walk(tree.body, source, MAX_DEPTH)
+
+    def _walk(self, node: ast.expr, source: str, depth: int) -> Number:
+        if depth == 0:
+            raise ToolError(f"The expression is nested more than {MAX_DEPTH} levels deep. Split it into steps.")
+        depth -= 1
+        if isinstance(node, ast.Constant):
+            return self._literal(node, source)
+        if isinstance(node, ast.BinOp):
+            return self._chain(node, source, depth)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            value = self._walk(node.operand, source, depth)
+            return operator.neg(value) if isinstance(node.op, ast.USub) else value
+        if isinstance(node, ast.Call):
+            return self._call(node, source, depth)
+        if isinstance(node, ast.Name):
+            return functions.constant(self._arithmetic, node.id)
+        raise ToolError(_unsupported(node, source))
+
+    def _chain(self, node: ast.BinOp, source: str, depth: int) -> Number:
+        """A run of binary operators. It is a tree that leans left, walked in a loop: a long sum isn't deep."""
+        chain = [node]
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+        value = self._walk(chain[-1].left, source, depth)
+        for link in reversed(chain):
+            apply = self._binary.get(type(link.op))
+            if apply is None:
+                raise ToolError(f"The operator {_symbol(link.op)} isn't supported. {ALLOWED}")
+            value = apply(value, self._walk(link.right, source, depth))
+        return value
+
+    def _call(self, node: ast.Call, source: str, depth: int) -> Number:
+        if not isinstance(node.func, ast.Name):
+            written = ast.get_source_segment(source, node.func) or "it"
+            raise ToolError(f"{_cut(written)} is no function. Between factors write *, as in 2*(3 + 4).")
+        function = functions.find(node.func.id)
+        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise ToolError(f"{node.func.id} takes plain arguments only, as in {function.example}.")
+        function.check_count(len(node.args))
+        arguments = [self._walk(argument, source, depth) for argument in node.args]
+        return function.apply(self._arithmetic, *arguments)
+
+    def _literal(self, node: ast.Constant, source: str) -> Number:
+        value = node.value
+        if type(value) is int:
+            return self._arithmetic.bounded(value)
+        if type(value) is not float:
+            raise ToolError(f"{_cut(ast.get_source_segment(source, node) or repr(value))} is no number. {ALLOWED}")
+        # The float has lost digits already: read the text it was written as.
+        text = source[node.col_offset : node.end_col_offset].replace("_", "")
+        match = _LITERAL.fullmatch(text)
+        if match is None:
+            raise ToolError(f"{_cut(text)} is no number that can be read. {ALLOWED}")
+        whole, part, exponent = match.groups(default="")
+        scale = int(exponent or 0) - len(part)
+        if abs(scale) > self.limits.max_digits:
+            raise ToolError(f"{_cut(text)} is out of range: numbers have at most {self.limits.max_digits} digits.")
+        digits = int(whole + part)
+        exact = Fraction(digits * 10**scale) if scale >= 0 else Fraction(digits, 10**-scale)
+        return self._arithmetic.bounded(simplest(exact))
+
+
+def _cut(text: str, length: int = 40) -> str:
+    text = text if len(text) <= length else text[: length - 1] + "…"
+    return f"'{text}'"
+
+
+_SYMBOLS = {
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+    ast.BitXor: "^",
+    ast.MatMult: "@",
+}
+
+
+def _symbol(node: ast.operator) -> str:
+    return _SYMBOLS.get(type(node), type(node).__name__)
+
+
+def _unsupported(node: ast.expr, source: str) -> str:
+    written = _cut(ast.get_source_segment(source, node) or source)
+    if isinstance(node, ast.Tuple):
+        return (
+            f"{written} is several values. One expression gives one value; write thousands as 1234 or 1,234, and the "
+            "decimal mark as a point."
+        )
+    if isinstance(node, ast.Compare):
+        return f"{written} is a comparison, not a calculation. Write one side only."
+    return f"{written} isn't arithmetic. {ALLOWED}"
+
+
+def _syntax_message(source: str, error: SyntaxError) -> str:
+    if "nested" in (error.msg or ""):
+        return "The expression is nested too deeply. Split it into steps."
+    opened, closed = source.count("("), source.count(")")
+    if opened != closed:
+        return f"Can't read {_cut(source)}: {opened} opening and {closed} closing parentheses."
+    at = (error.offset or 0) - 1
+    near = f" near {_cut(source[at : at + 12])}" if 0 <= at < len(source) else " to its end"
+    return f"Can't read {_cut(source)}{near}. {ALLOWED}"
+
+

@@ -1,0 +1,19 @@
+"""What the calculator plugin registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolrl import Component, hookimpl
+
+
+@hookimpl
+def toolrl_tools() -> Iterator[Component]:
+    """The tool `calculator`."""
+    yield Component(
+        "calculator",
+        "toolrl_plugin_calculator.tool:build",
+        summary="Exact arithmetic on one expression.",
+        options="toolrl_plugin_calculator.options:CalculatorOptions",
+        check="toolrl_plugin_calculator.tool:check",
+    )

@@ -1,0 +1,378 @@
+"""The evaluator against fractions, and what a model reads."""
+
+from __future__ import annotations
+
+import asyncio
+import decimal
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toolrl_plugin_calculator.evaluate import Evaluator, Limits
+from toolrl_plugin_calculator.options import CalculatorOptions
+from toolrl_plugin_calculator.tool import build, check
+
+from toolrl.errors import ToolError
+from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.tools import as_toolset
+from toolrl.types import Task, ToolCall
+
+EVALUATE = Evaluator()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("12 * 34", "408"),
+        ("2 + 3 * 4", "14"),
+        ("(2 + 3) * 4", "20"),
+        ("-2**2", "-4"),
+        ("2**3**2", "512"),
+        ("7 // 2", "3"),
+        ("-7 // 2", "-4"),
+        ("-7 % 3", "2"),
+        ("7.5 % 2", "1.5"),
+        ("+3 - -3", "6"),
+        # Exact decimals and rationals.
+        ("0.1 + 0.2", "0.3"),
+        ("0.1 * 3 - 0.3", "0"),
+        ("1/3 * 3", "1"),
+        ("2**-3", "0.125"),
+        ("1/3", "0.333333333333"),
+        ("2/3", "0.666666666667"),
+        ("-1/3", "-0.333333333333"),
+        ("10**30/3", "333333333333333333333333333333"),
+        ("1e5", "100000"),
+        ("1e-7", "0.0000001"),
+        ("100.0", "100"),
+        ("1.50", "1.5"),
+        (".5 + 3.", "3.5"),
+        ("1_000 + 1", "1001"),
+        ("10**-20/3", "3.33333333333e-21"),
+        ("0 * -1", "0"),
+        ("-0.0", "0"),
+        ("0**0", "1"),
+        # Roots and irrational values.
+        ("sqrt(16)", "4"),
+        ("sqrt(2)", "1.41421356237"),
+        ("sqrt(2)**2", "2"),
+        ("sqrt(0.25)", "0.5"),
+        ("8**(1/3)", "2"),
+        ("4**-0.5", "0.5"),
+        ("cbrt(-27)", "-3"),
+        ("root(10**60, 3)", "1" + 20 * "0"),
+        ("2**0.5", "1.41421356237"),
+        ("sqrt(2)*sqrt(8) - 4", "0"),
+        ("sin(pi)", "0"),
+        ("cos(pi/2)", "0"),
+        ("tan(pi/4)", "1"),
+        ("sin(pi/6)", "0.5"),
+        ("asin(1) - pi/2", "0"),
+        ("atan2(1, -1)", "2.35619449019"),
+        ("degrees(pi)", "180"),
+        ("exp(0)", "1"),
+        ("exp(1) - e", "0"),
+        ("exp(100)", "2.68811714182e43"),
+        ("log(8, 2)", "3"),
+        ("log10(1000)", "3"),
+        ("log10(0.001)", "-3"),
+        ("ln(e)", "1"),
+        ("floor(log10(1000))", "3"),
+        # Functions.
+        ("abs(-3.5)", "3.5"),
+        ("round(2.5)", "3"),
+        ("round(-2.5)", "-3"),
+        ("round(2.675, 2)", "2.68"),
+        ("round(1250, -2)", "1300"),
+        ("round(pi, 4)", "3.1416"),
+        ("floor(-0.5)", "-1"),
+        ("ceil(-0.5)", "0"),
+        ("trunc(-3.7)", "-3"),
+        ("floor(sqrt(2)**2)", "2"),
+        ("ceil(sqrt(2)**2)", "2"),
+        ("min(3, 1/2, 2)", "0.5"),
+        ("max(sqrt(2), 1.4)", "1.41421356237"),
+        ("sum(1, 2, 3)", "6"),
+        ("gcd(12, 18)", "6"),
+        ("lcm(4, 6)", "12"),
+        ("factorial(20)", "2432902008176640000"),
+        ("comb(52, 5)", "2598960"),
+        ("perm(5, 2)", "20"),
+        ("mod(17, 5)", "2"),
+        ("hypot(3, 4)", "5"),
+        # What models write besides.
+        ("12 × 34", "408"),
+        ("84 ÷ 2 − 2", "40"),
+        ("2^10", "1024"),
+        ("3² + 2³", "17"),
+        ("2π", None),
+        ("12 x 34", "408"),
+        ("$5 * 3", "15"),
+        ("$1,234.50 * 2", "2469"),
+        ("1,234,567 + 1", "1234568"),
+        ("(1,234 + 1) * 2", "2470"),
+        ("max(1,234)", "234"),
+        ("max(1,234, (1000))", "1000"),
+        ("15%", "0.15"),
+        ("200 * 15%", "30"),
+        ("15% * 200", "30"),
+        ("(20%)", "0.2"),
+        ("20% of 50", "10"),
+        ("17 % 5", "2"),
+        ("10 % (-3)", "-2"),
+        ("max(10%, 5%)", "0.1"),
+        ("2**10%", "1.07177346254"),
+        ("5!", "120"),
+        ("5! / 3!", "20"),
+        ("12*34 = ?", "408"),
+        ("12*34=", "408"),
+        ("007 + 1", "8"),
+        ("0.05 + 10.50", "10.55"),
+        ("math.sqrt(16) + math.pi*0", "4"),
+        ("12\n* 34", "408"),
+        ("  5  ", "5"),
+    ],
+)
+def test_values(expression: str, value: str | None) -> None:
+    if value is None:
+        with pytest.raises(ToolError):
+            EVALUATE(expression)
+    else:
+        assert EVALUATE(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("9**9**9", "too large"),
+        ("10**10**10", "too large"),
+        ("10**10**100", "too large"),
+        ("-2**(10**9)", "too large"),
+        ("(1/3)**(10**9)", "too large"),
+        ("2**(-10**9)", "too large"),
+        ("1.0000001**(10**12)", "too large"),
+        ("sqrt(2)**(10**30)", "too large"),
+        ("exp(10**9)", "too large"),
+        ("exp(-10**9)", "too large"),
+        ("exp(exp(exp(9)))", "too large"),
+        ("factorial(10**10)", "too large"),
+        ("factorial(999)", "too large"),
+        ("999!", "too large"),
+        ("comb(10**9, 10**8)", "too large"),
+        ("perm(10**400, 9)", "too large"),
+        ("1e400 * 1e400 * 1e400", "too large"),
+        ("1e999999999", "out of range"),
+        ("1e-999999999", "out of range"),
+        ("1e99999999999999999999999", "out of range"),
+        ("round(2, 10**6)", "out of range"),
+        ("1 << 10**9", "<< isn't supported"),
+        ("1 | 2", "| isn't supported"),
+        ("9" * 1001, "at most 1000"),
+        ("(" * 400 + ")" * 400, "nested"),
+        ("(" * 990, "nested"),
+        ("-" * 900 + "1", "nested"),
+        ("sqrt(" * 150 + "1" + ")" * 150, "nested"),
+        ("1/0", "Division by zero"),
+        ("5 % 0", "Division by zero"),
+        ("5 // (3 - 3)", "Division by zero"),
+        ("0**-1", "Division by zero"),
+        ("1 / sin(pi)", "Division by zero"),
+        ("tan(pi/2)", "no value"),
+        ("sin(10**900)", "up to"),
+        ("sqrt(-1)", "even root"),
+        ("(-8)**(1/3)", "no real value"),
+        ("log(0)", "above 0"),
+        ("log(2, 1)", "not 1"),
+        ("asin(2)", "between -1 and 1"),
+        ("factorial(-1)", "from 0 on"),
+        ("factorial(2.5)", "whole number"),
+        ("gcd(4.5, 2)", "whole number"),
+        ("floor(exp(100))", "last whole digit"),
+        ("50% + 3", "unclear"),
+        ("10 % -3", "unclear"),
+        ("12,34", "several values"),
+        ("1, 234", "several values"),
+        ("x + 1", "'x' has no value"),
+        ("sqrt", "is a function"),
+        ("pi(2)", "is a number"),
+        ("sqroot(2)", "Did you mean sqrt"),
+        ("2(3 + 4)", "write *"),
+        ("sqrt(1, 2)", "takes 1 argument, got 2"),
+        ("sqrt(1,234)", "write 1234"),
+        ("round(1, 2, 3)", "takes 1 or 2 arguments, got 3"),
+        ("max()", "at least 1"),
+        ("round(x=2)", "plain arguments"),
+        ("sum(*3)", "plain arguments"),
+        ("3 +", "to its end"),
+        ("(3 + 4", "1 opening and 0 closing"),
+        ("1 2", "Can't read"),
+        ("1 = 1", "Can't read"),
+        ("1 < 2", "comparison"),
+        ("1 if 2 else 3", "isn't arithmetic"),
+        ("[1, 2]", "isn't arithmetic"),
+        ("'a' * 9", "is no number"),
+        ("3j", "is no number"),
+        ("True", "is no number"),
+        ("(1).real", "isn't arithmetic"),
+        ("__import__('os')", "no function '__import__'"),
+        ("(lambda: 1)()", "is no function"),
+        ("x := 3", "Can't read"),
+        ("1\x00", "Can't read"),
+        ("2⁴", "isn't understood"),
+        ("ｐｉ * 1.25", "isn't understood"),
+        ("", "empty"),
+        ("   ", "empty"),
+    ],
+)
+def test_errors_say_what_is_wrong(expression: str, message: str) -> None:
+    with pytest.raises(ToolError, match="(?s).+") as caught:
+        EVALUATE(expression)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_long_sum_is_not_deep() -> None:
+    assert EVALUATE("+".join(["1"] * 500)) == "500"
+
+
+def test_the_work_of_an_expression_is_bounded_by_its_length() -> None:
+    """The costliest expressions of 1000 characters: each either ends or is refused, and no number outgrows the limit."""
+    for piece in ("99!*", "9**999*", "sin(1e5)*", "1/7**99+", "exp(999)*", "comb(999,499)*", "9.9**.9*", "log(9**999,3)+"):
+        expression = (piece * 1000)[: 1000 // len(piece) * len(piece) - 1]
+        try:
+            assert len(EVALUATE(expression)) <= 2100
+        except ToolError as error:
+            assert "too large" in str(error)
+
+
+def test_options_bound_and_show() -> None:
+    assert Evaluator(Limits(precision=3))("2/3") == "0.667"
+    assert Evaluator(Limits(precision=30))("sqrt(2)") == "1.41421356237309504880168872421"
+    assert Evaluator(Limits(precision=50))("sin(1)").startswith("0.841470984807896506652502321630298999622563060798")
+    assert Evaluator(Limits(precision=1))("1234.5/7") == "176"
+    with pytest.raises(ToolError, match="at most 20 digits"):
+        Evaluator(Limits(max_digits=20))("10**30")
+    with pytest.raises(ToolError, match="at most 5 are read"):
+        Evaluator(Limits(max_length=5))("1 + 11")
+
+
+# Against Python's own numbers.
+
+_NUMBERS = st.one_of(
+    st.integers(0, 10**9).map(str),
+    st.decimals(0, 10**6, allow_nan=False, allow_infinity=False, places=4).map(lambda d: f"{d:f}"),
+)
+
+
+@st.composite
+def expressions(draw: st.DrawFn, depth: int = 4) -> tuple[str, Fraction]:
+    """A text with its value by `fractions`; quotients by zero are drawn again."""
+    if depth == 0 or draw(st.booleans()):
+        text = draw(_NUMBERS)
+        return text, Fraction(text)
+    left, a = draw(expressions(depth - 1))
+    if draw(st.integers(0, 5)) == 0:
+        return f"-({left})", -a
+    right, b = draw(expressions(depth - 1))
+    symbol = draw(st.sampled_from(["+", "-", "*", "/", "//", "%"] if b else ["+", "-", "*"]))
+    value = {
+        "+": lambda: a + b,
+        "-": lambda: a - b,
+        "*": lambda: a * b,
+        "/": lambda: a / b,
+        "//": lambda: Fraction(a // b),
+        "%": lambda: a % b,
+    }[symbol]()
+    return f"({left}) {symbol} ({right})", value
+
+
+@given(expressions())
+def test_rational_arithmetic_is_exact(case: tuple[str, Fraction]) -> None:
+    text, value = case
+    assert EVALUATE.value(text) == value
+
+
+@given(st.fractions(max_denominator=10**6), st.integers(1, 40))
+def test_shown_digits_are_those_of_the_value(value: Fraction, precision: int) -> None:
+    shown = Evaluator(Limits(precision=precision))(f"({value.numerator})/({value.denominator})")
+    if "e" not in shown:
+        assert not shown.endswith((".", "-0"))
+        assert "." not in shown or not shown.endswith("0")
+    error = abs(Fraction(shown) - value)
+    assert error * 2 * 10**precision <= abs(value) * 10  # half a unit of the last digit, at worst after a leading 1
+    if value.denominator == 1:
+        assert shown == str(value.numerator)
+
+
+@given(st.decimals(-(10**9), 10**9, allow_nan=False, allow_infinity=False, places=12))
+def test_decimals_that_end_come_back_in_full(number: decimal.Decimal) -> None:
+    shown = EVALUATE(f"{number:f}")
+    assert Fraction(shown) == Fraction(number)
+    assert "e" not in shown.lower()
+
+
+@given(st.integers(0, 10**15), st.integers(1, 6))
+def test_roots_of_powers_are_exact(value: int, degree: int) -> None:
+    assert EVALUATE(f"root({value**degree}, {degree})") == str(value)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan", "asin", "acos", "atan", "exp", "sqrt", "log", "log2", "log10"])
+def test_functions_agree_with_the_standard_library(name: str) -> None:
+    chance = random.Random(name)
+    for _ in range(50):
+        x = chance.uniform(0.01, 0.99)
+        assert float(EVALUATE(f"{name}({x:.10f})")) == pytest.approx(
+            getattr(math, name)(float(f"{x:.10f}")), rel=1e-11
+        )
+
+
+@settings(max_examples=300)
+@given(st.text(alphabet="0123456789.,+-*/%^()!=$ exsqrtpilogmax_'[]{}:<>&|~@#\\\n×²", max_size=60))
+def test_any_text_gives_a_value_or_a_message(text: str) -> None:
+    try:
+        shown = EVALUATE(text)
+    except ToolError as error:
+        assert str(error)
+    else:
+        Fraction(shown)
+
+
+# As a tool.
+
+
+def answer(arguments: dict[str, Any], **options: Any) -> str:
+    context = BuildContext(name="calculator")
+    toolset = as_toolset(build, CalculatorOptions(**options), context)
+    task = Task("t", ())
+
+    async def run() -> str:
+        await toolset.start()
+        async with toolset.open(task, EpisodeContext("t#0", task, random.Random(0))) as session:
+            result = await session.call(ToolCall("calculator", arguments))
+        await toolset.stop()
+        return result.text
+
+    return asyncio.run(run())
+
+
+def test_the_tool_answers() -> None:
+    assert answer({"expression": "12 * 34"}) == "408"
+    assert answer({"expression": "1/3"}, precision=4) == "0.3333"
+    with pytest.raises(ToolError, match="Division by zero"):
+        answer({"expression": "1/0"})
+
+
+def test_what_the_model_is_told() -> None:
+    spec = build(CalculatorOptions(description="Calculates."), BuildContext(name="calculator")).spec
+    assert spec.name == "calculator"
+    assert spec.description == "Calculates."
+    assert list(spec.parameters["properties"]) == ["expression"]
+    assert spec.parameters["required"] == ["expression"]
+
+
+def test_the_self_check_passes() -> None:
+    assert "0.3" in check()
