@@ -6,20 +6,21 @@ import asyncio
 import decimal
 import math
 import random
+import re
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolrl_plugin_calculator.evaluate import Evaluator, Limits
-from toolrl_plugin_calculator.options import CalculatorOptions
-from toolrl_plugin_calculator.tool import build, check
 
 from toolrl.errors import ToolError
 from toolrl.protocols import BuildContext, EpisodeContext
 from toolrl.tools import as_toolset
 from toolrl.types import Task, ToolCall
+from toolrl_plugin_calculator.evaluate import Evaluator, Limits
+from toolrl_plugin_calculator.options import CalculatorOptions
+from toolrl_plugin_calculator.tool import build, check
 
 EVALUATE = Evaluator()
 
@@ -229,10 +230,16 @@ def test_values(expression: str, value: str | None) -> None:
     ],
 )
 def test_errors_say_what_is_wrong(expression: str, message: str) -> None:
-    with pytest.raises(ToolError, match="(?s).+") as caught:
+    with pytest.raises(ToolError, match=re.escape(message)) as caught:
         EVALUATE(expression)
-    assert message in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def shown_or_refused(expression: str) -> str:
+    try:
+        return EVALUATE(expression)
+    except ToolError as error:
+        return str(error)
 
 
 def test_a_long_sum_is_not_deep() -> None:
@@ -240,13 +247,21 @@ def test_a_long_sum_is_not_deep() -> None:
 
 
 def test_the_work_of_an_expression_is_bounded_by_its_length() -> None:
-    """The costliest expressions of 1000 characters: each either ends or is refused, and no number outgrows the limit."""
-    for piece in ("99!*", "9**999*", "sin(1e5)*", "1/7**99+", "exp(999)*", "comb(999,499)*", "9.9**.9*", "log(9**999,3)+"):
+    """The costliest expressions of 1000 characters: each ends or is refused, and no number outgrows the limit."""
+    for piece in (
+        "99!*",
+        "9**999*",
+        "sin(1e5)*",
+        "1/7**99+",
+        "exp(999)*",
+        "comb(999,499)*",
+        "9.9**.9*",
+        "log(9**999,3)+",
+    ):
         expression = (piece * 1000)[: 1000 // len(piece) * len(piece) - 1]
-        try:
-            assert len(EVALUATE(expression)) <= 2100
-        except ToolError as error:
-            assert "too large" in str(error)
+        shown = shown_or_refused(expression)
+        assert len(shown) <= 2100
+        assert shown[0].isdigit() or "too large" in shown
 
 
 def test_options_bound_and_show() -> None:
@@ -325,20 +340,15 @@ def test_functions_agree_with_the_standard_library(name: str) -> None:
     chance = random.Random(name)
     for _ in range(50):
         x = chance.uniform(0.01, 0.99)
-        assert float(EVALUATE(f"{name}({x:.10f})")) == pytest.approx(
-            getattr(math, name)(float(f"{x:.10f}")), rel=1e-11
-        )
+        assert float(EVALUATE(f"{name}({x:.10f})")) == pytest.approx(getattr(math, name)(float(f"{x:.10f}")), rel=1e-11)
 
 
 @settings(max_examples=300)
 @given(st.text(alphabet="0123456789.,+-*/%^()!=$ exsqrtpilogmax_'[]{}:<>&|~@#\\\n×²", max_size=60))
 def test_any_text_gives_a_value_or_a_message(text: str) -> None:
-    try:
-        shown = EVALUATE(text)
-    except ToolError as error:
-        assert str(error)
-    else:
-        Fraction(shown)
+    shown = shown_or_refused(text)
+    assert shown
+    assert re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", shown) or " " in shown
 
 
 # As a tool.

@@ -88,7 +88,9 @@ class Arithmetic:
     def nearest(self, value: Any) -> int:
         """The whole number nearest to an mpf. Raises ToolError where its digits aren't known that far."""
         if self.context.mag(value) > self.context.prec - 8:
-            raise ToolError(f"The value isn't known to its last whole digit: it is approximate, {self.precision} digits.")
+            raise ToolError(
+                f"The value isn't known to its last whole digit: it is approximate, {self.precision} digits."
+            )
         return int(self.context.nint(value))
 
     def floor(self, value: Number) -> int:

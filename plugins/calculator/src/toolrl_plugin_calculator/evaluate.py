@@ -15,7 +15,6 @@ power, a factorial or a literal's exponent is refused by an estimate of its size
 from __future__ import annotations
 
 import ast
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -24,8 +23,8 @@ from fractions import Fraction
 
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator import functions
-from toolrl_plugin_calculator.notation import to_python
 from toolrl_plugin_calculator.arithmetic import Arithmetic, Number, simplest
+from toolrl_plugin_calculator.notation import to_python
 from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
@@ -80,7 +79,9 @@ class Evaluator:
         except SyntaxError as error:
             raise ToolError(_syntax_message(source, error)) from None
         except (ValueError, RecursionError, MemoryError):
-            raise ToolError(f"Can't read {_cut(source)}: it is nested too deeply, or holds a null byte. {ALLOWED}") from None
+            raise ToolError(
+                f"Can't read {_cut(source)}: it is nested too deeply, or holds a null byte. {ALLOWED}"
+            ) from None
         return self._walk(tree.body, source, MAX_DEPTH)
 
     def _walk(self, node: ast.expr, source: str, depth: int) -> Number:
@@ -184,5 +185,3 @@ def _syntax_message(source: str, error: SyntaxError) -> str:
     at = (error.offset or 0) - 1
     near = f" near {_cut(source[at : at + 12])}" if 0 <= at < len(source) else " to its end"
     return f"Can't read {_cut(source)}{near}. {ALLOWED}"
-
-

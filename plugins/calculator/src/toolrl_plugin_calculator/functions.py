@@ -130,7 +130,7 @@ def _choose(a: Arithmetic, name: str, n: Number, k: Number) -> Number:
         return 0
     if name == "comb":
         k = min(k, n - k)
-    # A product of k factors up to n: comb(n, k) ≥ (n/k)^k and perm(n, k) ≥ k!, so these are refused only when too large.
+    # comb(n, k) ≥ (n/k)^k and perm(n, k) ≥ (n − k)^k: refused are only those that are too large in any case.
     bits = k * (math.log2(n / k) if name == "comb" else math.log2(max(1, n - k))) if k and n < 2**1000 else k * 1000
     if bits > a.max_bits or k > a.max_bits:
         raise a.too_large()
