@@ -28,7 +28,9 @@ from toolrl.report.folder import RunFolder, is_run_folder
 from toolrl.report.recorder import RunRecorder
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
+from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.tools.truncate import token_cut
 from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import TaskOrder
 from toolrl.train.evaluate import Evaluator
@@ -181,7 +183,7 @@ class _Builder:
                 name=use.use,
                 toolset=self._build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
                 rename=use.rename,
-                policy=use.policy,
+                policy=PolicyOptions(**use.policy),
                 weight=use.weight,
             )
             for index, use in enumerate(config.tools)
@@ -194,7 +196,7 @@ class _Builder:
             name=name,
             parser=self._build("parsers", config.parser, f"{where}.parser"),
             chat=chat,
-            tools=ToolBox(entries, cut=chat.cut),
+            tools=ToolBox(entries, cut=token_cut(chat)),
             rewards=rewards,
             system_prompt=config.system_prompt,
             end_flags=EndFlags(config.end_flags),

@@ -308,6 +308,7 @@ class EpisodeRun:
 
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
         buffer = self._buffer
+        buffer.check()
         return Episode(
             id=self.plan.id,
             task=self.plan.task,
