@@ -110,8 +110,31 @@ class ToolError(ToolrlError):
     """
 
     fault = "tool"
+    kind: ClassVar[str] = "tool_error"
+    """Becomes `ToolResult.error`."""
 
     def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.transient = transient
         self.retry_after = retry_after
+
+
+class ArgumentsError(ToolError):
+    """Raised by a tool, or by the policy, for arguments that don't fit: says which, what was given, what is expected."""
+
+    kind = "bad_arguments"
+
+
+class ToolTimeoutError(ToolError):
+    """A call that was cancelled because it took longer than its policy allows."""
+
+    kind = "timeout"
+
+
+class ToolsetError(ToolrlError):
+    """A toolset that failed outside of a call: it didn't start, an episode's session didn't open, its own reward raised.
+
+    No text for the model can stand for that, so the episode fails; `where` names the tool.
+    """
+
+    fault = "tool"

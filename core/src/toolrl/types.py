@@ -109,6 +109,19 @@ class ToolSpec:
             "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
         }
 
+    @classmethod
+    def from_function(cls, value: Mapping[str, Any]) -> ToolSpec:
+        """From the OpenAI function form, with or without its outer `{"type": "function", "function": …}`."""
+        inner = value.get("function", value)
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
+            raise ValueError(
+                "a tool schema needs a name: expected "
+                '{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}, '
+                f"got {value!r:.200}"
+            )
+        parameters = inner.get("parameters") or {"type": "object", "properties": {}}
+        return cls(inner["name"], str(inner.get("description") or ""), parameters)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -152,6 +165,9 @@ class ParsedTurn:
     """What an end flag matched; the episode ends with it."""
     status: Literal["calls", "final", "continue"] = "final"
     """`calls`: run the items. `final`: no call. `continue`: nothing to run yet, generate on in the same turn."""
+    content_spans: tuple[Span, ...] = ()
+    """The characters of the turn's text that `content` is joined from. A parser that leaves this empty says nothing of
+    where its content stood."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,12 @@
+"""Tools: how they are written, and how one environment answers the calls of one episode.
+
+Three ways to write one, all of them a `Toolset` to the rollout: `@tool` on a typed function, `class MyTool(Tool)` with
+the four stages, or a `Toolset` itself.
+"""
+
+from toolrl.errors import ArgumentsError, ToolError
+from toolrl.tools.function import FunctionTool, tool
+from toolrl.tools.lifecycle import Tool
+from toolrl.tools.toolset import as_toolset
+
+__all__ = ["ArgumentsError", "FunctionTool", "Tool", "ToolError", "as_toolset", "tool"]

@@ -1,0 +1,250 @@
+"""`Tool`: a tool with state, in four stages.
+
+    create(instance_id, **create_kwargs)                 once an episode
+    execute(instance_id, parameters, **execute_kwargs)   once a call
+    calc_reward(instance_id, **calc_reward_kwargs)       once, after the last turn
+    release(instance_id, **release_kwargs)               once, on every path
+
+One tool object serves all episodes of a process; `instance_id` tells them apart. The four kwargs come from the task's
+`tools_kwargs[<tool name>]`, over those of the tool's options; `parameters` come from the model alone. Any stage may be
+`async` or not; one that isn't runs in a thread. A stage with a parameter of type EpisodeContext gets the episode's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel
+
+from toolrl.errors import ToolsetError
+from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.tools.function import is_async
+from toolrl.tools.results import as_result
+from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
+from toolrl.tools.threads import POOL
+from toolrl.tools.traits import ToolTraits, check_tool_name
+from toolrl.types import Message, ToolCall, ToolResult, ToolSpec
+
+T = TypeVar("T")
+STAGES = ("create", "execute", "calc_reward", "release")
+RELEASE_SECONDS = 30.0
+"""How long a release may take, and how long it waits for threads of the instance that are still running."""
+
+_log = logging.getLogger(__name__)
+
+
+class Tool:
+    """Base of tools with state. Override `execute`, and of the other stages those that the tool needs.
+
+    What the model is told is the class attribute `spec`, or is made of `name`, the class's docstring, and the pydantic
+    model that `execute` has as hint of `parameters`; then `parameters` arrive as an instance of it.
+    """
+
+    spec: ToolSpec | None = None
+    """What the model is told. `ToolSpec.from_function` reads the OpenAI form. May be set in `__init__`."""
+    name: ClassVar[str] = ""
+    """The tool's name where there is no `spec`."""
+    pure: ClassVar[bool] = False
+    """The same arguments give the same answer: identical calls of one turn run once."""
+    timeout: ClassVar[float | None] = None
+    """Seconds a call may take, unless the config sets it."""
+    inline: ClassVar[bool] = False
+    """Run stages that aren't async on the event loop itself: only where each takes much less than a millisecond."""
+
+    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
+        self.options = options
+        self.context = context
+
+    def create(self, instance_id: str, **create_kwargs: Any) -> Any:
+        """Prepare an episode. May return a text, a Message or several: what the model sees before its first turn."""
+        return None
+
+    def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> Any:
+        """Answer one call. Returns what a `@tool` function may return; raises ToolError for the model to read."""
+        raise NotImplementedError(f"{type(self).__name__} has no execute()")
+
+    def calc_reward(self, instance_id: str, **calc_reward_kwargs: Any) -> Any:
+        """The tool's own reward for the episode, or None."""
+        return None
+
+    def release(self, instance_id: str, **release_kwargs: Any) -> Any:
+        """Let go of what the episode holds. Called once for every create that began, also where it raised or was
+        cancelled: an instance may be half made, or not there."""
+        return None
+
+
+class BoundTool:
+    """A tool object with what is known of it once: its spec, and how each stage is called."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.model = _parameters_model(tool)
+        self.spec = _spec(tool, self.model)
+        self.traits = ToolTraits(tool.pure, tool.timeout)
+        self._stages = {stage: self._stage(stage) for stage in STAGES}
+
+    def has(self, stage: str) -> bool:
+        """True where the tool's class gives this stage itself."""
+        return getattr(type(self.tool), stage) is not getattr(Tool, stage)
+
+    def start(self, stage: str, episode: EpisodeContext, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Begin a stage: a coroutine, or the future of its thread."""
+        method, injected, asynchronous = self._stages[stage]
+        if injected is not None:
+            kwargs[injected] = episode
+        if asynchronous:
+            return typing.cast("Awaitable[Any]", method(*args, **kwargs))
+        if self.tool.inline:
+            return _inline(method, args, kwargs)
+        return POOL.submit(method, *args, **kwargs)
+
+    def kwargs(self, stage: str, episode: EpisodeContext) -> dict[str, Any]:
+        """Those of the tool's options, and over them those of the task."""
+        key = f"{stage}_kwargs"
+        options = self.tool.options
+        default = options.get(key) if isinstance(options, Mapping) else getattr(options, key, None)
+        given = (episode.task.tools_kwargs.get(self.spec.name) or {}).get(key)
+        return {**(default or {}), **(given or {})}
+
+    def _stage(self, stage: str) -> tuple[Callable[..., Any], str | None, bool]:
+        method = getattr(self.tool, stage)
+        return method, context_parameter(method), is_async(method)
+
+
+class ToolInstance:
+    """One tool in one episode: the session of a `Tool`."""
+
+    def __init__(self, bound: BoundTool, episode: EpisodeContext) -> None:
+        self._bound = bound
+        self._episode = episode
+        self._id = uuid.uuid4().hex
+        self._threads: set[asyncio.Future[Any]] = set()
+        self._opening: tuple[Message, ...] = ()
+        self._execute_kwargs = bound.kwargs("execute", episode)
+
+    async def create(self) -> None:
+        """First of all stages."""
+        if self._bound.has("create"):
+            made = await self._run("create", **self._bound.kwargs("create", self._episode))
+            self._opening = _messages(made, self._bound.spec.name)
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return (self._bound.spec,)
+
+    def traits(self, name: str) -> ToolTraits:
+        return self._bound.traits
+
+    async def opening(self) -> Sequence[Message]:
+        """What `create` returned for the model to see."""
+        return self._opening
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        name = self._bound.spec.name
+        parameters: Any = dict(call.arguments)
+        if self._bound.model is not None:
+            parameters = validated(self._bound.model, parameters, name)
+        return as_result(await self._run("execute", parameters, **self._execute_kwargs), name)
+
+    async def reward(self) -> float | None:
+        if not self._bound.has("calc_reward"):
+            return None
+        value = await self._run("calc_reward", **self._bound.kwargs("calc_reward", self._episode))
+        return None if value is None else float(value)
+
+    async def release(self) -> None:
+        """Last of all stages; runs to its end even if the episode is cancelled meanwhile. A failure is logged: the
+        episode is over, and its result stands."""
+        if self._bound.has("release"):
+            await uninterrupted(self._release())
+
+    async def _release(self) -> None:
+        name = self._bound.spec.name
+        if self._threads:
+            # A thread of a cancelled call may still use the instance.
+            await asyncio.wait(self._threads, timeout=RELEASE_SECONDS)
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._run("release", **self._bound.kwargs("release", self._episode))
+        except TimeoutError:
+            _log.error("tool %r: release didn't end within %g s and was cancelled", name, RELEASE_SECONDS)
+        except Exception:  # noqa: BLE001 - the episode is over
+            _log.exception("tool %r: release raised", name)
+
+    async def _run(self, stage: str, *args: Any, **kwargs: Any) -> Any:
+        work = self._bound.start(stage, self._episode, self._id, *args, **kwargs)
+        if not isinstance(work, asyncio.Future):
+            return await work
+        self._threads.add(work)
+        work.add_done_callback(self._threads.discard)
+        # A thread can't be stopped: a cancelled caller leaves, the future stays until the function returns.
+        return await asyncio.shield(work)
+
+
+async def uninterrupted(work: Awaitable[T]) -> T:
+    """Await something to its end; a cancellation that arrives meanwhile takes effect afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001 - raised by result() below
+            break
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+async def _inline(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return method(*args, **kwargs)
+
+
+def _parameters_model(tool: Tool) -> type[BaseModel] | None:
+    """The pydantic model that `execute` takes as `parameters`, or None where these stay a dict."""
+    execute = type(tool).execute
+    written = {n: p for n, p in inspect.signature(execute).parameters.items() if n == "parameters"}
+    try:
+        hint = resolved_hints(execute, written, f"tool class {type(tool).__qualname__!r}").get("parameters")
+    except TypeError:
+        if tool.spec is not None:  # A hint for type checkers alone.
+            return None
+        raise
+    return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
+
+
+def _spec(tool: Tool, model: type[BaseModel] | None) -> ToolSpec:
+    if isinstance(tool.spec, ToolSpec):
+        spec = tool.spec
+    elif model is not None and tool.name:
+        spec = ToolSpec(tool.name, inspect.cleandoc(type(tool).__doc__ or ""), model_schema(model))
+    else:
+        raise TypeError(
+            f"tool class {type(tool).__qualname__!r} doesn't say what the model is told. Give it `spec = ToolSpec(…)`, "
+            "or a `name` and a pydantic model as type hint of execute's `parameters`."
+        )
+    check_tool_name(spec.name)
+    return spec
+
+
+def _messages(made: Any, tool: str) -> tuple[Message, ...]:
+    if made is None:
+        return ()
+    if isinstance(made, str):
+        return (Message("user", made),)
+    if isinstance(made, Message):
+        return (made,)
+    if isinstance(made, list | tuple) and all(isinstance(item, Message) for item in made):
+        return tuple(made)
+    raise ToolsetError(
+        f"create() returned {type(made).__name__} {made!r:.80}, expected None, a text, a Message or a list of Messages",
+        where=tool,
+    )

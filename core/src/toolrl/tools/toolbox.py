@@ -1,0 +1,338 @@
+"""The tools of one environment: several toolsets joined, and what one episode sees of them.
+
+    tools = ToolBox([ToolEntry("calculator", toolset)], cut=token_cut(chat_format))
+    await tools.start()
+    async with tools.open(task, episode) as session:
+        records = await session.answer(turn_items)
+    await tools.stop()
+
+Every item of a turn is answered, in order: a call to an unknown tool, one that couldn't be read, one that crashed. What
+fails outside of a call can't be answered to the model and ends the episode as `ToolsetError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TypeVar
+
+from toolrl.errors import ConfigError, DataError, ToolError, ToolrlError, ToolsetError
+from toolrl.protocols import EpisodeContext, Reply, ToolSession, Toolset
+from toolrl.tools.policy import Invocation, Policy, PolicyOptions, ToolFailure
+from toolrl.tools.toolset import is_wanted, opening_of, respond_of, stop_all, tool_names, traits_of
+from toolrl.tools.traits import ToolTraits
+from toolrl.tools.truncate import Cut
+from toolrl.tools.validation import arguments_form
+from toolrl.types import (
+    CallError,
+    CallRecord,
+    Message,
+    RewardEntry,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToolEntry:
+    """One toolset of an environment."""
+
+    name: str
+    """What the config calls it; messages and reward entries use it."""
+    toolset: Toolset
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Old tool name to new. A task speaks of tools by their new names."""
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    weight: float = 1.0
+    """Of the toolset's own reward."""
+
+
+class ToolBox:
+    """All tools of an environment. One object a process; `start` before the first episode, `stop` after the last."""
+
+    def __init__(self, entries: Sequence[ToolEntry], *, cut: Cut | None = None) -> None:
+        """`cut` shortens results by tokens; without one they stay whole. Raises ConfigError for names that clash."""
+        self._entries = tuple(entries)
+        self._policies = tuple(Policy(entry.policy, cut) for entry in self._entries)
+        self._started: list[Toolset] = []
+        self._check_names()
+
+    async def start(self) -> None:
+        """Start every toolset; where one fails, those before it are stopped again."""
+        try:
+            for entry in self._entries:
+                self._started.append(entry.toolset)
+                await _blamed(entry.name, "didn't start", entry.toolset.start())
+            self._check_names()  # Some know their tools only now.
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop what was started, last first, each also if another one raised."""
+        started, self._started = self._started, []
+        await stop_all(started)
+
+    @asynccontextmanager
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolBoxSession]:
+        """The tools of one episode. Leaving it closes every session, on every path.
+
+        Raises ToolsetError where a session doesn't open, DataError where the task selects a tool that isn't there.
+        """
+        async with AsyncExitStack() as stack:
+            opened: list[_Opened] = []
+            left_out: list[str] = []
+            for entry, policy in zip(self._entries, self._policies, strict=True):
+                own_task = _own_view(task, entry.rename)
+                if not is_wanted(entry.toolset, own_task):
+                    left_out.extend(entry.rename.get(name, name) for name in tool_names(entry.toolset) or ())
+                    continue
+                own_episode = episode if own_task is task else replace(episode, task=own_task)
+                manager = entry.toolset.open(own_task, own_episode)
+                opened.append(await stack.enter_async_context(_Opened(entry, policy, manager)))
+            yield ToolBoxSession(opened, task, left_out)
+
+    def _check_names(self) -> None:
+        owners: dict[str, str] = {}
+        for entry in self._entries:
+            names = tool_names(entry.toolset)
+            if names is None:
+                continue
+            for old in entry.rename:
+                if old not in names:
+                    raise ConfigError(
+                        f"tool {entry.name!r}: `as` renames {old!r}, and it has no such tool; it has {', '.join(names)}"
+                    )
+            for name in names:
+                _claim(owners, entry.rename.get(name, name), entry.name)
+
+
+@dataclass(slots=True)
+class _Bound:
+    """A tool that the model can call in this episode."""
+
+    opened: _Opened
+    spec: ToolSpec
+    """Under its own name."""
+    traits: ToolTraits
+
+
+class ToolBoxSession:
+    """What one episode sees: specs, answers, opening messages, replies, rewards."""
+
+    def __init__(self, opened: Sequence[_Opened], task: Task, left_out: Sequence[str] = ()) -> None:
+        """`left_out` are tools whose sets weren't opened, because the task doesn't select them."""
+        self.failures: list[ToolFailure] = []
+        """Crashes so far, in order of occurrence; who reads them clears them."""
+        self._tools: dict[str, _Bound] = {}
+        specs: list[ToolSpec] = []
+        active: list[_Opened] = []
+        owners: dict[str, str] = {}
+        for item in opened:
+            own = list(item.session.specs())
+            taken = 0
+            for spec in own:
+                shown = item.entry.rename.get(spec.name, spec.name)
+                _claim(owners, shown, item.entry.name)
+                if task.tools is None or shown in task.tools:
+                    taken += 1
+                    self._tools[shown] = _Bound(item, spec, traits_of(item.session, spec.name))
+                    specs.append(spec if shown == spec.name else replace(spec, name=shown))
+            if taken or not own:
+                active.append(item)
+        self._specs = tuple(specs)
+        self._active = tuple(active)
+        self._check_selection(task, [*owners, *left_out])
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools of this episode, under the names the model knows."""
+        return self._specs
+
+    async def opening(self) -> list[Message]:
+        """Messages of the environment before the first turn, in the order of its toolsets."""
+        messages: list[Message] = []
+        for item in self._active:
+            messages.extend(await item.ask("opening messages", opening_of(item.session)))
+        return messages
+
+    async def respond(self, turn: Turn) -> Reply | None:
+        """The first reply that a toolset has to a turn without a call, or None."""
+        for item in self._active:
+            reply = await item.ask("reply", respond_of(item.session, turn))
+            if reply is not None:
+                if reply.reward is not None:
+                    _finite(reply.reward, item.entry.name)
+                return reply
+        return None
+
+    async def answer(self, items: Sequence[ToolCall | CallError], *, started: float = 0.0) -> tuple[CallRecord, ...]:
+        """Answer a turn's items, in parallel, results in their order. `started` is when, in seconds since the episode
+        began. Raises only CancelledError."""
+        zero = time.perf_counter() - started
+        if len(items) == 1:
+            return (await self._record(items[0], zero),)
+        tasks: list[asyncio.Task[CallRecord]] = []
+        shared: dict[str, asyncio.Task[CallRecord]] = {}
+        async with asyncio.TaskGroup() as scope:
+            for item in items:
+                key = self._pure_key(item)
+                task = shared.get(key) if key is not None else None
+                if task is None:
+                    task = scope.create_task(self._record(item, zero))
+                    if key is not None:
+                        shared[key] = task
+                tasks.append(task)
+        return tuple(replace(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
+
+    async def rewards(self) -> list[RewardEntry]:
+        """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
+        entries: list[RewardEntry] = []
+        for item in self._active:
+            value = await item.ask("reward", item.session.reward())
+            if value is not None:
+                value = _finite(value, item.entry.name)
+                entries.append(RewardEntry(None, f"tool:{item.shown_name}", value, item.entry.weight))
+        return entries
+
+    async def _record(self, item: ToolCall | CallError, zero: float) -> CallRecord:
+        begin = time.perf_counter()
+        if isinstance(item, CallError):
+            result = ToolResult(self._malformed(item), error="malformed")
+        elif item.name in self._tools:
+            result = await self._call(self._tools[item.name], item)
+        else:
+            result = ToolResult(self._unknown(item.name), error="unknown_tool")
+        return CallRecord(item, result, begin - zero, time.perf_counter() - begin)
+
+    async def _call(self, tool: _Bound, call: ToolCall) -> ToolResult:
+        own = call if call.name == tool.spec.name else replace(call, name=tool.spec.name)
+        invocation = Invocation(own, call.name, tool.spec, tool.opened.session, tool.traits, self.failures)
+        return await tool.opened.policy.answer(invocation)
+
+    def _pure_key(self, item: ToolCall | CallError) -> str | None:
+        """The same text for calls that one run can answer; None for what has to run by itself."""
+        tool = self._tools.get(item.name) if isinstance(item, ToolCall) else None
+        if tool is None or not tool.traits.pure or not isinstance(item, ToolCall):
+            return None
+        try:
+            return json.dumps([item.name, item.arguments], sort_keys=True)
+        except (TypeError, ValueError):
+            return None
+
+    def _malformed(self, error: CallError) -> str:
+        tool = self._tools.get(error.name) if error.name is not None else None
+        if tool is None:
+            return error.message or "This tool call couldn't be read."
+        return f"{error.message} Arguments of {error.name!r}: {arguments_form(tool.spec)}"
+
+    def _unknown(self, name: str) -> str:
+        if not self._tools:
+            return f"There is no tool {name!r}: no tools are available here. Answer without one."
+        near = difflib.get_close_matches(name, self._tools, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return f"There is no tool {name!r}.{hint} Available tools: {', '.join(self._tools)}."
+
+    def _check_selection(self, task: Task, there: Sequence[str]) -> None:
+        unknown = [name for name in task.tools or () if name not in self._tools]
+        if unknown:
+            raise DataError(
+                f"task {task.id!r} selects the tool {unknown[0]!r}, which its environment doesn't have. "
+                f"It has: {', '.join(there) or 'none'}",
+                hint="Change the task's `tools`, or add the tool to the environment.",
+            )
+
+
+class _Opened:
+    """A toolset's session of one episode, with errors attributed to the toolset."""
+
+    def __init__(self, entry: ToolEntry, policy: Policy, manager: AbstractAsyncContextManager[ToolSession]) -> None:
+        self.entry = entry
+        self.policy = policy
+        self.session: ToolSession
+        self._manager = manager
+
+    @property
+    def shown_name(self) -> str:
+        """The tool's name where the toolset is one tool, else the toolset's."""
+        specs = self.session.specs()
+        return self.entry.rename.get(specs[0].name, specs[0].name) if len(specs) == 1 else self.entry.name
+
+    async def ask(self, what: str, work: Awaitable[T]) -> T:
+        """Await something of the session. Raises ToolsetError."""
+        return await _blamed(self.entry.name, f"{what} failed", work, self.entry.policy.session_timeout)
+
+    async def __aenter__(self) -> _Opened:
+        self.session = await self.ask("opening a session", self._manager.__aenter__())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the session. What fails here is logged: the episode is over, and its result or error stands."""
+        try:
+            async with asyncio.timeout(self.entry.policy.session_timeout):
+                await self._manager.__aexit__(kind, error, trace)
+        except Exception as raised:  # noqa: BLE001 - see above
+            if raised is not error:
+                _log.exception("tool %r: closing its session failed", self.entry.name)
+
+
+async def _blamed(name: str, what: str, work: Awaitable[T], seconds: float | None = None) -> T:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except ToolError as error:
+        raise ToolsetError(f"{what}: {error.message}", where=name) from error
+    except ToolrlError:
+        raise
+    except Exception as error:
+        if limit.expired():
+            raise ToolsetError(f"{what}: no answer within {seconds:g} s (policy.session_timeout)", where=name) from None
+        raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error
+
+
+def _own_view(task: Task, rename: Mapping[str, str]) -> Task:
+    """The task as a toolset sees it: its tools under their own names."""
+    if not rename:
+        return task
+    tools = task.tools
+    if tools is not None:
+        old_names = {new: old for old, new in rename.items()}
+        tools = tuple(old_names.get(name, name) for name in tools if name in old_names or name not in rename)
+    kwargs = {name: value for name, value in task.tools_kwargs.items() if name not in rename}
+    kwargs.update({old: task.tools_kwargs[new] for old, new in rename.items() if new in task.tools_kwargs})
+    return replace(task, tools=tools, tools_kwargs=kwargs)
+
+
+def _claim(owners: dict[str, str], name: str, owner: str) -> None:
+    if name in owners:
+        raise ConfigError(
+            f"two tools are called {name!r}: one of {owners[name]!r}, one of {owner!r}",
+            hint=f"Rename one in the config: {{use: {owner}, as: {{{name}: another_name}}}}",
+        )
+    owners[name] = owner
+
+
+def _finite(value: float, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ToolsetError(f"its reward is {value!r:.80}, expected a number", where=name) from None
+    if not math.isfinite(number):
+        raise ToolsetError(f"its reward is {number}, which is no finite number", where=name)
+    return number

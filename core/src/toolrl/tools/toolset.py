@@ -1,0 +1,255 @@
+"""Toolsets of tools: what a component's target gives, whatever way it was written, as one `Toolset`.
+
+A target may be a `@tool` function, a `Tool` class or object, a `Toolset` class or object, a list of these, or a
+factory: a function or class called as `target(options, context)` that returns one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
+from toolrl.tools.function import FunctionTool
+from toolrl.tools.lifecycle import BoundTool, Tool, ToolInstance
+from toolrl.tools.traits import ToolTraits
+from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+
+
+def as_toolset(target: Any, options: Any, context: BuildContext) -> Toolset:
+    """The toolset of a component's resolved target. Raises ComponentLoadError or ConfigError."""
+    if isinstance(target, FunctionTool | list | tuple) or _is_object(target):
+        if options is not None and _has_fields(options):
+            raise ConfigError(
+                f"tool {context.name!r} is {_describe(target)}, which takes no options",
+                where=context.where or None,
+                hint="Leave `options` out, or make the target a Tool class or a factory(options, context).",
+            )
+        return _wrap(target, context)
+    if not callable(target):
+        raise ComponentLoadError(
+            f"tool {context.name!r}: its target is {_describe(target)}, expected a @tool function, a Tool or Toolset "
+            "class, a list of these, or a factory(options, context)",
+            where=context.where or None,
+        )
+    try:
+        made = target(options, context)
+    except ToolrlError:
+        raise
+    except Exception as error:
+        raise ComponentLoadError(
+            f"tool {context.name!r}: {_describe(target)} raised when it was built: {type(error).__name__}: {error}",
+            where=context.where or None,
+        ) from error
+    return _wrap(made, context)
+
+
+class FunctionToolset:
+    """A `@tool` function. Stateless: opening it costs next to nothing."""
+
+    def __init__(self, tool: FunctionTool) -> None:
+        self._tool = tool
+
+    def names(self) -> Sequence[str]:
+        return (self._tool.name,)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
+        return _FunctionSession(self._tool, episode)
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+
+class _FunctionSession:
+    """A function in one episode; its own context manager."""
+
+    def __init__(self, tool: FunctionTool, episode: EpisodeContext) -> None:
+        self._tool = tool
+        self._episode = episode
+
+    async def __aenter__(self) -> _FunctionSession:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return (self._tool.spec,)
+
+    def traits(self, name: str) -> ToolTraits:
+        return self._tool.traits
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await self._tool.run(call.arguments, self._episode)
+
+    async def reward(self) -> float | None:
+        return None
+
+
+class LifecycleToolset:
+    """A `Tool`: one instance an episode, created when it opens and released on every path."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._bound = BoundTool(tool)
+
+    def names(self) -> Sequence[str]:
+        return (self._bound.spec.name,)
+
+    async def start(self) -> None:
+        """Nothing to start: a Tool prepares itself in `__init__` or in `create`."""
+
+    @asynccontextmanager
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
+        instance = ToolInstance(self._bound, episode)
+        try:
+            await instance.create()
+            yield instance
+        finally:
+            await instance.release()
+
+    async def stop(self) -> None:
+        """Nothing to stop: instances are released with their episodes."""
+
+
+class JoinedToolset:
+    """Several toolsets of one component, in order."""
+
+    def __init__(self, members: Sequence[Toolset]) -> None:
+        self._members = members
+
+    def names(self) -> Sequence[str] | None:
+        names: list[str] = []
+        for member in self._members:
+            known = tool_names(member)
+            if known is None:
+                return None
+            names.extend(known)
+        return names
+
+    async def start(self) -> None:
+        for member in self._members:
+            await member.start()
+
+    @asynccontextmanager
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
+        async with AsyncExitStack() as stack:
+            sessions = [
+                await stack.enter_async_context(member.open(task, episode))
+                for member in self._members
+                if is_wanted(member, task)
+            ]
+            yield _JoinedSession(sessions)
+
+    async def stop(self) -> None:
+        await stop_all(self._members)
+
+
+class _JoinedSession:
+    """Calls go to the member that has the tool; rewards add up."""
+
+    def __init__(self, sessions: Sequence[ToolSession]) -> None:
+        self._sessions = sessions
+        self._by_name = {spec.name: session for session in sessions for spec in session.specs()}
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return tuple(spec for session in self._sessions for spec in session.specs())
+
+    def traits(self, name: str) -> ToolTraits:
+        return traits_of(self._by_name[name], name)
+
+    async def opening(self) -> Sequence[Message]:
+        return [message for session in self._sessions for message in await opening_of(session)]
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await self._by_name[call.name].call(call)
+
+    async def reward(self) -> float | None:
+        values = [value for session in self._sessions if (value := await session.reward()) is not None]
+        return sum(values) if values else None
+
+    async def respond(self, turn: Turn) -> Reply | None:
+        for session in self._sessions:
+            reply = await respond_of(session, turn)
+            if reply is not None:
+                return reply
+        return None
+
+
+def tool_names(toolset: Toolset) -> Sequence[str] | None:
+    """The toolset's tools where it knows them without an episode (its optional `names()`), else None."""
+    names = getattr(toolset, "names", None)
+    return names() if names is not None else None
+
+
+def is_wanted(toolset: Toolset, task: Task) -> bool:
+    """False where the task's selection takes none of the toolset's tools, so that it needn't be opened."""
+    names = tool_names(toolset) if task.tools is not None else None
+    return not names or any(name in names for name in task.tools or ())
+
+
+def traits_of(session: ToolSession, name: str) -> ToolTraits:
+    """What the session says of a tool, or the default."""
+    traits = getattr(session, "traits", None)
+    return traits(name) if traits is not None else ToolTraits()
+
+
+async def opening_of(session: ToolSession) -> Sequence[Message]:
+    """The session's opening messages; none where it is no environment."""
+    opening = getattr(session, "opening", None)
+    return await opening() if opening is not None else ()
+
+
+async def respond_of(session: ToolSession, turn: Turn) -> Reply | None:
+    """The session's reply to a turn without a call; None where it is no environment."""
+    respond = getattr(session, "respond", None)
+    return await respond(turn) if respond is not None else None
+
+
+async def stop_all(toolsets: Sequence[Toolset]) -> None:
+    """Stop each, last started first, also after one raised; then raise what was raised."""
+    async with AsyncExitStack() as stack:
+        for toolset in toolsets:
+            stack.push_async_callback(toolset.stop)
+
+
+def _wrap(made: Any, context: BuildContext) -> Toolset:
+    if isinstance(made, FunctionTool):
+        return FunctionToolset(made)
+    if isinstance(made, list | tuple):
+        return JoinedToolset([_wrap(item(None, context) if isinstance(item, type) else item, context) for item in made])
+    if isinstance(made, Tool):
+        try:
+            return LifecycleToolset(made)
+        except (TypeError, ValueError) as error:
+            raise ComponentLoadError(str(error), where=context.where or None) from error
+    if _is_object(made):
+        toolset: Toolset = made
+        return toolset
+    raise ComponentLoadError(
+        f"tool {context.name!r}: got {_describe(made)}, expected a @tool function, a Tool, or a Toolset with start, "
+        "open and stop",
+        where=context.where or None,
+    )
+
+
+def _is_object(value: Any) -> bool:
+    if isinstance(value, type):
+        return False
+    return isinstance(value, Tool) or all(callable(getattr(value, name, None)) for name in ("start", "open", "stop"))
+
+
+def _has_fields(options: Any) -> bool:
+    return bool(options) if isinstance(options, dict) else True
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, FunctionTool):
+        return f"the @tool function {value.name!r}"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__!r}"
+    return f"{type(value).__name__} {value!r:.80}"

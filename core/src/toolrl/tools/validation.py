@@ -1,0 +1,117 @@
+"""Arguments against a tool's JSON Schema, with a message that the model can act on.
+
+The message says which argument is wrong, what was given, what is expected, and what the whole right form is. Unknown
+arguments pass unless the schema forbids them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema
+from jsonschema.protocols import Validator
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+
+from toolrl.errors import ArgumentsError
+from toolrl.types import ToolSpec
+
+_MAX_CACHED = 1024
+_MAX_PROBLEMS = 4
+
+
+class Validators:
+    """Compiled validators by what the schema says, so that specs made anew for each episode share one."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Validator] = {}
+
+    def get(self, spec: ToolSpec) -> Validator:
+        """The validator of a spec's parameters. Raises jsonschema.SchemaError where they are no JSON Schema."""
+        key = json.dumps(spec.parameters, default=str)
+        found = self._compiled.get(key)
+        if found is None:
+            if len(self._compiled) >= _MAX_CACHED:
+                self._compiled.clear()
+            found = self._compiled[key] = compile_schema(spec.parameters)
+        return found
+
+
+def compile_schema(schema: Mapping[str, Any]) -> Validator:
+    """A validator that follows no reference to other documents. Raises jsonschema.SchemaError."""
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    kind.check_schema(dict(schema))
+    validator: Validator = kind(schema, registry=REGISTRY)
+    return validator
+
+
+def check_arguments(validator: Validator, arguments: Mapping[str, Any], spec: ToolSpec, shown: str) -> None:
+    """Raises ArgumentsError where the arguments don't fit; `shown` is the name that the model knows."""
+    first = next(validator.iter_errors(arguments), None)
+    if first is None:
+        return
+    problems = list(dict.fromkeys(_problem(error, spec) for error in validator.iter_errors(arguments)))
+    text = "; ".join(problems[:_MAX_PROBLEMS])
+    if len(problems) > _MAX_PROBLEMS:
+        text += f"; and {len(problems) - _MAX_PROBLEMS} more"
+    raise ArgumentsError(f"Bad arguments for the tool {shown!r}: {text}. Right form: {arguments_form(spec)}")
+
+
+def arguments_form(spec: ToolSpec) -> str:
+    """A tool's arguments in one line: `{"query": string, "topk": integer (optional)}`."""
+    properties = spec.parameters.get("properties") or {}
+    required = spec.parameters.get("required") or ()
+    parts = [
+        f'"{name}": {_type(schema)}{"" if name in required else " (optional)"}' for name, schema in properties.items()
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _problem(error: jsonschema.ValidationError, spec: ToolSpec) -> str:
+    where = _path(error.absolute_path)
+    schema: Any = error.schema
+    given: Any = error.instance
+    if error.validator == "required":
+        missing = [name for name in schema["required"] if name not in given]
+        return f"{where + ': ' if where else ''}{', '.join(map(repr, missing))} missing"
+    if error.validator == "additionalProperties" and not where:
+        known = list(spec.parameters.get("properties") or {})
+        unknown = [name for name in given if name not in known]
+        takes = f"it takes {', '.join(map(repr, known))}" if known else "it takes none"
+        return f"unknown argument {', '.join(map(repr, unknown))}, {takes}"
+    if error.validator in ("type", "enum", "const", "anyOf", "oneOf"):
+        return f"{where or 'the arguments'}: expected {_type(schema)}, got {_given(given)}"
+    return f"{where or 'the arguments'}: {error.message:.200}"
+
+
+def _path(path: Sequence[Any]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return repr(text) if text else ""
+
+
+def _given(value: Any) -> str:
+    kind = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    name = kind.get(type(value), "null" if value is None else type(value).__name__)
+    return f"{name} {text if len(text) <= 80 else text[:77] + '...'}" if value is not None else name
+
+
+def _type(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    if "enum" in schema:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(dict.fromkeys(_type(option) for option in schema[key]))
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    if kind == "array" and "items" in schema:
+        return f"[{_type(schema['items'])}, ...]"
+    return str(kind)
