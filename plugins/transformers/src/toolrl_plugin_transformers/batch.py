@@ -112,6 +112,8 @@ class Batch:
         self.waiting: deque[Request] = deque()
         self.prefilled = 0
         """Prompt tokens computed so far, padding left out."""
+        self.sampled = 0
+        """Tokens sampled so far."""
         self._settings: RowSettings | None = None
         self._ids: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
@@ -201,6 +203,7 @@ class Batch:
         """Append a token to each row, and let go of those that end with it."""
         done = []
         version = self.version
+        self.sampled += len(rows)
         for row, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
             if not math.isfinite(logprob):
                 row.finish, row.error = "error", _not_finite(version)

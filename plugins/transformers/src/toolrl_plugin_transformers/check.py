@@ -32,6 +32,12 @@ def verify(runner: ModelRunner) -> float:
             wanted = torch.stack([_plain(runner, row) for row in rows])
     finally:
         runner.leave()
+    if not wanted.isfinite().all():
+        raise EngineError(
+            "a plain forward pass of the model gives logits that are not finite",
+            where="model.path",
+            hint="The weights are damaged or have diverged: use an earlier checkpoint.",
+        )
     difference = (got - wanted).abs()
     name = type(runner.module).__name__
     greatest, mean = float(difference.max()), float(difference.mean())

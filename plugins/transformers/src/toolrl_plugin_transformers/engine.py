@@ -57,6 +57,21 @@ class TransformersEngine:
         self.verified: float | None = None
         """Greatest difference of log-probabilities that the check at start found."""
 
+    @property
+    def prefilled_tokens(self) -> int:
+        """Prompt tokens computed since start, what caches saved left out."""
+        return self._started().batch.prefilled
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled since start."""
+        return self._started().batch.sampled
+
+    async def cached_tokens(self) -> int:
+        """Tokens whose keys and values waiting sessions hold."""
+        worker = self._started()
+        return await worker.call(lambda: worker.batch.store.parked_tokens)
+
     async def start(self) -> None:
         """Bind the model, compare the slot loop with a plain forward pass, and start the worker thread."""
         if self._worker is not None:

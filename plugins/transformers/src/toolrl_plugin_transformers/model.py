@@ -31,7 +31,7 @@ class ModelRunner:
         """Ids below this may be sampled: the tokenizer knows no others."""
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self._refuse_unknown(module, config)
-        self._keeps_logits = "logits_to_keep" in inspect.signature(module.forward).parameters
+        self._keeps_logits = "logits_to_keep" in _arguments(module)
         self._window, self._mixed = _windows(config)
         self._training: list[Any] = []
         self.shape = self._probe_shape()
@@ -46,7 +46,7 @@ class ModelRunner:
         if strange:
             kinds = ", ".join(sorted(strange))
             raise EngineError(f"{name} has layers of kind {kinds}, which keep no key for each token", hint=hint)
-        if "position_ids" not in inspect.signature(module.forward).parameters:
+        if "position_ids" not in _arguments(module):
             raise EngineError(f"{name} takes no position_ids, so rows of different length can't share a step", hint=hint)
         implementation = getattr(config, "_attn_implementation", None)
         if implementation not in (None, "eager", "sdpa"):
@@ -168,6 +168,12 @@ class _ProbeCache(StepCache):
             )
         heads, key_dim, value_dim, dtype, device = kinds.pop()
         return CacheShape(len(self._seen), heads, key_dim, value_dim, dtype, device)
+
+
+def _arguments(module: Any) -> set[str]:
+    """Names of the arguments of a model's forward; an adapter around it passes on what it doesn't name."""
+    base = module.get_base_model() if hasattr(module, "get_base_model") else module
+    return set(inspect.signature(base.forward).parameters)
 
 
 def _windows(config: Any) -> tuple[int | None, bool]:

@@ -1,0 +1,383 @@
+"""Life in the engine: stops, seeds, cancellation, eviction, weight updates, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+import torch
+import transformers
+
+from toolrl.errors import EngineError
+from toolrl.types import Sampling
+
+
+def _run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 120))
+
+
+def _says(module: Any, text: bytes) -> Any:
+    """A copy of a model that continues any one-token prompt with these bytes, over and over."""
+    spoken = copy.deepcopy(module)
+
+    def say(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        logits = torch.full_like(output.logits, -100.0)
+        for row, position in enumerate(kwargs["position_ids"][:, -1].tolist()):
+            logits[row, -1, text[position % len(text)]] = 0.0
+        output.logits = logits
+        return output
+
+    return spoken, lambda: spoken.register_forward_hook(say, with_kwargs=True)
+
+
+def test_a_stop_string_ends_a_row_with_the_token_that_completes_it(
+    qwen3: Any, engine: Any, byte_tokenizer: Any
+) -> None:
+    module, speak = _says(qwen3, "a</to</tool>grüße</tool>".encode())
+
+    async def run() -> list[Any]:
+        async with engine(module, tokenizer=byte_tokenizer()) as running:
+            speak()
+            stops = [("</tool>",), ("ße",), ("r", "g"), ("nowhere",)]
+            jobs = (running.generate([0], Sampling(20, stop=s), session=str(s)) for s in stops)
+            return list(await asyncio.gather(*jobs))
+
+    got = _run(run())
+    assert [bytes(g.ids).decode() for g in got] == ["a</to</tool>", "a</to</tool>grüße", "a</to</tool>g", ANY]
+    assert [g.stopped_by for g in got] == ["</tool>", "ße", "g", None]
+    assert [g.finish for g in got] == ["stop", "stop", "stop", "length"]
+
+
+def test_stop_ids_win_and_are_kept(qwen3: Any, engine: Any) -> None:
+    async def run() -> Any:
+        async with engine(qwen3) as running:
+            free = await running.generate([1, 2, 3], Sampling(30, seed=3), session="a")
+            stop = free.ids[7]
+            held = await running.generate([1, 2, 3], Sampling(30, seed=3, stop_token_ids=(stop, 9999)), session="b")
+            return free, stop, held
+
+    free, stop, held = _run(run())
+    assert held.ids == free.ids[: free.ids.index(stop) + 1]
+    assert (held.finish, held.stopped_by) == ("stop", stop)
+
+
+def test_a_seeded_sample_is_the_same_whatever_else_runs(qwen3: Any, engine: Any) -> None:
+    sampling = Sampling(24, seed=11, temperature=0.9)
+
+    async def run() -> tuple[Any, Any, Any]:
+        async with engine(qwen3) as running:
+            alone = await running.generate([5, 6, 7], sampling, session="alone")
+            others = [
+                asyncio.create_task(running.generate([i, 1], Sampling(5 + i % 30), session=str(i))) for i in range(40)
+            ]
+            await asyncio.sleep(0.01)
+            among = await running.generate([5, 6, 7], sampling, session="among")
+            other_seed = await running.generate([5, 6, 7], Sampling(24, seed=12, temperature=0.9), session="x")
+            await asyncio.gather(*others)
+            return alone, among, other_seed
+
+    alone, among, other_seed = _run(run())
+    assert among.ids == alone.ids
+    assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    assert other_seed.ids != alone.ids
+
+
+def test_unseeded_samples_follow_the_run_seed(qwen3: Any, engine: Any) -> None:
+    async def run(seed: int) -> list[Any]:
+        async with engine(qwen3, seed=seed) as running:
+            jobs = (running.generate([5, 6], Sampling(8), session=str(i)) for i in range(4))
+            return [got.ids for got in await asyncio.gather(*jobs)]
+
+    first, again, other = _run(run(1)), _run(run(1)), _run(run(2))
+    assert first == again
+    assert first != other
+    assert len(set(first)) > 1
+
+
+@pytest.mark.parametrize("options", [{}, {"max_batch": 5}, {"share_prefixes": False}, {"cache_tokens": 300}])
+def test_many_episodes_of_many_turns(options: dict[str, Any], qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+    """64 episodes at once, tools of different speed, caches that come and go: every token is right."""
+
+    async def episode(running: Any, index: int) -> list[tuple[list[int], Any]]:
+        chance = random.Random(index)
+        prompt = [index % 8] * 20 + [chance.randrange(300) for _ in range(index % 3)]
+        turns = []
+        for _ in range(3):
+            sampling = Sampling(chance.randrange(1, 12), seed=chance.randrange(1000), temperature=0.7 + index % 2)
+            got = await running.generate(prompt, sampling, session=str(index))
+            turns.append((prompt, got, sampling.temperature))
+            await asyncio.sleep(chance.random() * 0.01)
+            prompt = [*prompt, *got.ids, *(chance.randrange(300) for _ in range(chance.randrange(1, 9)))]
+        await running.close(str(index))
+        return turns
+
+    async def run() -> Any:
+        async with engine(qwen3, **options) as running:
+            result = await asyncio.gather(*(episode(running, i) for i in range(64)))
+            return result, await running.cached_tokens()
+
+    episodes, left = _run(run())
+    assert left == 0 or options == {}
+    for turns in episodes:
+        for prompt, got, temperature in turns:
+            assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids, temperature), abs=1e-4)
+    reused = sum(got.cached for turns in episodes for _, got, _ in turns[1:])
+    assert reused > 0
+
+
+def test_cancelling_frees_the_place(qwen3: Any, engine: Any) -> None:
+    async def run() -> Any:
+        async with engine(qwen3, max_batch=1) as running:
+            long = asyncio.create_task(running.generate([1], Sampling(250, seed=1), session="long"))
+            waiting = asyncio.create_task(running.generate([2], Sampling(250, seed=1), session="waiting"))
+            await asyncio.sleep(0.02)
+            long.cancel()
+            waiting.cancel()
+            short = await running.generate([3], Sampling(2, seed=1), session="short")
+            outcomes = await asyncio.gather(long, waiting, return_exceptions=True)
+            again = await running.generate([1], Sampling(3, seed=1), session="long")
+            return short, outcomes, again
+
+    short, outcomes, again = _run(run())
+    assert len(short.ids) == 2
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert len(again.ids) == 3
+
+
+def test_closing_a_session_frees_its_cache_and_fails_what_it_runs(qwen3: Any, engine: Any) -> None:
+    async def run() -> Any:
+        async with engine(qwen3, share_prefixes=False) as running:
+            await running.close("never heard of")
+            await running.generate(list(range(30)), Sampling(4), session="a")
+            before = await running.cached_tokens()
+            await running.close("a")
+            after = await running.cached_tokens()
+            job = asyncio.create_task(running.generate([1], Sampling(250), session="b"))
+            await asyncio.sleep(0.02)
+            await running.close("b")
+            with pytest.raises(EngineError, match="closed while"):
+                await job
+            return before, after, await running.cached_tokens()
+
+    assert _run(run()) == (33, 0, 0)
+
+
+def test_waiting_sessions_give_way_and_come_back(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+    async def run() -> Any:
+        results = []
+        async with engine(qwen3, cache_tokens=200, share_prefixes=False) as running:
+            prompts = {str(i): [10 + i] * 50 for i in range(4)}
+            for _ in range(2):
+                for name, prompt in prompts.items():
+                    got = await running.generate(prompt, Sampling(4, seed=1), session=name)
+                    results.append((prompt, got))
+                    prompts[name] = [*prompt, *got.ids, 1]
+                    assert await running.cached_tokens() <= 200
+        return results
+
+    results = _run(run())
+    assert any(got.cached == 0 for _, got in results[4:])
+    for prompt, got in results:
+        assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids), abs=1e-4)
+
+
+def test_new_weights_take_effect_and_old_caches_do_not_survive(
+    build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
+) -> None:
+    module = build(transformers.Qwen3Config(**sizes, head_dim=8))
+
+    def change() -> None:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(1.1)
+
+    async def run() -> Any:
+        async with engine(module) as running:
+            prompt = list(range(20))
+            first = await running.generate(prompt, Sampling(6, seed=1), session="a")
+            prompt = [*prompt, *first.ids, 3]
+            async with running.hold():
+                change()
+                await running.update_weights(weights(module, 5), 5)
+            second = await running.generate(prompt, Sampling(6, seed=1), session="a")
+            return prompt, first, second
+
+    prompt, first, second = _run(run())
+    assert set(first.versions) == {0}
+    assert set(second.versions) == {5}
+    assert second.cached == 0
+    assert second.logprobs == pytest.approx(plain_logprobs(module, prompt, second.ids), abs=1e-4)
+
+
+def test_an_update_in_the_middle_is_seen_token_by_token(
+    build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
+) -> None:
+    module = build(transformers.Qwen3Config(**sizes, head_dim=8))
+    old = copy.deepcopy(module)
+
+    async def run() -> Any:
+        async with engine(module) as running:
+            jobs = [
+                asyncio.create_task(running.generate([i, 2, 3], Sampling(200, seed=i), session=str(i))) for i in range(3)
+            ]
+            await asyncio.sleep(0.05)
+            async with running.hold():
+                before = running.sampled_tokens
+                await asyncio.sleep(0.05)
+                assert running.sampled_tokens == before  # nothing is sampled while it is held
+                with torch.no_grad():
+                    for parameter in module.parameters():
+                        parameter.mul_(1.2)
+                await running.update_weights(weights(module), 1)
+            return await asyncio.gather(*jobs)
+
+    for index, got in enumerate(_run(run())):
+        assert set(got.versions) == {0, 1}
+        assert list(got.versions) == sorted(got.versions)
+        changed = got.versions.index(1)
+        prompt = [index, 2, 3]
+        assert got.logprobs[:changed] == pytest.approx(plain_logprobs(old, prompt, got.ids)[:changed], abs=1e-4)
+        assert got.logprobs[changed:] == pytest.approx(plain_logprobs(module, prompt, got.ids)[changed:], abs=1e-4)
+
+
+def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, engine: Any, plain_logprobs: Any) -> None:
+    module = build(transformers.Qwen3Config(**sizes, head_dim=8, attention_dropout=0.5))
+    module.train()
+    module.model.layers[0].eval()  # frozen by its owner
+
+    async def run() -> Any:
+        async with engine(module) as running:
+            return await running.generate([1, 2, 3], Sampling(20, seed=1), session="a")
+
+    got = _run(run())
+    assert module.training
+    assert module.model.layers[1].self_attn.training
+    assert not module.model.layers[0].self_attn.training
+    loss = module(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss
+    loss.backward()  # what the engine did leaves nothing behind that training can't use
+    module.eval()
+    assert got.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], got.ids), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "words"),
+    [
+        ([], Sampling(3), "empty"),
+        ([1, 300], Sampling(3), "id 300"),
+        ([-1], Sampling(3), "id -1"),
+        ([1] * 250, Sampling(10), "256"),
+        ([1], Sampling(0), "max_new_tokens"),
+        ([1], Sampling(3, temperature=-1.0), "temperature"),
+        ([1] * 60, Sampling(60), "cache_tokens"),
+        ([1], Sampling(3, stop=("x",)), "tokenizer"),
+    ],
+)
+def test_impossible_requests_are_refused(
+    prompt: list[int], sampling: Sampling, words: str, qwen3: Any, engine: Any
+) -> None:
+    async def run() -> None:
+        async with engine(qwen3, cache_tokens=100 if words == "cache_tokens" else None) as running:
+            with pytest.raises(EngineError, match=words):
+                await running.generate(prompt, sampling, session="a")
+            assert (await running.generate([1], Sampling(2), session="a")).finish == "length"
+
+    _run(run())
+
+
+def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:
+    async def run() -> None:
+        async with engine(qwen3) as running:
+            first = asyncio.create_task(running.generate([1], Sampling(50), session="a"))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineError, match="already"):
+                await running.generate([1], Sampling(3), session="a")
+            assert len((await first).ids) == 50
+
+    _run(run())
+
+
+def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> None:
+    from toolrl.protocols import BuildContext
+    from toolrl_plugin_transformers.engine import TransformersEngine
+
+    async def run() -> None:
+        unstarted = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
+        with pytest.raises(EngineError, match="not started"):
+            await unstarted.generate([1], Sampling(3), session="a")
+        await unstarted.stop()
+        async with engine(qwen3) as running:
+            job = asyncio.create_task(running.generate([1], Sampling(250), session="a"))
+            await asyncio.sleep(0.02)
+        with pytest.raises(EngineError, match="stopped"):
+            await job
+        with pytest.raises(EngineError, match="stopped"):
+            await running.generate([1], Sampling(3), session="a")
+        await running.close("a")
+        await running.stop()
+
+    _run(run())
+
+
+def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: Any) -> None:
+    module = copy.deepcopy(qwen3)
+
+    async def run() -> list[Any]:
+        async with engine(module) as running:
+            jobs = [
+                asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)
+            ]
+            await asyncio.sleep(0.02)
+
+            def broken(*args: Any) -> None:
+                raise RuntimeError("out of memory")
+
+            module.model.layers[0].register_forward_pre_hook(broken)
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            with pytest.raises(EngineError, match="failed"):
+                await running.generate([1], Sampling(3), session="z")
+            return outcomes
+
+    for outcome in _run(run()):
+        assert isinstance(outcome, EngineError)
+        assert "out of memory" in str(outcome)
+
+
+def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(
+    qwen3: Any, engine: Any, plain_logprobs: Any
+) -> None:
+    module = copy.deepcopy(qwen3)
+
+    async def run() -> Any:
+        async with engine(module) as running:
+            with torch.no_grad():
+                module.model.embed_tokens.weight[299] = float("nan")
+                module.lm_head.weight[299] = 0.0
+            bad = asyncio.create_task(running.generate([1, 299, 2], Sampling(5, seed=1), session="bad"))
+            good = asyncio.create_task(running.generate([1, 2, 3], Sampling(5, seed=1), session="good"))
+            with pytest.raises(EngineError, match="not finite"):
+                await bad
+            results = [await good]
+            for index in range(3):
+                results.append(await running.generate([1, 2, 3], Sampling(9, seed=1), session=f"later {index}"))
+            return results
+
+    for got in _run(run()):
+        assert 299 not in got.ids
+        assert got.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], got.ids), abs=1e-4)
+
+
+def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, engine: Any) -> None:
+    module = copy.deepcopy(qwen3)
+    with torch.no_grad():
+        module.model.norm.weight[:] = float("inf")
+
+    async def run() -> None:
+        async with engine(module):
+            pass
+
+    with pytest.raises(EngineError, match="not finite"):
+        _run(run())

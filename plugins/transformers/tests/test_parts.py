@@ -1,0 +1,189 @@
+"""The parts by themselves: sampling, stop strings, sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolrl.types import Sampling
+from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
+from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
+from toolrl_plugin_transformers.stops import StopStrings
+
+CPU = torch.device("cpu")
+
+
+def _draw(logits: torch.Tensor, sampling: Sampling, count: int, ids: int | None = None) -> np.ndarray:
+    """Frequencies of `count` draws from one row of logits."""
+    uniforms = Uniforms(0)
+    settings = RowSettings.of([sampling] * count, CPU)
+    numbers = [uniforms.draw() for _ in range(count)]
+    tokens, _ = sample(logits.expand(count, -1), numbers, settings, ids or logits.shape[-1])
+    return np.bincount(tokens.numpy(), minlength=logits.shape[-1]) / count
+
+
+def test_draws_follow_the_distribution() -> None:
+    logits = torch.tensor([2.0, 0.0, -1.0, 1.0, float("-inf"), 0.5])
+    for temperature in (0.5, 1.0, 2.0):
+        wanted = torch.softmax(logits / temperature, -1).numpy()
+        got = _draw(logits, Sampling(1, temperature=temperature), 40_000)
+        assert np.abs(got - wanted).max() < 0.01
+        assert got[4] == 0
+
+
+def test_top_k_and_top_p_cut_where_they_say() -> None:
+    probs = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
+    cases = [
+        (Sampling(1, top_k=2), [4 / 7, 3 / 7, 0, 0, 0]),
+        (Sampling(1, top_p=0.7), [4 / 7, 3 / 7, 0, 0, 0]),
+        (Sampling(1, top_p=0.71), [0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0, 0]),
+        (Sampling(1, top_p=0.01), [1, 0, 0, 0, 0]),
+        (Sampling(1, top_k=3, top_p=0.5), [4 / 7, 3 / 7, 0, 0, 0]),  # top-p of what top-k left
+        (Sampling(1, top_k=99), probs.tolist()),
+    ]
+    for sampling, wanted in cases:
+        assert np.abs(_draw(probs.log(), sampling, 40_000) - np.array(wanted)).max() < 0.01, sampling
+
+
+def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(6, 50, generator=generator)
+    rows = [
+        Sampling(1),
+        Sampling(1, temperature=0.0),
+        Sampling(1, top_k=1),
+        Sampling(1, temperature=0.3, top_p=1e-6),
+        Sampling(1, temperature=3.0),
+        Sampling(1, top_k=4, top_p=0.9),
+    ]
+    numbers = [0.1, 0.9, 0.9, 0.9, 0.5, 0.7]
+    together = sample(logits, numbers, RowSettings.of(rows, CPU), 50)
+    for i, row in enumerate(rows):
+        token, logprob = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)
+        assert int(token) == int(together[0][i])
+        assert float(logprob) == pytest.approx(float(together[1][i]), abs=1e-6)
+        table = torch.log_softmax(logits[i] / (row.temperature or 1.0), -1)
+        assert float(logprob) == pytest.approx(float(table[int(token)]), abs=1e-6)
+    assert together[0][1:4].tolist() == logits[1:4].argmax(-1).tolist()
+
+
+@given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.sampled_from([0.0, 1e-7, 0.5, 1 - 2.0**-23]))
+def test_a_draw_is_always_an_id_with_mass(logits: list[float], uniform: float) -> None:
+    row = torch.tensor([logits])
+    token, logprob = sample(row, [uniform], RowSettings.of([Sampling(1)], CPU), len(logits))
+    assert 0 <= int(token) < len(logits)
+    assert torch.softmax(row, -1)[0, int(token)] > 0
+    assert float(logprob) > -float("inf")
+
+
+def test_a_seeds_numbers_are_in_range_and_its_own() -> None:
+    streams = {seed: [stream.draw() for _ in range(1000)] for seed in (1, 2) for stream in [Uniforms(seed)]}
+    assert all(0 <= number < 1 for numbers in streams.values() for number in numbers)
+    assert len(set(streams[1])) > 990
+    assert streams[1] != streams[2]
+    again = Uniforms(1)
+    assert [again.draw() for _ in range(1000)] == streams[1]
+
+
+def _first_stop(text: str, stops: tuple[str, ...], tokenizer: Any) -> tuple[str, str] | None:
+    """(text up to and with the completing token, the stop string)."""
+    watch = StopStrings(stops, tokenizer)
+    sampled: list[int] = []
+    for token in tokenizer(text).input_ids:
+        sampled.append(token)
+        if watch.candidates[token] and (stop := watch.find(sampled)):
+            return tokenizer.decode(sampled), stop
+    return None
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "found"),
+    [
+        ("call</tool>more", ("</tool>",), ("call</tool>", "</tool>")),
+        ("a</to</tool>b", ("</tool>",), ("a</to</tool>", "</tool>")),
+        ("grüße, bye", ("ß",), ("grüß", "ß")),
+        ("grüße, bye", ("üße",), ("grüße", "üße")),
+        ("x🙂y", ("🙂",), ("x🙂", "🙂")),
+        ("abcd", ("bcd", "abc"), ("abc", "abc")),
+        ("abcd", ("c", "bc"), ("abc", "bc")),
+        ("no", ("stop!",), None),
+        ("two words", (" w",), ("two w", " w")),
+        ("a\n\nb", ("\n\n",), ("a\n\n", "\n\n")),
+        ("say <end>now", ("<end>",), ("say <end>", "<end>")),
+        ("say <end>now", ("d>", "xyz"), ("say <end>", "d>")),
+        ("say <end>now", (">no",), ("say <end>no", ">no")),
+        ("say <end>now", ("y <e",), ("say <end>", "y <e")),
+    ],
+)
+def test_stop_strings_over_tokens(text: str, stops: tuple[str, ...], found: Any, byte_tokenizer: Any) -> None:
+    assert _first_stop(text, stops, byte_tokenizer("<end>")) == found
+
+
+@given(st.text("ab<>/é", max_size=12), st.lists(st.text("ab<>/é", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_a_stop_string_is_found_exactly_where_the_text_first_holds_it(text: str, stops: list[str]) -> None:
+    tokenizer = _SHARED_TOKENIZER
+    tokens = tokenizer(text).input_ids
+    wanted = None
+    for end in range(1, len(tokens) + 1):
+        said = tokenizer.decode(tokens[:end])
+        if any(stop in said for stop in stops):
+            wanted = said
+            break
+    got = _first_stop(text, tuple(stops), tokenizer)
+    assert (got[0] if got else None) == wanted
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tokenizer(byte_tokenizer: Any) -> None:
+    global _SHARED_TOKENIZER
+    _SHARED_TOKENIZER = byte_tokenizer("</a>", "b<")
+
+
+_SHARED_TOKENIZER: Any = None
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
+def test_common_prefix(left: list[int], right: list[int]) -> None:
+    limit = min(len(left), len(right))
+    wanted = next((i for i in range(limit) if left[i] != right[i]), limit)
+    assert common_prefix(left, right, limit) == wanted
+
+
+def _held(name: str, tokens: list[int]) -> Session:
+    session = Session(name)
+    session.tokens = tokens
+    session.rest(len(tokens))
+    return session
+
+
+def test_the_index_finds_the_longest_beginning_and_forgets_what_is_dropped() -> None:
+    store = SessionStore(share=True)
+    short, long = _held("short", list(range(40))), _held("long", list(range(70)))
+    store.index(short, short.tokens)
+    store.index(long, long.tokens)
+    prompt = [*range(60), 999, 998]
+    newcomer = Session("new")
+    assert store.longest(prompt, newcomer) == (long, 60)
+    assert store.longest([1, 2, 3], newcomer) == (newcomer, 0)
+    store.drop(long)
+    assert store.longest(prompt, newcomer) == (short, 40)
+    store.drop(short)
+    assert store.longest(prompt, newcomer) == (newcomer, 0)
+    assert SessionStore(share=False).longest(prompt, short) == (short, 0)
+
+
+def test_a_session_that_changes_its_prompt_is_found_under_the_new_one_only() -> None:
+    store = SessionStore(share=True)
+    session = _held("a", list(range(64)))
+    store.index(session, session.tokens)
+    other = [*range(16), *range(100, 148)]
+    session.tokens = other
+    store.index(session, other)
+    newcomer = Session("new")
+    assert store.longest(list(range(64)), newcomer) == (session, 16)
+    assert store.longest(other, newcomer) == (session, 64)
