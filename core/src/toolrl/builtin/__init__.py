@@ -1,0 +1,1 @@
+"""Core's own plugin: what it registers goes through the same hooks as any other plugin's."""

@@ -1,0 +1,224 @@
+"""Data sets `jsonl` and `parquet`: rows of files as tasks.
+
+A row needs messages or a prompt; what else there is, and where, the options' `fields` say. Messages are in the OpenAI
+form, tool calls included, so a file may hold demonstrations. A field that is null counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from toolrl.builtin.options import FieldMapping, FileDatasetOptions
+from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
+from toolrl.errors import DataError
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, Task, ToolCall
+
+ROLES = ("system", "user", "assistant", "tool")
+STAGES = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
+
+
+class FileDataset:
+    """Tasks of files. A row is read when it is asked for; a bad one is a DataError with its file and line."""
+
+    def __init__(self, rows: JoinedRows, fields: FieldMapping, environment: str | None = None) -> None:
+        self._rows = rows
+        self._reader = _RowReader(fields)
+        self._environment = environment
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Task:
+        row = self._rows[index]
+        try:
+            return self._reader.task(row, self._rows.name(index), self._environment)
+        except DataError as error:
+            raise DataError(error.message, where=self._rows.where(index), hint=error.hint) from None
+
+
+def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
+    """JSON Lines files, whatever their ending; a `.json` file holds one list."""
+    files = find_files(options.path, context.where)
+    rows = JoinedRows([open_rows(file) if file.suffix == ".json" else JsonLines(file) for file in files], options.limit)
+    return FileDataset(rows, options.fields, options.environment)
+
+
+def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
+    """Parquet files. Needs pyarrow."""
+    files = find_files(options.path, context.where)
+    return FileDataset(
+        JoinedRows([ParquetRows(file) for file in files], options.limit), options.fields, options.environment
+    )
+
+
+class _RowReader:
+    """From a row to a task, by a mapping."""
+
+    def __init__(self, fields: FieldMapping) -> None:
+        self._fields = fields
+        self._named = fields.model_fields_set
+        paths = (getattr(fields, name) for name in type(fields).model_fields)
+        named = [field for field in ("messages", "prompt") if field in self._named]
+        self._question = named or ["messages", "prompt"]
+        self._used = {path.partition(".")[0] for path in paths if path is not None}
+
+    def task(self, row: Row, name: str, environment: str | None) -> Task:
+        """Raises DataError, without the row's place."""
+        identity = self._get(row, "id")
+        answer = self._get(row, "answer")
+        chosen = self._get(row, "environment")
+        return Task(
+            id=name if identity is None else str(identity),
+            messages=self._messages(row),
+            answer=answer,
+            environment=environment if chosen is None else str(chosen),
+            tools=self._tools(row),
+            tools_kwargs=self._tools_kwargs(row),
+            extra=self._extra(row),
+        )
+
+    def _get(self, row: Row, field: str) -> Any:
+        """The value at the field's path; None where it is absent and needn't be there."""
+        path: str = getattr(self._fields, field)
+        value: Any = row
+        for part in path.split("."):
+            value = _mapping(value).get(part)
+            if value is None:
+                break
+        if value is None and field in self._named:
+            raise _bad(f"no value at {path!r} (fields.{field})", f"The row has: {', '.join(row)}.")
+        return value
+
+    def _messages(self, row: Row) -> tuple[Message, ...]:
+        for field in self._question:
+            value = self._get(row, field)
+            if value is not None:
+                path = getattr(self._fields, field)
+                return (Message("user", value),) if isinstance(value, str) else read_messages(value, path)
+        raise _bad(
+            f"neither {self._fields.messages!r} nor {self._fields.prompt!r} is there; the row has: {', '.join(row)}",
+            "Say where the question is, for example `fields: {prompt: question}`.",
+        )
+
+    def _tools(self, row: Row) -> tuple[str, ...] | None:
+        value = self._get(row, "tools")
+        if value is None:
+            return None
+        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
+            if "tools" not in self._named:
+                return None  # the column holds something else, such as schemas
+            raise _bad(f"{self._fields.tools!r} is {_short(value)}, expected a list of tool names")
+        return tuple(value)
+
+    def _tools_kwargs(self, row: Row) -> dict[str, dict[str, Any]]:
+        path = self._fields.tools_kwargs
+        given: dict[str, dict[str, Any]] = {}
+        for tool, stages in _object(self._get(row, "tools_kwargs"), path).items():
+            given[tool] = {}
+            for stage, kwargs in _object(stages, f"{path}.{tool}").items():
+                if stage not in STAGES:
+                    raise _bad(f"'{path}.{tool}.{stage}' is no stage's arguments, expected one of {', '.join(STAGES)}")
+                given[tool][stage] = _object(kwargs, f"{path}.{tool}.{stage}")
+        return given
+
+    def _extra(self, row: Row) -> dict[str, Any]:
+        if self._fields.extra is not None:
+            return _object(self._get(row, "extra"), self._fields.extra)
+        return {name: value for name, value in row.items() if name not in self._used}
+
+
+def read_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
+    """Messages in the OpenAI form. Raises DataError, which names the place within the row."""
+    if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:
+        raise _bad(f"{path!r} is {_short(value)}, expected a text or a list of messages")
+    return tuple(_message(item, f"{path}[{index}]") for index, item in enumerate(value))
+
+
+def _message(item: Any, path: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise _bad(f"{path!r} is {_short(item)}, expected an object with 'role' and 'content'")
+    role = item.get("role")
+    if role not in ROLES:
+        raise _bad(f"'{path}.role' is {_short(role)}, expected one of {', '.join(ROLES)}")
+    calls = item.get("tool_calls")
+    if calls is not None and (isinstance(calls, str | Mapping) or not isinstance(calls, Sequence)):
+        raise _bad(f"'{path}.tool_calls' is {_short(calls)}, expected a list")
+    if calls and role != "assistant":
+        raise _bad(f"'{path}.tool_calls': only an assistant message has calls, this one is from {role!r}")
+    return Message(
+        role=role,
+        content=_content(item.get("content"), f"{path}.content"),
+        tool_calls=tuple(_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(calls or ())),
+        tool_call_id=_text(item, "tool_call_id", path),
+        name=_text(item, "name", path),
+        reasoning=_text(item, "reasoning_content", path) or _text(item, "reasoning", path),
+    )
+
+
+def _content(value: Any, path: str) -> str:
+    """Text, nothing, or a list of text parts."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, Sequence):
+        return "".join(_parts(value, path))
+    raise _bad(f"{path!r} is {_short(value)}, expected a text")
+
+
+def _parts(parts: Sequence[Any], path: str) -> Iterator[str]:
+    for index, part in enumerate(parts):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise _bad(f"'{path}[{index}]' is {_short(part)}, expected a part of type 'text'")
+        yield part["text"]
+
+
+def _call(item: Any, path: str) -> ToolCall:
+    function = item.get("function", item) if isinstance(item, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+        raise _bad(f"{path!r} is {_short(item)}, expected {{'function': {{'name': …, 'arguments': …}}}}")
+    arguments = _object(function.get("arguments"), f"{path}.function.arguments")
+    return ToolCall(name, arguments, id=_text(item, "id", path) or "")
+
+
+def _text(item: Mapping[str, Any], key: str, path: str) -> str | None:
+    value = item.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise _bad(f"'{path}.{key}' is {_short(value)}, expected a text")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """An object, also one that is stored as JSON text; empty for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _object(value: Any, path: str) -> dict[str, Any]:
+    """An object, or one as JSON text; empty for null."""
+    if value is None:
+        return {}
+    read = value
+    if isinstance(value, str):
+        try:
+            read = json.loads(value)
+        except ValueError as error:
+            raise _bad(f"{path!r} is {_short(value)}, expected an object or its JSON text: {error}")
+    if not isinstance(read, Mapping):
+        raise _bad(f"{path!r} is {_short(value)}, expected an object")
+    return dict(read)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _bad(message: str, hint: str | None = None) -> DataError:
+    return DataError(message, hint=hint)

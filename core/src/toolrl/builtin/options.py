@@ -1,0 +1,46 @@
+"""Options of core's own components."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Options(BaseModel):
+    """Base of all options: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class FieldMapping(Options):
+    """Where a row holds what: a column's name, or a dotted path into nested objects such as `reward_model.ground_truth`.
+
+    What is named here has to be in each row; a name left at its default may be missing.
+    """
+
+    messages: str = Field("messages", min_length=1, description="A list of chat messages; used if the row has it.")
+    prompt: str = Field("prompt", min_length=1, description="Else this: a question as text, or a list of messages.")
+    answer: str = Field("answer", min_length=1, description="The ground truth.")
+    id: str = Field("id", min_length=1, description="A name of the row; else made of file and index.")
+    environment: str = Field("environment", min_length=1, description="The environment that the task runs in.")
+    tools: str = Field("tools", min_length=1, description="A list of tool names, to select among the environment's.")
+    tools_kwargs: str = Field(
+        "tools_kwargs", min_length=1, description="By tool name: create_kwargs, execute_kwargs and their like."
+    )
+    extra: str | None = Field(
+        None, min_length=1, description="An object for Task.extra; null for all columns that nothing else is read from."
+    )
+
+    @model_validator(mode="after")
+    def _one_question(self) -> FieldMapping:
+        if {"messages", "prompt"} <= self.model_fields_set:
+            raise ValueError("name one of `messages` and `prompt`: each row's question is read from one place")
+        return self
+
+
+class FileDatasetOptions(Options):
+    """Options of the data sets `jsonl` and `parquet`."""
+
+    path: str | list[str] = Field(description="A file, a glob, or a list of these.", min_length=1)
+    limit: int | None = Field(None, ge=1, description="Only the first so many rows.")
+    fields: FieldMapping = Field(default_factory=FieldMapping, description="Where a row holds what.")
+    environment: str | None = Field(None, description="The environment of rows that name none.")

@@ -1,0 +1,266 @@
+"""Rows of data files, found by index without holding a file in memory.
+
+A JSON Lines file is scanned once for where its lines start, 8 bytes a row, and a row is parsed when it is asked for. A
+parquet file is read by row groups, of which the last used ones are kept under a byte budget. It has the same keys in
+all rows and null where a row lacks one, so nulls are left out of its objects. A `.json` file holds one list and is read
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from glob import glob
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from toolrl.errors import DataError
+
+Row = dict[str, Any]
+TABLE_BYTES = 512 * 2**20
+"""Of parquet row groups kept in memory, for each file; the last used one is kept in any case."""
+
+
+class Rows(Protocol):
+    """Rows of one file."""
+
+    path: Path
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Row:
+        """Raises DataError for a row that isn't an object."""
+        ...
+
+    def where(self, index: int) -> str:
+        """The file and the place in it, for messages."""
+        ...
+
+
+def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
+    """The files of paths and globs, in the order given, those of a glob sorted. Raises DataError for one that finds
+    nothing."""
+    files: list[Path] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        path = Path(pattern).expanduser()
+        # glob.glob, because Path.glob takes no absolute pattern. A file whose name holds a bracket is taken as it is.
+        found = [path] if path.is_file() else sorted(Path(name) for name in glob(str(path), recursive=True))  # noqa: PTH207
+        found = [file for file in found if file.is_file()]
+        if not found:
+            raise DataError(
+                f"no file matches {pattern!r} (in {Path.cwd()})",
+                where=where or None,
+                hint="Check the path; a relative one starts at the folder that the command runs in.",
+            )
+        files.extend(found)
+    return files
+
+
+def open_rows(path: Path) -> Rows:
+    """The rows of a file, by its ending. Raises DataError for an ending that isn't known."""
+    if path.suffix == ".parquet":
+        return ParquetRows(path)
+    if path.suffix == ".json":
+        return JsonRows(path)
+    if path.suffix in (".jsonl", ".ndjson"):
+        return JsonLines(path)
+    raise DataError(
+        f"{path}: can't tell what is in a file that ends in {path.suffix!r}",
+        hint="Use a .jsonl, .json or .parquet file.",
+    )
+
+
+class JsonLines:
+    """A JSON Lines file. Blank lines are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Row:
+        if self._file is None:
+            self._file = self._open()
+        self._file.seek(self._starts[index])
+        line = self._file.readline()
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"not JSON: {error}",
+                where=self.where(index),
+                hint="Each line has to be one JSON object; a file that holds one list should end in .json.",
+            ) from None
+        return _object(value, self.where, index)
+
+    def where(self, index: int) -> str:
+        """`file:line`, the first line being 1."""
+        start, number = self._starts[index], 1
+        with self._open() as file:
+            while file.tell() < start:
+                file.readline()
+                number += 1
+        return f"{self.path}:{number}"
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        starts, position = array("Q"), 0
+        with self._open() as file:
+            for line in file:
+                if not line.isspace():
+                    starts.append(position)
+                position += len(line)
+        return starts
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self._file.close()  # type: ignore[union-attr]
+
+
+class JsonRows:
+    """A file that holds one JSON list of objects."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Row:
+        return _object(self._values[index], self.where, index)
+
+    def where(self, index: int) -> str:
+        """The file and the element's index."""
+        return f"{self.path}[{index}]"
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        try:
+            value = json.loads(self.path.read_bytes())
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
+        except ValueError as error:
+            raise DataError(
+                f"not JSON: {error}", where=str(self.path), hint="A file with one object a line should end in .jsonl."
+            ) from None
+        if not isinstance(value, list):
+            raise DataError(f"holds a JSON {_kind(value)}, expected a list of objects", where=str(self.path))
+        return value
+
+
+class ParquetRows:
+    """A parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tables: OrderedDict[int, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> Row:
+        group = bisect_right(self._ends, index)
+        first = self._ends[group - 1] if group else 0
+        row: Row = _without_nulls(self._table(group).slice(index - first, 1).to_pylist()[0])
+        return row
+
+    def where(self, index: int) -> str:
+        """The file and the row's index."""
+        return f"{self.path}[{index}]"
+
+    def _table(self, group: int) -> Any:
+        table = self._tables.pop(group, None)
+        if table is None:
+            table = self._file.read_row_group(group)
+        self._tables[group] = table
+        while len(self._tables) > 1 and sum(kept.nbytes for kept in self._tables.values()) > TABLE_BYTES:
+            self._tables.popitem(last=False)
+        return table
+
+    @cached_property
+    def _file(self) -> Any:
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError:
+            raise DataError(
+                "reading parquet files needs pyarrow", where=str(self.path), hint="pip install 'toolrl[parquet]'"
+            ) from None
+        try:
+            return parquet.ParquetFile(self.path)
+        except (OSError, ArrowException) as error:
+            raise DataError(f"can't be read as parquet: {error}", where=str(self.path)) from error
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        metadata = self._file.metadata
+        return list(accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_tables": OrderedDict()}
+
+
+class JoinedRows:
+    """The rows of several files, one after the other, the first `limit` of them."""
+
+    def __init__(self, files: Sequence[Rows], limit: int | None = None) -> None:
+        self._files = files
+        self._limit = limit
+
+    def __len__(self) -> int:
+        total = self._ends[-1] if self._ends else 0
+        return total if self._limit is None else min(total, self._limit)
+
+    def __getitem__(self, index: int) -> Row:
+        file, row = self._find(index)
+        return file[row]
+
+    def where(self, index: int) -> str:
+        """The file and the place in it."""
+        file, row = self._find(index)
+        return file.where(row)
+
+    def name(self, index: int) -> str:
+        """A row's name where it has none of its own: the file's stem, and the index over all files."""
+        return f"{self._find(index)[0].path.stem}-{index}"
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(file) for file in self._files))
+
+    def _find(self, index: int) -> tuple[Rows, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of a data set of {len(self)}")
+        file = bisect_right(self._ends, index)
+        return self._files[file], index - (self._ends[file - 1] if file else 0)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _object(value: Any, where: Any, index: int) -> Row:
+    if not isinstance(value, dict):
+        raise DataError(f"a row is a JSON {_kind(value)}, expected an object", where=where(index))
+    return value
+
+
+def _kind(value: Any) -> str:
+    return {dict: "object", list: "list", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
