@@ -1,0 +1,1 @@
+"""Parsers for the tool-call formats of the Qwen models, which many other models share."""

@@ -1,0 +1,203 @@
+"""The parser `hermes`: one JSON object between <tool_call> and </tool_call> is one call.
+
+    <tool_call>
+    {"name": "lookup", "arguments": {"city": "Oslo"}}
+    </tool_call>
+
+Method: after an opening tag one JSON value is read, aware of strings, so a closing tag inside a string is data; then
+the closing tag is required. Where that fails, reading goes on at the nearest tag, so that no later call is lost. A
+string that was never closed may have swallowed a whole call: an opening tag with a JSON object right behind it, inside
+what was read as a string, shows it, and then the nearest tag is looked for from the block's start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from toolrl.parsing import Block, JsonFault, TurnScanner, mend_json, read_json, take_bare_calls, tool_messages
+from toolrl.parsing.jsonvalue import WHITESPACE, near, reach
+from toolrl.protocols import BuildContext
+from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl_plugin_qwen.options import HermesOptions
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+_TAG = re.compile("</?tool_call>")
+_SWALLOWED = re.compile(r'<tool_call>\s*\{\s*"')
+
+
+def form(name: str | None = None) -> str:
+    """How a call is written, for the model."""
+    return f'Write a call as {OPEN}\n{{"name": "{name or "TOOL"}", "arguments": {{"ARGUMENT": VALUE}}}}\n{CLOSE}'
+
+
+class HermesParser:
+    """JSON calls in tags. Stateless: one object serves all episodes."""
+
+    def __init__(self, options: HermesOptions | None = None, context: BuildContext | None = None) -> None:
+        self._options = options or HermesOptions()
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        """Nothing, so that a turn may hold several calls; the closing tag where `stop_after_call` is set."""
+        return (CLOSE,) if self._options.stop_after_call else ()
+
+    def scanner(self, tools: Sequence[ToolSpec] = (), *, prefilled_thinking: bool = False) -> TurnScanner:
+        """The state machine of one turn, for text that comes in pieces; `parse` runs the same one on a whole text."""
+        return HermesScanner(self._options, tools, thinking=prefilled_thinking)
+
+    def parse(
+        self,
+        text: str,
+        *,
+        tools: Sequence[ToolSpec],
+        finish: Literal["stop", "length", "abort"] = "stop",
+        stopped_by: str | None = None,
+        prefilled_thinking: bool = False,
+    ) -> ParsedTurn:
+        """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
+        scanner = self.scanner(tools, prefilled_thinking=prefilled_thinking)
+        scanner.text = text
+        return scanner.finish(stopped_by)
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
+        """A tool message for each item, in order."""
+        return tool_messages(records)
+
+
+class HermesScanner(TurnScanner):
+    """The state machine of a turn."""
+
+    MARKS = re.compile("</?tool_call>|<think>")
+    OPENERS = re.compile(OPEN)
+    LONGEST = len(CLOSE)
+    STOP = CLOSE
+
+    def __init__(self, options: HermesOptions, tools: Sequence[ToolSpec] = (), *, thinking: bool = False) -> None:
+        super().__init__(thinking=thinking, call_ends_thinking=options.call_ends_thinking)
+        self._repair = options.repair
+        self._bare = tools if options.lenient_json else ()
+
+    def complete(self, parsed: ParsedTurn) -> ParsedTurn:
+        return take_bare_calls(parsed, self.text, self._bare, form()) if self._bare else parsed
+
+    def read_block(self, start: int, tag: str, final: bool) -> Block | None:
+        text = self.text
+        if tag == CLOSE:
+            message = f"{CLOSE} closes no call: there is no {OPEN} before it. {form()}"
+            return self.error("stray_close", message, start, start + len(CLOSE))
+        body = WHITESPACE.match(text, start + len(OPEN)).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if text.startswith(CLOSE, body):
+            return self._empty(start, body + len(CLOSE))
+        if body == len(text) or text.startswith(OPEN, body):
+            if body == len(text) and not final:
+                return None
+            stopped = body == len(text) and self.stopped_by == CLOSE
+            return self._empty(start, body) if stopped else self._unclosed(start, body)
+        if not final and not self._reached_its_end(body):
+            return None
+        read: tuple[Any, int] | JsonFault = read_json(text, body)
+        recovered = False
+        if isinstance(read, JsonFault) and self._repair and read.kind == "invalid_json":
+            mended = mend_json(text, body)
+            if isinstance(mended, tuple):
+                read, recovered = mended, True
+            elif mended == "unfinished" and not final:
+                return None
+        if isinstance(read, JsonFault):
+            return self._broken(start, body, read, final)
+        return self._closed(start, read[0], read[1], final, recovered)
+
+    def _reached_its_end(self, body: int) -> bool:
+        """False while more text could still belong to the JSON value."""
+        end = reach(self.text, body)
+        return end < len(self.text) and self.text[end] != '"'
+
+    def _closed(self, start: int, value: Any, value_end: int, final: bool, recovered: bool) -> Block | None:
+        """A value was read; the closing tag has to follow."""
+        text = self.text
+        after = WHITESPACE.match(text, value_end).end()  # type: ignore[union-attr]
+        if text.startswith(CLOSE, after):
+            return self._judge(start, after + len(CLOSE), value, recovered)
+        name = value["name"] if isinstance(value, dict) and isinstance(value.get("name"), str) else None
+        tag = _TAG.search(text, value_end)
+        if tag is None and not final:
+            return None
+        if tag is None and self.stopped_by == CLOSE and after == len(text):
+            return self._judge(start, len(text), value, recovered)
+        if (tag is None and self.stopped_by != CLOSE) or (tag is not None and tag.group() == OPEN):
+            return self._unclosed(start, tag.start() if tag else len(text), name)
+        end = tag.end() if tag else len(text)
+        message = f"After the JSON object came {near(text, after + 20)}, where only {CLOSE} may follow. {form(name)}"
+        return self.error("extra_data", message, start, end, name=name)
+
+    def _broken(self, start: int, body: int, fault: JsonFault, final: bool) -> Block | None:
+        """No value could be read: find the nearest tag and say what was wrong."""
+        text = self.text
+        swallowed = _SWALLOWED.search(text, body, fault.position + 1)
+        tag = _TAG.search(text, body if swallowed else fault.resume)
+        if tag is None:
+            if not final:
+                return None
+            tag = _TAG.search(text, body)
+        if fault.open_string and self.stopped_by == CLOSE and text.find(CLOSE, fault.position) >= 0:
+            self.stop_was_text()
+        closed = self.stopped_by == CLOSE if tag is None else tag.group() == CLOSE
+        end = len(text) if tag is None else tag.end() if closed else tag.start()
+        if fault.kind == "too_deep":
+            return self.error("too_deep", f"The call can't be read: {fault.reason}. {form()}", start, end)
+        if not closed:
+            return self._unclosed(start, end)
+        message = f"The call is not valid JSON: {fault.reason}, near {near(text, fault.position)}. {form()}"
+        return self.error("invalid_json", message, start, end)
+
+    def _judge(self, start: int, end: int, value: Any, recovered: bool) -> Block:
+        """A value in both its tags: is it a call?"""
+        if not isinstance(value, dict):
+            kind = _KINDS.get(type(value), "a number")
+            return self.error("not_object", f"A call has to be a JSON object, this is {kind}. {form()}", start, end)
+        if "name" not in value:
+            return self.error("missing_name", f'The call has no "name". {form()}', start, end)
+        name = value["name"]
+        if not isinstance(name, str):
+            kind = _KINDS.get(type(name), "a number")
+            return self.error("bad_name", f'"name" has to be a string, it is {kind}. {form()}', start, end)
+        if not name.strip():
+            return self.error("missing_name", f'The call\'s "name" is empty. {form()}', start, end)
+        if "arguments" not in value:
+            message = f'The call has no "arguments"; write {{}} where there are none. {form(name)}'
+            return self.error("missing_arguments", message, start, end, name=name)
+        arguments = value["arguments"]
+        if isinstance(arguments, str) and self._repair:
+            arguments, recovered = _from_string(arguments), True
+        if not isinstance(arguments, dict):
+            kind = _KINDS.get(type(arguments), "a number")
+            message = f'"arguments" has to be a JSON object, it is {kind}. {form(name)}'
+            return self.error("bad_arguments", message, start, end, name=name)
+        return self.call(name, arguments, start, end, recovered=recovered)
+
+    def _empty(self, start: int, end: int) -> Block:
+        return self.error("empty", f"The call is empty: nothing stands between its tags. {form()}", start, end)
+
+    def _unclosed(self, start: int, end: int, name: str | None = None) -> Block:
+        message = f"The call was not closed with {CLOSE}, so it was not run. {form(name)}"
+        return self.error("unclosed", message, start, end, name=name)
+
+
+_KINDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}
+
+
+def _from_string(text: str) -> Any:
+    """The object in a string of JSON; the string itself where there is none."""
+    read = read_json(text)
+    return text if isinstance(read, JsonFault) or read[1] != len(text) else read[0]
+
+
+def check() -> str:
+    """For `toolrl doctor`: read a call."""
+    text = f'{OPEN}\n{{"name": "now", "arguments": {{}}}}\n{CLOSE}'
+    items = HermesParser().parse(text, tools=()).items
+    if len(items) != 1 or not isinstance(items[0], ToolCall):
+        raise RuntimeError(f"a well-formed call was read as {items!r}")
+    return "reads a call"
