@@ -32,9 +32,10 @@ from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.train.checkpoint import latest_checkpoint
-from toolrl.train.data import TaskOrder
+from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
+from toolrl.types import Task
 
 
 @dataclass
@@ -62,9 +63,9 @@ class Assembly:
             raise ConfigError(f"data.{which}: needed here, but the config names no data set", hint=_DATA_HINT)
         return self.build("datasets", use, f"data.{which}")
 
-    def order(self) -> TaskOrder:
+    def order(self) -> EndlessOrder[Task]:
         """The training tasks in the run's order."""
-        return TaskOrder(self.dataset("train"), seed=self.config.seed, shuffle=self.config.data.shuffle)
+        return EndlessOrder(self.dataset("train"), seed=self.config.seed, shuffle=self.config.data.shuffle)
 
     def evaluator(self) -> Evaluator | None:
         """Evaluates on data.eval; None where the config names none."""

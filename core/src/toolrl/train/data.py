@@ -1,36 +1,45 @@
-"""The order in which a run takes its tasks: a pure function of seed and position, so that a resumed run goes on exactly."""
+"""The order in which a run takes its data: a pure function of seed and position, so that a resumed run goes on exactly."""
 
 from __future__ import annotations
 
 import random
+from typing import Generic, Protocol, TypeVar
 
 from toolrl.errors import DataError
-from toolrl.protocols import TaskSource
-from toolrl.types import Task
+
+T = TypeVar("T", covariant=True)
 
 
-class TaskOrder:
-    """An endless sequence of tasks over a source; each epoch is shuffled by a generator of its own."""
+class Rows(Protocol[T]):
+    """What can be counted and indexed: a TaskSource, a list."""
 
-    def __init__(self, source: TaskSource, *, seed: int, shuffle: bool = True) -> None:
-        if len(source) == 0:
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T: ...
+
+
+class EndlessOrder(Generic[T]):
+    """An endless sequence over rows; each epoch is shuffled by a generator of its own. Raises DataError for no rows."""
+
+    def __init__(self, rows: Rows[T], *, seed: int, shuffle: bool = True) -> None:
+        if len(rows) == 0:
             raise DataError("the data set is empty", hint="Check its path, split and limit.")
-        self._source = source
+        self._rows = rows
         self._seed = seed
         self._shuffle = shuffle
         self._epoch = -1
         self._order: list[int] = []
 
-    def take(self, position: int, count: int) -> list[Task]:
-        """The tasks at positions position … position + count − 1 of the endless sequence."""
-        return [self._at(position + offset) for offset in range(count)]
+    def take(self, position: int, count: int) -> list[T]:
+        """What stands at positions position … position + count − 1 of the endless sequence."""
+        return [self._at(place) for place in range(position, position + count)]
 
-    def _at(self, position: int) -> Task:
-        epoch, index = divmod(position, len(self._source))
+    def _at(self, place: int) -> T:
+        epoch, index = divmod(place, len(self._rows))
         if not self._shuffle:
-            return self._source[index]
+            return self._rows[index]
         if epoch != self._epoch:
-            self._order = list(range(len(self._source)))
+            self._order = list(range(len(self._rows)))
             random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
             self._epoch = epoch
-        return self._source[self._order[index]]
+        return self._rows[self._order[index]]

@@ -1,45 +1,43 @@
 """The training loop: roll out, update, hand the weights over, evaluate, save.
 
-The loop runs on the event loop of the controller process; the update runs in one thread of its own, so that torch keeps
-one pool of threads and the event loop stays alive. A cancellation (Ctrl-C, SIGTERM) is taken between updates: a running
-update is finished first, so that model, optimizer and step counter always belong together, and a checkpoint is written.
+The loop runs on the event loop of the controller process; updates run in a thread of their own, so that tools and console
+stay alive meanwhile. A cancellation (Ctrl-C, SIGTERM) that arrives during an update takes effect after it, so that model,
+optimizer and step counter always belong together; on every way out the last complete step is saved.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.plugins.events import Events
-from toolrl.protocols import RolloutEngine, StepReport
+from toolrl.protocols import RolloutEngine, StepReport, WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.runner import Runner
-from toolrl.train.data import TaskOrder
+from toolrl.train.background import UpdateThread
+from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
-from toolrl.types import Group
+from toolrl.train.saver import Saver
+from toolrl.types import Group, Task
 
 
 class Updater(Protocol):
-    """What the loop needs of a trainer; in one process or in many."""
+    """What the loop needs of a trainer, in one process or in many."""
 
     step: int
+    """Complete steps; the version of the weights."""
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """One step's update from its groups; advances `step`."""
+        """One step's update from its groups; advances `step`. Gives metrics."""
         ...
 
-    def weights(self) -> Any:
-        """The current weights as a WeightSource."""
-        ...
-
-    def save(self) -> None:
-        """Write a checkpoint of the current step."""
+    def weights(self) -> WeightSource:
+        """The current weights."""
         ...
 
 
@@ -51,77 +49,72 @@ class TrainingLoop:
     trainer: Updater
     runner: Runner
     engine: RolloutEngine
-    order: TaskOrder
+    order: EndlessOrder[Task]
     limits: Limits
     events: Events
+    saver: Saver
     evaluator: Evaluator | None = None
-    last_saved: int = -1
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "toolrl-update"))
+    _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
-        """From the trainer's step to the last. On every way out the last complete step is saved."""
+        """From the trainer's step to the last one."""
         try:
-            if self.trainer.step == 0 and self.evaluator is not None:
+            if self.trainer.step == 0:
                 await self._evaluate()
             while self.trainer.step < self.config.trainer.steps:
                 await self._step()
                 await self._after_step()
         finally:
-            if self.trainer.step > max(self.last_saved, 0):
-                await self._finished(self._save)
-            self._thread.shutdown()
+            if self.trainer.step > self.saver.last_step:
+                await self._thread.run(self.saver.save)
+            self._thread.close()
 
     async def _step(self) -> None:
-        trainer, settings = self.config.trainer, self.config.algorithm
+        count = self.config.trainer.prompts_per_step
         started = time.perf_counter()
         step = self.trainer.step + 1
-        tasks = self.order.take(self.trainer.step * trainer.prompts_per_step, trainer.prompts_per_step)
-        groups = await self.runner.run(tasks, settings.group_size, self.limits, round_id=f"train-{step}")
-        rolled = time.perf_counter()
-        metrics, interrupted = await self._finished(self.trainer.update, groups)
+        tasks = self.order.take(self.trainer.step * count, count)
+        groups = await self.runner.run(
+            tasks, self.config.algorithm.group_size, self.limits, round_id=f"train-{step}"
+        )
+        rolled_out = time.perf_counter()
+        updated_metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         updated = time.perf_counter()
         await self.engine.update_weights(self.trainer.weights(), self.trainer.step)
         done = time.perf_counter()
-        sampled = sum(episode.sampled_tokens for group in groups for episode in group.episodes)
-        episodes = sum(len(group.episodes) for group in groups)
-        metrics = {
-            **episode_metrics(groups),
-            **metrics,
-            "time/rollout": rolled - started,
-            "time/update": updated - rolled,
+        times = {
+            "time/rollout": rolled_out - started,
+            "time/update": updated - rolled_out,
             "time/weights": done - updated,
             "time/step": done - started,
-            "speed/tokens_per_second": sampled / max(rolled - started, 1e-9),
-            "speed/episodes_per_second": episodes / max(done - started, 1e-9),
         }
+        metrics = {**episode_metrics(groups), **updated_metrics, **times, **_speed(groups, times)}
         self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
 
     async def _after_step(self) -> None:
-        step, total = self.trainer.step, self.config.trainer.steps
-        every = self.config.evaluation.every
-        if self.evaluator is not None and (step == total or (every and step % every == 0)):
+        step, every = self.trainer.step, self.config.evaluation.every
+        if step == self.config.trainer.steps or (every and step % every == 0):
             await self._evaluate()
         if self.config.trainer.save_every and step % self.config.trainer.save_every == 0:
-            await self._finished(self._save)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write a checkpoint of the last complete step."""
+        _, interrupted = await self._thread.run(self.saver.save)
+        if interrupted:
+            raise asyncio.CancelledError
 
     async def _evaluate(self) -> None:
-        assert self.evaluator is not None
-        metrics = await self.evaluator.run(self.trainer.step)
-        self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
+        if self.evaluator is not None:
+            metrics = await self.evaluator.run(self.trainer.step)
+            self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
 
-    def _save(self) -> None:
-        self.trainer.save()
-        self.last_saved = self.trainer.step
 
-    async def _finished(self, function: Callable[..., Any], *args: Any) -> tuple[Any, bool]:
-        """Run in the update's thread to its end, even when cancelled meanwhile; whether that happened."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-        interrupted = False
-        while not future.done():
-            try:
-                await asyncio.shield(future)
-            except asyncio.CancelledError:
-                interrupted = True
-        return future.result(), interrupted
+def _speed(groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:
+    episodes = [episode for group in groups for episode in group.episodes]
+    return {
+        "speed/tokens_per_second": sum(e.sampled_tokens for e in episodes) / max(times["time/rollout"], 1e-9),
+        "speed/episodes_per_second": len(episodes) / max(times["time/step"], 1e-9),
+    }

@@ -1,0 +1,219 @@
+"""The trainers: what turns a step's groups, or a batch of demonstrations, into an update of the policy.
+
+    groups → credit → samples → updates of the step → micro-batches → log-probabilities → loss → optimizer step
+
+Everything numeric is in pure functions (`advantage`, `batch`, `logprob`, `loss`); here they are put in order. A trainer
+holds model, optimizer and step counter, which always belong together: the counter advances as an update's last act, and
+checkpoints are taken between updates only.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.config.model import AlgorithmConfig, OptimizerConfig, SftConfig, TrainerConfig
+from toolrl.train.advantage import CreditedEpisodes, credit
+from toolrl.train.batch import MicroBatch, Sample, episode_sample, pack, split, supervised_sample
+from toolrl.train.demonstrations import Demonstration
+from toolrl.train.logprob import TokenScorer
+from toolrl.train.loss import LossStatistics, Normaliser, mismatch_statistics, policy_loss, supervised_loss
+from toolrl.train.optimizer import PolicyOptimizer, learning_rate
+from toolrl.train.policy import Policy, PolicyWeights
+from toolrl.types import Group
+
+
+class _Trainer:
+    """A policy with its optimizer and step counter: what both objectives share."""
+
+    def __init__(self, policy: Policy, settings: OptimizerConfig, total_steps: int, directory: Path) -> None:
+        self.policy = policy
+        self.optimizer = PolicyOptimizer(policy.model.named_parameters(), settings)
+        self.step = 0
+        """Complete steps; also the version of the weights."""
+        self._settings = settings
+        self._total_steps = total_steps
+        self._directory = directory
+        self._score = TokenScorer(policy.model)
+        policy.model.train()
+
+    def weights(self) -> PolicyWeights:
+        """The live weights, with their version."""
+        return PolicyWeights(self.policy, self.step, self._directory)
+
+    def _micro_batches(self, samples: Sequence[Sample], budget: int) -> list[MicroBatch]:
+        pad = self.policy.tokenizer.pad_token_id
+        return pack(samples, budget, pad_id=0 if pad is None else pad)
+
+    def _update(self) -> dict[str, float]:
+        rate = learning_rate(self.step, self._settings, self._total_steps)
+        return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
+
+
+@dataclass
+class _Update:
+    """One optimizer step: its micro-batches and what their losses are averaged by."""
+
+    batches: list[MicroBatch]
+    normaliser: Normaliser
+    old: list[torch.Tensor] | None = None
+    """By micro-batch: log-probabilities before the step's first update; None where this is the first."""
+
+
+@dataclass
+class _Measured:
+    """Statistics of a step, added up over its micro-batches."""
+
+    loss: LossStatistics = field(default_factory=LossStatistics)
+    mismatch: LossStatistics = field(default_factory=LossStatistics)
+
+    def metrics(self) -> dict[str, float]:
+        """Under the names that reports know; empty where nothing was updated."""
+        metrics = {**self.loss.metrics(), **self.mismatch.metrics()}
+        if not metrics:
+            return {}
+        clipped = metrics["clip/low"] + metrics["clip/high"]
+        return {**metrics, "loss": metrics["loss/total"], "clip_fraction": clipped}
+
+
+class PolicyTrainer(_Trainer):
+    """Policy-gradient updates from groups of episodes.
+
+    `temperature` is the one that episodes are sampled at; `longest` the most tokens an episode can sample, which the
+    `constant` aggregation divides by.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        directory: Path,
+        *,
+        temperature: float,
+        longest: int,
+    ) -> None:
+        super().__init__(policy, settings, settings.steps, directory)
+        self._trainer = settings
+        self._algorithm = algorithm
+        self._temperature = temperature
+        self._longest = longest
+        self.reference = _frozen(policy.model) if algorithm.kl_coef else None
+        """The policy as it was at the start of the run, where the objective has a KL term."""
+        self._score_reference = TokenScorer(self.reference) if self.reference is not None else None
+
+    def update(self, groups: Sequence[Group]) -> dict[str, float]:
+        """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
+        credited = credit(groups, scale=self._algorithm.scale, drop_flat=self._algorithm.drop_flat_groups)
+        samples = [
+            episode_sample(episode, advantage)
+            for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
+        ]
+        parts = split([sample.trained_tokens for sample in samples], self._trainer.updates_per_step)
+        updates = [update for part in parts if (update := self._plan([samples[index] for index in part])).batches]
+        if len(updates) > 1:
+            # Later updates of the step start from another policy than the one that sampled.
+            for update in updates:
+                update.old = [self._logprobs(self._score, batch) for batch in update.batches]
+        measured, metrics = _Measured(), dict[str, float]()
+        for number, update in enumerate(updates):
+            metrics = self._one_update(update, measured, first=number == 0)
+        self.step += 1
+        return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
+
+    def _plan(self, samples: Sequence[Sample]) -> _Update:
+        """Micro-batches of the samples that move the policy, normalised over all samples.
+
+        Without KL and entropy terms an advantage of zero gives no gradient, so such a sample needs no forward pass. An
+        update of none is left out whole: momentum and weight decay would move the policy even so.
+        """
+        normaliser = Normaliser(
+            self._algorithm.loss,
+            tokens=sum(sample.trained_tokens for sample in samples),
+            sequences=sum(1 for sample in samples if sample.trained_tokens),
+            length=self._longest,
+        )
+        if not (self._algorithm.kl_coef or self._algorithm.entropy_coef):
+            samples = [sample for sample in samples if any(sample.advantages)]
+        return _Update(self._micro_batches(samples, self._trainer.tokens_per_microbatch), normaliser)
+
+    def _one_update(self, update: _Update, measured: _Measured, *, first: bool) -> dict[str, float]:
+        objective = self._algorithm
+        for batch, old_BT in zip(update.batches, update.old or [None] * len(update.batches), strict=True):
+            batch = batch.to(self.policy.device)
+            scored = self._score(
+                batch.input_ids_BT,
+                batch.attention_mask_BT,
+                batch.loss_mask_BT,
+                temperature=self._temperature,
+                entropy=True,
+            )
+            reference_BT = self._logprobs(self._score_reference, batch) if self._score_reference else None
+            loss, statistics = policy_loss(
+                scored.logprobs_BT,
+                batch.advantages_BT,
+                batch.loss_mask_BT,
+                update.normaliser,
+                old_logprobs_BT=old_BT,
+                reference_logprobs_BT=reference_BT,
+                entropy_BT=scored.entropy_BT,
+                clip_low=objective.clip_low,
+                clip_high=objective.clip_high,
+                kl_coef=objective.kl_coef,
+                entropy_coef=objective.entropy_coef,
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            measured.loss.add(statistics)
+            if first:  # Only now the trainer holds the weights that sampled.
+                mismatch = mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, batch.loss_mask_BT)
+                measured.mismatch.add(mismatch)
+        return self._update()
+
+    @torch.no_grad()
+    def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
+        batch = batch.to(self.policy.device)
+        scored = score(batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, temperature=self._temperature)
+        return scored.logprobs_BT
+
+
+class SupervisedTrainer(_Trainer):
+    """Fine-tuning on the assistant's tokens of demonstrations."""
+
+    def __init__(self, policy: Policy, settings: SftConfig, directory: Path) -> None:
+        super().__init__(policy, settings, settings.steps, directory)
+        self._budget = settings.tokens_per_microbatch
+
+    def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
+        """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
+        samples = [supervised_sample(item.ids, item.loss_mask) for item in demonstrations]
+        batches = self._micro_batches(samples, self._budget)
+        normaliser = Normaliser.of((batch.loss_mask_BT for batch in batches), "token_mean")
+        total = 0.0
+        for batch in batches:
+            batch = batch.to(self.policy.device)
+            scored = self._score(batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT)
+            loss = supervised_loss(scored.logprobs_BT, batch.loss_mask_BT, normaliser)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        metrics = self._update()
+        self.step += 1
+        return {"loss": total, "tokens/trained": float(normaliser.tokens), **metrics}
+
+
+def _frozen(model: Any) -> Any:
+    reference = copy.deepcopy(model).eval()
+    for parameter in reference.parameters():
+        parameter.requires_grad_(False)
+    return reference
+
+
+def _credit_metrics(credited: CreditedEpisodes) -> dict[str, float]:
+    return {
+        "groups/flat": credited.flat / max(credited.groups, 1),
+        "episodes/trained": float(len(credited.episodes)),
+    }

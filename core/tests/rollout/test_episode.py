@@ -1,0 +1,327 @@
+"""The episode state machine: what ends an episode, what is answered, what the tokens are, who is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from toolrl.errors import ExactnessError, ToolError
+from toolrl.parsing.flags import EndFlags
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
+from toolrl.testing.fakes import END_ID, FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.types import (
+    CallError,
+    CallRecord,
+    Episode,
+    Generation,
+    Message,
+    ParsedTurn,
+    Score,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
+
+CALL = '<call>{"name": "echo", "arguments": {}}</call>'
+LIMITS = Limits(max_turn_tokens=200, max_episode_tokens=2000)
+
+
+@dataclass
+class TagParser:
+    """`<call>JSON</call>`; what is no JSON is an error. With `inline`, results stand inside the turn."""
+
+    inline: bool = False
+    raises: bool = False
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ("</call>",) if self.inline else ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        if self.raises:
+            raise ValueError("parser is broken")
+        items: list[ToolCall | CallError] = []
+        for match in re.finditer(r"<call>(.*?)</call>", text):
+            try:
+                call = json.loads(match[1])
+                items.append(ToolCall(call["name"], call["arguments"], span=match.span(), raw=match[0]))
+            except ValueError:
+                items.append(CallError("invalid_json", "That is no JSON.", span=match.span(), raw=match[0]))
+        content = re.sub(r"<call>.*?</call>", "", text)
+        status = "calls" if items else "continue" if text.endswith("<more>") else "final"
+        return ParsedTurn(tuple(items), content, status=status)
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
+        if self.inline:
+            return "".join(f"[{record.result.text}]" for record in records)
+        return [Message("tool", r.result.text, tool_call_id=r.call.id, name=r.call.name) for r in records]
+
+
+class Correct:
+    """Judges whether the last turn says `right`."""
+
+    async def score(self, episode: Episode) -> Score:
+        right = float("right" in episode.final_text)
+        return Score(right, metrics={"correct": right})
+
+
+def environment(toolset: Any = None, parser: TagParser | None = None, **fields: Any) -> Environment:
+    entries = [ToolEntry("echo", toolset if toolset is not None else RecordingToolset())]
+    fields.setdefault("rewards", (NamedReward("correct", Correct()),))
+    return Environment("default", parser or TagParser(), FakeChatFormat(), ToolBox(entries), **fields)
+
+
+def play(
+    script: Sequence[str] | Callable[[str], str],
+    env: Environment | None = None,
+    *,
+    limits: Limits = LIMITS,
+    task: Task | None = None,
+    engine: Any = None,
+) -> tuple[Episode, Any]:
+    engine = engine or ScriptedEngine(script)
+    plan = EpisodePlan(task or make_task(), "group", 0, seed=1)
+
+    async def main() -> Episode:
+        run = EpisodeRun(plan, env or environment(), engine, limits)
+        episode = await run.run()
+        assert run.state is State.RELEASED
+        return episode
+
+    return asyncio.run(main()), engine
+
+
+def test_a_call_is_answered_and_the_answer_ends_the_episode() -> None:
+    toolset = RecordingToolset(lambda call: "42")
+    episode, engine = play([CALL, "right"], environment(toolset))
+    assert episode.stop_reason == "no_call"
+    assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
+    assert episode.messages[2].content == "42"
+    assert episode.calls[0].call.id == "call_1"
+    assert episode.reward == 1.0
+    assert episode.correct == 1.0
+    assert toolset.count("open") == toolset.count("close") == 1
+    assert engine.closed == ["group#0"]
+
+
+def test_tokens_are_those_that_the_engine_saw_and_sampled() -> None:
+    episode, engine = play([CALL, CALL, "right"])
+    rebuilt: list[int] = []
+    for generated in engine.generated:
+        assert generated.prompt[: len(rebuilt)] == tuple(rebuilt)
+        rebuilt = [*generated.prompt, *generated.generation.ids]
+    assert episode.ids == tuple(rebuilt)
+    sampled = [i for i, bit in zip(episode.ids, episode.loss_mask, strict=True) if bit]
+    assert sampled == [i for generated in engine.generated for i in generated.generation.ids]
+    assert len(episode.ids) == len(episode.loss_mask) == len(episode.logprobs) == len(episode.weight_versions)
+    assert {v for v, bit in zip(episode.weight_versions, episode.loss_mask, strict=True) if not bit} == {-1}
+    assert episode.prompt_length == len(engine.generated[0].prompt)
+
+
+def test_a_bad_call_between_two_good_ones_is_answered_in_order() -> None:
+    toolset = RecordingToolset(lambda call: "ok")
+    episode, _ = play([f"{CALL}<call>oops</call>{CALL}", "right"], environment(toolset))
+    answers = [message for message in episode.messages if message.role == "tool"]
+    assert [message.tool_call_id for message in answers] == ["call_1", "call_2", "call_3"]
+    assert [record.result.error for record in episode.calls] == [None, "malformed", None]
+    assert toolset.count("call") == 2
+
+
+def test_spans_lead_from_a_call_to_its_tokens() -> None:
+    episode, _ = play([f"ab{CALL}c", "right"])
+    start, end = episode.turns[0].items[0].tokens or (0, 0)
+    assert "".join(map(chr, episode.ids[start:end])) == CALL
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "fields", "reason"),
+    [
+        (["right"], LIMITS, {}, "no_call"),
+        (["<answer>4</answer>"], LIMITS, {"end_flags": EndFlags(["answer"])}, "answer"),
+        ([CALL] * 9, LIMITS, {"max_turns": 3}, "max_turns"),
+        (["x" * 500], LIMITS, {}, "max_tokens"),
+        ([CALL, "x" * 500], Limits(200, 120), {}, "context_full"),
+        (["right"], Limits(200, 5), {}, "context_full"),
+    ],
+)
+def test_stop_reasons(script: list[str], limits: Limits, fields: dict[str, Any], reason: str) -> None:
+    episode, _ = play(script, environment(**fields), limits=limits)
+    assert episode.stop_reason == reason
+    assert episode.failure is None
+    assert len(episode.ids) <= max(limits.max_episode_tokens, episode.prompt_length)
+
+
+def test_calls_of_the_last_turn_still_run() -> None:
+    toolset = RecordingToolset(lambda call: ToolResult("ok", reward=0.5))
+    episode, _ = play([CALL, CALL], environment(toolset, max_turns=2, rewards=()))
+    assert toolset.count("call") == 2
+    assert [(entry.turn, entry.source) for entry in episode.rewards] == [(0, "step:echo"), (1, "step:echo")]
+
+
+def test_a_tool_can_end_the_episode() -> None:
+    episode, _ = play([CALL], environment(RecordingToolset(lambda call: ToolResult("over", done=True))))
+    assert episode.stop_reason == "tool_done"
+
+
+def test_rewards_add_up_with_their_weights_and_the_cost_of_calls() -> None:
+    toolset = RecordingToolset(lambda call: ToolResult("ok", reward=0.25), reward=2.0)
+    rewards = (NamedReward("correct", Correct(), 3.0), NamedReward("fixed", FixedReward(0.5)))
+    episode, _ = play([CALL, "right"], environment(toolset, rewards=rewards, call_cost=0.1))
+    assert episode.reward == pytest.approx(0.25 - 0.1 + 2.0 + 3.0 + 0.5)
+
+
+def test_a_tools_error_is_text_and_no_failure() -> None:
+    def broken(call: ToolCall) -> str:
+        raise ToolError("the disk is full")
+
+    episode, _ = play([CALL, "right"], environment(RecordingToolset(broken)))
+    assert episode.failure is None
+    assert "the disk is full" in episode.messages[2].content
+
+
+def test_a_crash_is_answered_and_counted() -> None:
+    def broken(call: ToolCall) -> str:
+        raise ZeroDivisionError("oh")
+
+    episode, _ = play([CALL, "right"], environment(RecordingToolset(broken)))
+    assert episode.calls[0].result.error == "crash"
+    assert episode.metrics["crash/echo"] == 1.0
+
+
+class BrokenReward:
+    async def score(self, episode: Episode) -> Score:
+        raise KeyError("gold")
+
+
+class NotFinite:
+    async def score(self, episode: Episode) -> Score:
+        return Score(float("nan"))
+
+
+class BrokenEngine(ScriptedEngine):
+    async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("env", "engine", "fault"),
+    [
+        (environment(rewards=(NamedReward("b", BrokenReward()),)), None, "reward"),
+        (environment(rewards=(NamedReward("n", NotFinite()),)), None, "reward"),
+        (environment(parser=TagParser(raises=True)), None, "parser"),
+        (environment(RecordingToolset(fails=frozenset({"open"}))), None, "tool"),
+        (environment(), BrokenEngine(["x"]), "engine"),
+    ],
+)
+def test_a_failure_is_attributed_and_everything_released(env: Environment, engine: Any, fault: str) -> None:
+    episode, engine = play(["right"], env, engine=engine)
+    assert episode.failure is not None
+    assert episode.failure.fault == fault
+    assert episode.failure.traceback
+    assert episode.stop_reason == "error"
+    assert engine.closed == ["group#0"]
+
+
+def test_an_inexact_engine_stops_the_run() -> None:
+    class Inexact(ScriptedEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            return Generation((1, 2), (-0.5,), "stop", versions=(0, 0))
+
+    with pytest.raises(ExactnessError, match="2 ids"):
+        play(["x"], engine=Inexact(["x"]))
+
+
+def test_cancelling_releases_tools_and_session() -> None:
+    toolset = RecordingToolset(delay=60)
+    engine = ScriptedEngine([CALL])
+
+    async def main() -> None:
+        task = asyncio.create_task(
+            EpisodeRun(EpisodePlan(make_task(), "group", 0, 1), environment(toolset), engine, LIMITS).run()
+        )
+        while not toolset.count("call"):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert toolset.count("close") == 1
+    assert engine.closed == ["group#0"]
+
+
+def test_inline_results_stand_inside_the_turn() -> None:
+    parser = TagParser(inline=True)
+    episode, engine = play([CALL, "right"], environment(RecordingToolset(lambda c: "7"), parser=parser))
+    second = "".join(map(chr, engine.generated[1].prompt[-len(CALL) - 3 :]))
+    assert second == f"{CALL}[7]"
+    assert [segment.origin for segment in episode.turns[0].segments] == ["model", "tool"]
+    assert "[7]" not in episode.model_text
+
+
+def test_an_inline_result_never_follows_an_end_mark() -> None:
+    class NoStops(TagParser):
+        def stops(self, turn_text: str) -> Sequence[str]:
+            return ()
+
+    episode, _ = play([CALL, "right"], environment(parser=NoStops(inline=True)))
+    assert episode.stop_reason == "no_call"
+    assert episode.ids[-1] == END_ID
+
+
+def test_continue_goes_on_in_the_same_turn() -> None:
+    class Fence(TagParser):
+        def stops(self, turn_text: str) -> Sequence[str]:
+            return () if "<more>" in turn_text else ("<more>",)
+
+    episode, engine = play(["a<more>", "right"], environment(parser=Fence()))
+    assert engine.calls == 2
+    assert len(episode.turns) == 1
+    assert episode.turns[0].text == "a<more>right"
+
+
+def test_an_environment_opens_and_replies() -> None:
+    class Game:
+        def specs(self) -> Sequence[ToolSpec]:
+            return ()
+
+        async def opening(self) -> Sequence[Message]:
+            return (Message("user", "You see a door."),)
+
+        async def respond(self, turn: Turn) -> Any:
+            from toolrl.protocols import Reply
+
+            done = turn.index == 1
+            return Reply((Message("user", "won" if done else "locked"),), reward=float(done), done=done)
+
+        async def call(self, call: ToolCall) -> ToolResult:
+            raise AssertionError("there is no tool")
+
+        async def reward(self) -> float | None:
+            return None
+
+    class Games:
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+        def open(self, task: Task, episode: Any) -> Any:
+            import contextlib
+
+            return contextlib.nullcontext(Game())
+
+    episode, _ = play(["open", "push"], environment(Games(), rewards=()))
+    assert [m.content for m in episode.messages] == [
+        "What is 2 + 2?", "You see a door.", "open", "locked", "push", "won",
+    ]  # fmt: skip
+    assert episode.stop_reason == "tool_done"
+    assert episode.reward == 1.0

@@ -1,0 +1,91 @@
+"""Groups of episodes in flight: order, seeds, limits of concurrency and of failure."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toolrl.errors import DataError, RunStoppedError
+from toolrl.rollout.environment import Environment, Limits, pick_environment
+from toolrl.rollout.runner import Runner
+from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.types import Episode, Group, ParsedTurn
+
+LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
+
+
+class NoCalls:
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return ParsedTurn(content=text)
+
+    def render_results(self, records: Any) -> tuple[()]:
+        return ()
+
+
+def an_environment(name: str = "default", toolset: Any = None) -> Environment:
+    entries = [ToolEntry("t", toolset)] if toolset is not None else []
+    return Environment(name, NoCalls(), FakeChatFormat(), ToolBox(entries))
+
+
+def run(runner: Runner, tasks: list[Any], size: int = 3, round_id: str = "train-1") -> list[Group]:
+    return asyncio.run(runner.run(tasks, size, LIMITS, round_id=round_id))
+
+
+def test_groups_keep_the_order_of_tasks() -> None:
+    tasks = [make_task(id=f"t{number}") for number in range(7)]
+    groups = run(Runner(ScriptedEngine(["x"]), {"default": an_environment()}), tasks)
+    assert [group.task.id for group in groups] == [task.id for task in tasks]
+    assert all([e.index for e in group.episodes] == [0, 1, 2] for group in groups)
+    assert len({e.id for group in groups for e in group.episodes}) == 21
+
+
+def test_concurrency_is_bounded() -> None:
+    engine = ScriptedEngine(["x"], latency=0.001)
+    run(Runner(engine, {"default": an_environment()}, concurrency=4), [make_task(id=f"t{n}") for n in range(6)])
+    assert engine.most_at_once == 4
+
+
+def test_seeds_differ_between_episodes_and_repeat_between_runs() -> None:
+    def seeds(seed: int, round_id: str = "train-1") -> list[int | None]:
+        engine = ScriptedEngine(["x"])
+        run(Runner(engine, {"default": an_environment()}, seed=seed), [make_task()], round_id=round_id)
+        return [g.sampling.seed for g in sorted(engine.generated, key=lambda g: g.session)]
+
+    assert len(set(seeds(0))) == 3
+    assert seeds(0) == seeds(0)
+    assert set(seeds(0)).isdisjoint(seeds(1))
+    assert set(seeds(0)).isdisjoint(seeds(0, "train-2"))
+
+
+def test_too_many_failures_stop_the_run_and_say_whose_fault() -> None:
+    broken = an_environment(toolset=RecordingToolset(fails=frozenset({"open"})))
+    seen: list[Episode] = []
+    runner = Runner(ScriptedEngine(["x"]), {"default": broken}, max_error_rate=0.5, on_episode=seen.append)
+    with pytest.raises(RunStoppedError, match="3 of 3 episodes failed.*tool"):
+        run(runner, [make_task()])
+    assert len(seen) == 3
+
+
+def test_a_task_for_an_unknown_environment_is_named() -> None:
+    environments = {"maths": an_environment("maths"), "code": an_environment("code")}
+    with pytest.raises(DataError, match="'t1'.*'physics'.*maths, code"):
+        run(Runner(ScriptedEngine(["x"]), environments), [make_task(id="t1", environment="physics")])
+    with pytest.raises(DataError, match="none is called 'default'"):
+        pick_environment(environments, make_task())
+    assert pick_environment(environments, make_task(environment="code")).name == "code"
+
+
+def test_rewards_of_groups() -> None:
+    from dataclasses import replace
+
+    from toolrl.rollout.environment import NamedReward
+
+    environment = replace(an_environment(), rewards=(NamedReward("fixed", FixedReward(0.5), 2.0),))
+    (group,) = run(Runner(ScriptedEngine(["x"]), {"default": environment}), [make_task()])
+    assert [episode.reward for episode in group.scored] == [1.0, 1.0, 1.0]
