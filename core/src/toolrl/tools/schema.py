@@ -31,11 +31,12 @@ class Signature:
         text, described = _read_docstring(function)
         fields = _fields(function, self.injected, described)
         self._names = [field.alias or "" for _, field in fields.values()]
-        self._model = pydantic.create_model(name, **fields)  # type: ignore[call-overload]
         try:
+            self._model = pydantic.create_model(name, **fields)  # type: ignore[call-overload]
             parameters = model_schema(self._model)
-        except pydantic.errors.PydanticInvalidForJsonSchema as error:
-            raise TypeError(f"tool {name!r}: a parameter has no JSON Schema: {error}") from error
+        except pydantic.PydanticUserError as error:
+            reason = error.message.partition("\n")[0]
+            raise TypeError(f"tool {name!r}: a parameter's type has no JSON Schema: {reason}") from error
         self.spec = ToolSpec(name, description if description is not None else text, parameters)
 
     def coerce(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,337 @@
+"""The policy: what the model is told when a call goes wrong, time limits, truncation, layers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from toolrl.errors import ArgumentsError, ConfigError, ToolError
+from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
+from toolrl.tools.policy import Invocation, Next, PolicyOptions, call_tool, compose
+from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
+from toolrl.tools.traits import ToolTraits
+from toolrl.tools.truncate import token_cut
+from toolrl.tools.validation import arguments_form, check_arguments, compile_schema
+from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
+
+SPEC = ToolSpec(
+    "search",
+    "Searches.",
+    {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "topk": {"type": "integer", "minimum": 1},
+            "mode": {"enum": ["exact", "fuzzy"]},
+            "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            "where": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+        "required": ["query"],
+    },
+)
+
+
+def answer(
+    respond: Callable[[ToolCall], Any],
+    *calls: ToolCall | CallError,
+    policy: dict[str, Any] | None = None,
+    spec: ToolSpec = SPEC,
+) -> tuple[list[ToolResult], ToolBoxSession]:
+    toolset = RecordingToolset(respond, [spec])
+    options = PolicyOptions.model_validate(policy or {})
+    box = ToolBox([ToolEntry("search", toolset, policy=options)], cut=token_cut(FakeChatFormat()))
+
+    async def main() -> tuple[list[ToolResult], ToolBoxSession]:
+        async with box.open(make_task(), make_episode_context()) as session:
+            return [record.result for record in await session.answer(calls)], session
+
+    return asyncio.run(main())
+
+
+def raising(error: BaseException) -> Callable[[ToolCall], str]:
+    def respond(call: ToolCall) -> str:
+        raise error
+
+    return respond
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "'query' missing."),
+        ({"query": 3}, "'query': expected string, got integer 3."),
+        ({"query": None}, "'query': expected string, got null."),
+        ({"query": "a", "topk": "three"}, "'topk': expected integer, got string \"three\"."),
+        ({"query": "a", "topk": True}, "'topk': expected integer, got boolean true."),
+        ({"query": "a", "topk": 0}, "'topk': 0 is less than the minimum of 1."),
+        ({"query": "a", "mode": "x"}, '\'mode\': expected "exact" | "fuzzy", got string "x".'),
+        ({"query": "a", "tags": 1}, "'tags': expected [string, ...] or null, got integer 1."),
+        ({"query": "a", "where": {}}, "'where': 'city' missing."),
+        ({"query": "a", "where": {"city": 1}}, "'where.city': expected string, got integer 1."),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_bad_arguments_are_answered_with_what_is_wrong_and_the_right_form(
+    arguments: dict[str, Any], message: str
+) -> None:
+    (result,), _ = answer(lambda call: pytest.fail("must not be called"), ToolCall("search", arguments))
+    assert result.error == "bad_arguments"
+    assert result.text.startswith("Bad arguments for the tool 'search': ")
+    assert message in result.text
+    assert result.text.endswith(f"Right form: {arguments_form(SPEC)}")
+    assert '{"query": string, "topk": integer (optional), "mode": "exact" | "fuzzy" (optional)' in result.text
+
+
+def test_all_problems_are_named_up_to_four() -> None:
+    validator = compile_schema(SPEC.parameters)
+    with pytest.raises(ArgumentsError) as caught:
+        check_arguments(validator, {"topk": "x", "mode": "x", "tags": 1, "where": 2}, SPEC, "search")
+    assert "; and 1 more" in caught.value.message
+
+
+def test_unknown_arguments_pass_unless_the_schema_forbids_them() -> None:
+    (result,), _ = answer(lambda call: str(call.arguments["x"]), ToolCall("search", {"query": "a", "x": 1}))
+    assert (result.text, result.error) == ("1", None)
+    closed = ToolSpec("search", "", {**SPEC.parameters, "additionalProperties": False})
+    (result,), _ = answer(lambda call: "", ToolCall("search", {"query": "a", "x": 1}), spec=closed)
+    assert "unknown argument 'x', it takes 'query', 'topk'" in result.text
+
+
+def test_validation_can_be_left_out() -> None:
+    (result,), _ = answer(lambda call: "ok", ToolCall("search", {}), policy={"validate": False})
+    assert result.text == "ok"
+
+
+def test_a_tools_own_error_is_the_models_text() -> None:
+    (result,), session = answer(raising(ToolError("Nothing found.")), ToolCall("search", {"query": "a"}))
+    assert (result.text, result.error) == ("Nothing found.", "tool_error")
+    assert session.failures == []
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("bad page"), SystemExit(2), asyncio.CancelledError("inner"), RecursionError("deep")]
+)
+def test_a_crash_is_answered_and_remembered(error: BaseException) -> None:
+    (result,), session = answer(raising(error), ToolCall("search", {"query": "a"}))
+    assert result.error == "crash"
+    assert result.text == f"The tool 'search' crashed: {type(error).__name__}: {error}"
+    (failure,) = session.failures
+    assert failure.tool == "search"
+    assert "in raising" in failure.traceback or "in respond" in failure.traceback
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "returned NoneType None, expected a ToolResult"),
+        (ToolResult(None), "whose text is NoneType"),  # type: ignore[arg-type]
+        (ToolResult("t", reward=float("nan")), "nan as reward"),
+        (ToolResult("t", metrics={"a": "b"}), "as metric 'a'"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_toolset_that_gives_something_else_has_crashed(value: Any, message: str) -> None:
+    (result,), session = answer(lambda call: value, ToolCall("search", {"query": "a"}))
+    assert result.error == "crash"
+    assert message in result.text
+    assert len(session.failures) == 1
+
+
+class Slow:
+    """A session whose calls run a given coroutine."""
+
+    def __init__(self, work: Callable[[], Awaitable[str]]) -> None:
+        self._work = work
+
+    def specs(self) -> list[ToolSpec]:
+        return [SPEC]
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(await self._work())
+
+    async def reward(self) -> None:
+        return None
+
+
+def invoke(work: Callable[[], Awaitable[str]], options: dict[str, Any], traits: ToolTraits | None = None) -> ToolResult:
+    from toolrl.tools.policy import Policy
+
+    policy = Policy(PolicyOptions.model_validate(options))
+    call = ToolCall("search", {"query": "a"})
+    invocation = Invocation(call, "search", SPEC, Slow(work), traits or ToolTraits())
+
+    async def main() -> ToolResult:
+        return await policy.answer(invocation)
+
+    return asyncio.run(main())
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_answered() -> None:
+    ends: list[str] = []
+
+    async def work() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        return "late"
+
+    result = invoke(work, {"timeout": 0.01})
+    assert (result.error, ends) == ("timeout", ["cancelled"])
+    assert result.text == "The tool 'search' gave no answer within 0.01 s and was stopped."
+
+
+def test_the_tools_own_limit_holds_unless_the_config_sets_one() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0.05)
+        return "done"
+
+    assert invoke(work, {}, ToolTraits(timeout=0.01)).error == "timeout"
+    assert invoke(work, {"timeout": 30}, ToolTraits(timeout=0.01)).text == "done"
+
+
+def test_a_timeout_inside_the_tool_is_a_crash_not_the_limit() -> None:
+    async def work() -> str:
+        raise TimeoutError("socket")
+
+    result = invoke(work, {})
+    assert (result.error, result.text) == ("crash", "The tool 'search' crashed: TimeoutError: socket")
+
+
+def test_a_tool_that_swallows_its_cancellation_cannot_keep_the_episode() -> None:
+    started = asyncio.Event()
+
+    async def work() -> str:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except BaseException:  # noqa: BLE001 - the mistake under test
+            return "still here"
+        return "late"
+
+    from toolrl.tools.policy import Policy
+
+    async def main() -> None:
+        policy = Policy(PolicyOptions())
+        task = asyncio.ensure_future(
+            policy.answer(Invocation(ToolCall("search", {"query": "a"}), "search", SPEC, Slow(work), ToolTraits()))
+        )
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"),
+    [
+        ("head", "0123456789\n[90 characters left out]"),
+        ("tail", "[90 characters left out]\n0123456789"),
+        ("middle", "01234\n[90 characters left out]\n56789"),
+    ],
+)
+def test_truncate_says_which_part_is_kept(side: str, expected: str) -> None:
+    text = "0123456789" * 10
+    policy = {"max_output_tokens": len(expected) + 1, "truncate": side}
+    (result,), _ = answer(lambda call: text, ToolCall("search", {"query": "a"}), policy=policy)
+    # The mark is budgeted for the length of the whole text (three digits), so one character less is kept at most.
+    assert result.truncated
+    assert result.text == expected
+
+
+def test_errors_are_cut_too_and_short_texts_are_left_alone() -> None:
+    policy = {"max_output_tokens": 60, "truncate": "head"}
+    (result,), _ = answer(raising(ValueError("x" * 1000)), ToolCall("search", {"query": "a"}), policy=policy)
+    assert result.truncated
+    assert len(result.text) <= 60
+    (result,), _ = answer(lambda call: "y" * 60, ToolCall("search", {"query": "a"}), policy=policy)
+    assert (result.text, result.truncated) == ("y" * 60, False)
+    (result,), _ = answer(
+        lambda call: "z" * 5000, ToolCall("search", {"query": "a"}), policy={"max_output_tokens": None}
+    )
+    assert (len(result.text), result.truncated) == (5000, False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=400), tokens=st.integers(1, 120), side=st.sampled_from(["head", "tail", "middle"]))
+def test_a_cut_never_exceeds_its_budget_and_keeps_what_it_says(text: str, tokens: int, side: Any) -> None:
+    cut, was_cut = token_cut(FakeChatFormat())(text, tokens, side)
+    assert len(cut) <= tokens or not was_cut
+    assert was_cut == (len(text) > tokens)
+    if not was_cut:
+        assert cut == text
+    elif "characters left out]" in cut and "characters left out]" not in text:
+        head, _, rest = cut.partition("[")
+        tail = rest.rpartition("left out]")[2]
+        if side in ("head", "middle"):
+            assert text.startswith(head.removesuffix("\n"))
+        if side in ("tail", "middle"):
+            assert text.endswith(tail.removeprefix("\n"))
+
+
+def test_a_huge_text_is_not_tokenised_as_a_whole() -> None:
+    class Counting(FakeChatFormat):
+        longest = 0
+
+        def inline(self, text: str) -> tuple[int, ...]:
+            self.longest = max(self.longest, len(text))
+            return super().inline(text)
+
+    chat = Counting()
+    cut, was_cut = token_cut(chat)("a" * 10_000_000, 1000, "middle")
+    assert was_cut
+    assert len(cut) <= 1000
+    assert chat.longest < 20_000
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for bad in ({"timeout": 0}, {"truncate": "left"}, {"max_output_tokens": 0}, {"retries": 3}):
+        with pytest.raises(ValidationError):
+            PolicyOptions.model_validate(bad)
+    with pytest.raises(ConfigError, match="needs a chat format"):
+        ToolBox([ToolEntry("r", RecordingToolset(), policy=PolicyOptions(max_output_tokens=5))])
+
+
+def test_layers_run_from_the_outside_in_and_may_answer_themselves() -> None:
+    order: list[str] = []
+
+    def layer(name: str, stops: bool = False) -> Callable[[Invocation, Next], Awaitable[ToolResult]]:
+        async def run(invocation: Invocation, following: Next) -> ToolResult:
+            order.append(f"{name} in")
+            result = ToolResult("from the layer") if stops else await following(invocation)
+            order.append(f"{name} out")
+            return result
+
+        return run
+
+    async def work() -> str:
+        order.append("tool")
+        return "from the tool"
+
+    invocation = Invocation(ToolCall("search", {}), "search", SPEC, Slow(work), ToolTraits())
+
+    async def run(*layers: Any) -> ToolResult:
+        return await compose(layers, call_tool)(invocation)
+
+    assert asyncio.run(run(layer("a"), layer("b"))).text == "from the tool"
+    assert order == ["a in", "b in", "tool", "b out", "a out"]
+    order.clear()
+    assert asyncio.run(run(layer("a"), layer("b", stops=True))).text == "from the layer"
+    assert order == ["a in", "b in", "b out", "a out"]
+
+
+def test_a_schema_reference_is_never_fetched() -> None:
+    spec = ToolSpec("search", "", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}})
+    (result,), session = answer(lambda call: "ok", ToolCall("search", {"a": 1}), spec=spec)
+    assert result.error == "crash"
+    assert "Unresolvable" in session.failures[0].message
+    assert "urllib.request" not in sys.modules or "urlopen" not in session.failures[0].traceback

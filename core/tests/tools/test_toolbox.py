@@ -1,0 +1,496 @@
+"""The toolbox: several toolsets as one, every call answered in order, sessions closed on every path."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolrl.errors import ComponentLoadError, ConfigError, DataError, ToolError, ToolsetError
+from toolrl.protocols import EpisodeContext, Reply
+from toolrl.testing.fakes import RecordingToolset, make_build_context, make_episode, make_episode_context, make_task
+from toolrl.tools import Tool, as_toolset, tool
+from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
+from toolrl.types import CallError, Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+
+
+@tool(inline=True)
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool(inline=True)
+def shout(text: str) -> str:
+    """Shout."""
+    return text.upper()
+
+
+class Greeter(Tool):
+    spec = ToolSpec("greet", "Greets.")
+
+    def __init__(self, options: Any = None, context: Any = None) -> None:
+        super().__init__(options, context)
+        self.created: list[dict[str, Any]] = []
+
+    async def create(self, instance_id: str, **kwargs: Any) -> str:
+        self.created.append(kwargs)
+        return f"Hello {kwargs.get('who', 'you')}."
+
+    async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
+        return "hello"
+
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
+        return 2.0
+
+
+def entry(target: Any, name: str = "t", **fields: Any) -> ToolEntry:
+    return ToolEntry(name, as_toolset(target, None, make_build_context(name)), **fields)
+
+
+def in_session(box: ToolBox, use: Any, task: Task | None = None) -> Any:
+    async def main() -> Any:
+        async with box.open(task or make_task(), make_episode_context(task)) as session:
+            return await use(session)
+
+    return asyncio.run(main())
+
+
+# Targets.
+
+
+def test_a_target_may_be_a_function_a_class_an_object_a_list_or_a_factory() -> None:
+    context = make_build_context("demo", where="environments.default.tools[0]")
+    targets = [add, Greeter, Greeter(), RecordingToolset, RecordingToolset(), [add, Greeter], lambda o, c: [add, shout]]
+    targets[3] = lambda options, context: RecordingToolset()
+    for target in targets:
+        toolset = as_toolset(target, None, context)
+        assert callable(toolset.open)
+
+
+def test_a_class_gets_options_and_context() -> None:
+    context = make_build_context("demo")
+    seen: list[Any] = []
+
+    class Wants(Greeter):
+        def __init__(self, options: Any, context: Any) -> None:
+            super().__init__(options, context)
+            seen.append((options, context))
+
+    as_toolset(Wants, {"a": 1}, context)
+    assert seen == [({"a": 1}, context)]
+
+
+def test_targets_that_are_no_tools_say_so() -> None:
+    context = make_build_context("demo", where="environments.default.tools[0]")
+    with pytest.raises(ComponentLoadError, match=r"tools\[0\]: tool 'demo': its target is int 3, expected a @tool"):
+        as_toolset(3, None, context)
+    with pytest.raises(ComponentLoadError, match="got str 'x', expected a @tool function"):
+        as_toolset(lambda options, context: "x", None, context)
+    with pytest.raises(ComponentLoadError, match="raised when it was built: ZeroDivisionError"):
+        as_toolset(lambda options, context: 1 / 0, None, context)
+    with pytest.raises(ConfigError, match="'add', which takes no options"):
+        as_toolset(add, {"precision": 1}, context)
+
+
+# Names.
+
+
+def test_two_tools_with_one_name_are_an_error_that_names_both() -> None:
+    with pytest.raises(ConfigError, match=r"two tools are called 'add': one of 'first', one of 'second'") as caught:
+        ToolBox([entry(add, "first"), entry(add, "second")])
+    assert "as: {add: another_name}" in str(caught.value)
+    ToolBox([entry(add, "first"), entry(add, "second", rename={"add": "plus"})])
+
+
+def test_a_rename_of_a_tool_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="`as` renames 'plus', and it has no such tool; it has add"):
+        ToolBox([entry(add, "first", rename={"plus": "sum"})])
+
+
+def test_names_that_are_known_only_in_the_episode_clash_there() -> None:
+    box = ToolBox([ToolEntry("one", RecordingToolset()), ToolEntry("two", RecordingToolset())])
+    with pytest.raises(ConfigError, match="two tools are called 'echo': one of 'one', one of 'two'"):
+        in_session(box, lambda session: None)
+
+
+def test_a_renamed_tool_answers_to_its_new_name_alone() -> None:
+    box = ToolBox([entry(add, rename={"add": "plus"})])
+
+    async def use(session: ToolBoxSession) -> Any:
+        assert [spec.name for spec in session.specs()] == ["plus"]
+        return await session.answer([ToolCall("plus", {"a": 1, "b": 2}), ToolCall("add", {"a": 1, "b": 2})])
+
+    good, bad = in_session(box, use)
+    assert (good.result.text, good.call.name) == ("3", "plus")
+    assert bad.result.error == "unknown_tool"
+
+
+def test_messages_use_the_name_the_model_knows() -> None:
+    box = ToolBox([entry(add, rename={"add": "plus"})])
+    (record,) = in_session(box, lambda session: session.answer([ToolCall("plus", {})]))
+    assert "the tool 'plus'" in record.result.text
+
+
+def test_a_task_speaks_of_tools_by_their_new_names() -> None:
+    tool_object = Greeter()
+    box = ToolBox([entry(tool_object, rename={"greet": "welcome"}), entry(add)])
+    task = make_task(
+        tools=("welcome",),
+        tools_kwargs={"welcome": {"create_kwargs": {"who": "Ada"}}, "greet": {"create_kwargs": {"who": "nobody"}}},
+    )
+
+    async def use(session: ToolBoxSession) -> None:
+        assert [spec.name for spec in session.specs()] == ["welcome"]
+        assert await session.opening() == [Message("user", "Hello Ada.")]
+
+    in_session(box, use, task)
+    assert tool_object.created == [{"who": "Ada"}]
+
+
+# Selection.
+
+
+def test_a_tool_that_is_not_selected_is_not_even_created() -> None:
+    greeter = Greeter()
+    box = ToolBox([entry(greeter, "g"), entry(add, "a"), entry(shout, "s")])
+
+    async def use(session: ToolBoxSession) -> None:
+        assert [spec.name for spec in session.specs()] == ["add"]
+        (record,) = await session.answer([ToolCall("shout", {"text": "x"})])
+        assert record.result.error == "unknown_tool"
+        assert record.result.text.endswith("Available tools: add.")
+        assert await session.rewards() == []
+
+    in_session(box, use, make_task(tools=("add",)))
+    assert greeter.created == []
+
+
+def test_a_toolset_whose_tools_are_known_late_is_left_out_of_the_rest() -> None:
+    recorder = RecordingToolset(reward=5.0, opening=[Message("user", "hi")])
+    box = ToolBox([ToolEntry("r", recorder), entry(add)])
+
+    async def use(session: ToolBoxSession) -> None:
+        assert await session.opening() == []
+        assert await session.rewards() == []
+
+    in_session(box, use, make_task(tools=("add",)))
+    assert [what for what, _ in recorder.events] == ["open", "close"]
+
+
+def test_a_selection_of_a_tool_that_is_not_there() -> None:
+    box = ToolBox([entry(add), entry(shout)])
+    with pytest.raises(DataError, match=r"task 'task-0' selects the tool 'sub', .* It has: add, shout"):
+        in_session(box, lambda session: None, make_task(tools=("add", "sub")))
+
+
+def test_no_tools_at_all() -> None:
+    async def use(session: ToolBoxSession) -> Any:
+        assert session.specs() == ()
+        assert await session.answer([]) == ()
+        return await session.answer([ToolCall("x", {})])
+
+    (record,) = in_session(ToolBox([]), use)
+    assert "no tools are available" in record.result.text
+
+
+# Answers.
+
+
+def test_every_item_is_answered_in_order() -> None:
+    @tool
+    async def crash() -> str:
+        """Crashes."""
+        raise KeyError("k")
+
+    @tool
+    async def hang() -> str:
+        """Hangs."""
+        await asyncio.sleep(60)
+        return ""
+
+    @tool
+    async def refuse() -> str:
+        """Refuses."""
+        raise ToolError("No.")
+
+    box = ToolBox([entry([add, crash, hang, refuse], policy=PolicyOptions(timeout=0.02))])
+    items = [
+        ToolCall("hang", {}, id="0"),
+        ToolCall("add", {"a": 1, "b": 2}, id="1"),
+        CallError("invalid_json", "This is no JSON: expected ','.", name="add", id="2"),
+        CallError("unclosed", "The call isn't closed.", id="3"),
+        ToolCall("ad", {"a": 1}, id="4"),
+        ToolCall("crash", {}, id="5"),
+        ToolCall("refuse", {}, id="6"),
+        ToolCall("add", {"a": "x"}, id="7"),
+    ]
+
+    async def use(session: ToolBoxSession) -> Any:
+        records = await session.answer(items, started=5.0)
+        return records, session.failures
+
+    records, failures = in_session(box, use)
+    assert [record.call for record in records] == items
+    assert [record.result.error for record in records] == [
+        "timeout",
+        None,
+        "malformed",
+        "malformed",
+        "unknown_tool",
+        "crash",
+        "tool_error",
+        "bad_arguments",
+    ]
+    assert all(record.result.text for record in records)
+    assert all(record.started >= 5.0 and record.seconds >= 0.0 for record in records)
+    assert (
+        records[2].result.text == "This is no JSON: expected ','. Arguments of 'add': {\"a\": integer, \"b\": integer}"
+    )
+    assert "Did you mean 'add'?" in records[4].result.text
+    assert [failure.tool for failure in failures] == ["crash"]
+
+
+def test_calls_of_one_turn_run_at_once() -> None:
+    count = 10
+    together = asyncio.Barrier(count)
+
+    @tool
+    async def meet(number: int) -> int:
+        """Meet."""
+        await together.wait()
+        return number
+
+    calls = [ToolCall("meet", {"number": number}) for number in range(count)]
+    records = in_session(ToolBox([entry(meet)]), lambda session: session.answer(calls))
+    assert [record.result.text for record in records] == [str(number) for number in range(count)]
+
+
+def test_identical_calls_of_a_pure_tool_run_once_a_turn() -> None:
+    ran: list[int] = []
+
+    @tool(pure=True, inline=True)
+    def square(x: int) -> int:
+        """Square."""
+        ran.append(x)
+        return x * x
+
+    items = [ToolCall("square", {"x": x}, id=str(n)) for n, x in enumerate((2, 3, 2))]
+
+    async def use(session: ToolBoxSession) -> Any:
+        first = await session.answer(items)
+        await session.answer(items[:1])
+        return first
+
+    records = in_session(ToolBox([entry(square)]), use)
+    assert [record.result.text for record in records] == ["4", "9", "4"]
+    assert [record.call.id for record in records] == ["0", "1", "2"]
+    assert ran == [2, 3, 2]
+
+
+def test_a_tool_that_is_not_pure_runs_for_each_call() -> None:
+    recorder = RecordingToolset()
+    calls = [ToolCall("echo", {}), ToolCall("echo", {})]
+    in_session(ToolBox([ToolEntry("r", recorder)]), lambda session: session.answer(calls))
+    assert recorder.count("call") == 2
+
+
+# Environments.
+
+
+class Game:
+    """A text game: no tools, an opening, a reply to each turn."""
+
+    def __init__(self, replies: list[Reply | None], error: Exception | None = None) -> None:
+        self.replies = replies
+        self.error = error
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def open(self, task: Task, episode: EpisodeContext) -> Game:
+        return self
+
+    async def __aenter__(self) -> Game:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    def specs(self) -> list[ToolSpec]:
+        return []
+
+    async def opening(self) -> list[Message]:
+        if self.error is not None:
+            raise self.error
+        return [Message("user", "You stand in a field.")]
+
+    async def respond(self, turn: Turn) -> Reply | None:
+        return self.replies.pop(0)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        raise AssertionError
+
+    async def reward(self) -> float | None:
+        return 0.5
+
+
+TURN = make_episode("go north").turns[0]
+
+
+def test_an_environment_opens_and_replies_and_rewards() -> None:
+    game = Game([Reply((Message("user", "A wall."),)), None, Reply((), reward=float("inf"))])
+    box = ToolBox([entry(Greeter(), "g", weight=0.1), ToolEntry("game", game, weight=3.0)])
+
+    async def use(session: ToolBoxSession) -> None:
+        assert [m.content for m in await session.opening()] == ["Hello you.", "You stand in a field."]
+        assert await session.respond(TURN) == Reply((Message("user", "A wall."),))
+        assert await session.respond(TURN) is None
+        with pytest.raises(ToolsetError, match=r"game: .*no finite number"):
+            await session.respond(TURN)
+        rewards = await session.rewards()
+        assert [(r.source, r.value, r.weight) for r in rewards] == [("tool:greet", 2.0, 0.1), ("tool:game", 0.5, 3.0)]
+
+    # A selection is one of tools; an environment without tools always takes part.
+    in_session(box, use, make_task(tools=("greet",)))
+
+
+def test_a_list_of_tools_speaks_as_one() -> None:
+    box = ToolBox([entry([Greeter(), add, Game([Reply((), done=True)])], "all", weight=2.0)])
+
+    async def use(session: ToolBoxSession) -> None:
+        assert [spec.name for spec in session.specs()] == ["greet", "add"]
+        assert len(await session.opening()) == 2
+        assert await session.respond(TURN) == Reply((), done=True)
+        assert [(r.source, r.value, r.weight) for r in await session.rewards()] == [("tool:all", 2.5, 2.0)]
+
+    in_session(box, use)
+
+
+def test_what_fails_outside_of_a_call_is_the_tools_fault_with_its_name() -> None:
+    game = Game([], error=RuntimeError("no map"))
+    with pytest.raises(ToolsetError, match="game: opening messages failed: RuntimeError: no map"):
+        in_session(ToolBox([ToolEntry("game", game)]), lambda session: session.opening())
+
+
+def test_a_session_that_does_not_open_in_time() -> None:
+    class Never(Greeter):
+        async def create(self, instance_id: str, **kwargs: Any) -> str:
+            await asyncio.sleep(60)
+            return ""
+
+    box = ToolBox([entry(Never(), "never", policy=PolicyOptions(session_timeout=0.02))])
+    with pytest.raises(ToolsetError, match=r"never: opening a session failed: no answer within 0\.02 s"):
+        in_session(box, lambda session: None)
+
+
+# Starting, stopping, closing.
+
+
+def test_toolsets_start_in_order_and_stop_in_reverse() -> None:
+    events: list[str] = []
+
+    class Named(RecordingToolset):
+        label = ""
+
+        async def start(self) -> None:
+            events.append(f"start {self.label}")
+            await super().start()
+
+        async def stop(self) -> None:
+            events.append(f"stop {self.label}")
+            await super().stop()
+
+    def make(label: str, **fields: Any) -> ToolEntry:
+        made = Named(tools=[ToolSpec(label, "")], **fields)
+        made.label = label
+        return ToolEntry(label, made)
+
+    async def good() -> None:
+        box = ToolBox([make("a"), make("b")])
+        await box.start()
+        await box.stop()
+        await box.stop()
+
+    asyncio.run(good())
+    assert events == ["start a", "start b", "stop b", "stop a"]
+    events.clear()
+
+    box = ToolBox([make("a"), make("b", fails=frozenset({"start"})), make("c")])
+    with pytest.raises(ToolsetError, match="b: didn't start: RuntimeError"):
+        asyncio.run(box.start())
+    assert events == ["start a", "start b", "stop b", "stop a"]
+    events.clear()
+
+    async def one_fails_to_stop() -> None:
+        box = ToolBox([make("a"), make("b", fails=frozenset({"stop"}))])
+        await box.start()
+        with pytest.raises(RuntimeError, match="stop fails"):
+            await box.stop()
+
+    asyncio.run(one_fails_to_stop())
+    assert events[-2:] == ["stop b", "stop a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_session_that_opened_closes_whatever_happens(seed: int) -> None:
+    """Random toolsets fail at random places, the episode fails or is cancelled at a random one."""
+    chance = random.Random(seed)
+    places = ["open", "opening", "reward", "close"]
+    recorders = [
+        RecordingToolset(
+            tools=[ToolSpec(f"t{n}", "")],
+            delay=0.001,
+            fails=frozenset(place for place in places if chance.random() < 0.1),
+        )
+        for n in range(4)
+    ]
+    box = ToolBox([ToolEntry(f"r{n}", recorder) for n, recorder in enumerate(recorders)])
+
+    async def episode(number: int) -> None:
+        context = replace(make_episode_context(), episode_id=str(number))
+        async with box.open(make_task(), context) as session:
+            await session.opening()
+            await session.answer([ToolCall(f"t{n}", {}) for n in range(4)])
+            if chance.random() < 0.2:
+                raise ZeroDivisionError
+            await session.rewards()
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(episode(number)) for number in range(20)]
+        for task in tasks:
+            if chance.random() < 0.3:
+                asyncio.get_running_loop().call_later(chance.random() * 0.003, task.cancel)
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        allowed = (type(None), ToolsetError, ZeroDivisionError, asyncio.CancelledError)
+        assert all(isinstance(result, allowed) for result in done)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+    for recorder in recorders:
+        opened = [whom for what, whom in recorder.events if what == "open"]
+        closed = [whom for what, whom in recorder.events if what == "close"]
+        if "open" in recorder.fails:
+            assert closed == []
+        else:
+            assert sorted(opened) == sorted(closed)
+
+
+def test_a_close_that_fails_is_logged_and_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = RecordingToolset(fails=frozenset({"close"}))
+    box = ToolBox([ToolEntry("r", recorder)])
+
+    async def fine(session: ToolBoxSession) -> str:
+        return "result"
+
+    async def bad(session: ToolBoxSession) -> str:
+        raise ZeroDivisionError
+
+    assert in_session(box, fine) == "result"
+    with pytest.raises(ZeroDivisionError):
+        in_session(box, bad)
+    assert caplog.text.count("tool 'r': closing its session failed") == 2
