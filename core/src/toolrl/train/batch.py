@@ -1,0 +1,166 @@
+"""Batches: episodes and demonstrations as padded tensors under a token budget.
+
+Sequences are sorted by length and cut into micro-batches of neighbours, so that little is padding; a micro-batch holds
+at most `budget` positions, padding included, except where one sequence alone is longer. The order depends on lengths
+and positions only. Padding stands on the right, so that every token has the position it had when it was sampled and no
+token sees padding.
+
+All tensors of a micro-batch are aligned with the tokens: entry t of the loss mask, the log-probabilities and the
+advantages belongs to token t, which the model predicts at position t − 1. Token 0 is never predicted.
+
+What follows the last trained token of a sequence (a tool's answer that the model didn't get to read) has no influence
+on the loss and is cut off.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from toolrl.errors import RunStoppedError
+from toolrl.train.advantage import token_advantages
+from toolrl.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sequence to train on. All fields have the same length."""
+
+    ids: Sequence[int]
+    loss_mask: Sequence[int]
+    """1 exactly on the tokens to train on; 0 on the first."""
+    logprobs: Sequence[float]
+    """The engine's on sampled tokens, 0.0 elsewhere."""
+    advantages: Sequence[float]
+    """0.0 where the mask is 0."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
+        if len(lengths) > 1:
+            raise ValueError(f"the fields of a sample differ in length: {sorted(lengths)}")
+        if self.loss_mask and self.loss_mask[0]:
+            raise ValueError("the loss mask is 1 on the first token, which nothing predicts; a sample needs a prompt")
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Sequences of one forward pass. B sequences, T positions."""
+
+    input_ids_BT: torch.Tensor
+    """int64; padding holds the pad id."""
+    attention_mask_BT: torch.Tensor
+    """int64, 1 on tokens and 0 on padding."""
+    loss_mask_BT: torch.Tensor
+    """bool, True exactly on trained tokens."""
+    rollout_logprobs_BT: torch.Tensor
+    """float32, the engine's log-probabilities on trained tokens, 0 elsewhere."""
+    advantages_BT: torch.Tensor
+    """float32, 0 where the loss mask is False."""
+    samples: tuple[int, ...]
+    """Which sample each row is, as a position in the list that was packed."""
+
+    @property
+    def positions(self) -> int:
+        """What a forward pass costs: B · T."""
+        return int(self.input_ids_BT.numel())
+
+    @property
+    def trained_tokens(self) -> int:
+        return int(self.loss_mask_BT.sum())
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same on a device."""
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True)
+            for field in fields(self)
+            if field.name != "samples"
+        }
+        return MicroBatch(**moved, samples=self.samples)
+
+
+def episode_sample(episode: Episode, advantage: float) -> Sample:
+    """An episode with its advantage on each sampled token."""
+    if episode.media:
+        raise RunStoppedError(
+            f"episode {episode.id!r} holds images or videos, and the trainer takes text only",
+            hint="Train on an environment whose tasks and tools give text.",
+        )
+    return Sample(episode.ids, episode.loss_mask, episode.logprobs, token_advantages(episode, advantage))
+
+
+def supervised_sample(ids: Sequence[int], loss_mask: Sequence[int]) -> Sample:
+    """A demonstration. Its log-probabilities are unknown (0) and its advantage is 1 on each trained token."""
+    return Sample(ids, loss_mask, [0.0] * len(ids), [float(value) for value in loss_mask])
+
+
+def pack(samples: Sequence[Sample], budget: int, *, pad_id: int = 0) -> list[MicroBatch]:
+    """Micro-batches that hold each sample with a trained token exactly once, the longest first.
+
+    `budget` bounds B · T of each; a longer sequence gets a micro-batch of its own. `pad_id` may be any valid token id:
+    padding is masked.
+    """
+    if budget < 1:
+        raise ValueError(f"budget is {budget}, expected at least 1 position")
+    lengths = [_trained_length(sample) for sample in samples]
+    order = sorted((index for index, length in enumerate(lengths) if length), key=lambda index: -lengths[index])
+    batches: list[MicroBatch] = []
+    rows: list[int] = []
+    for index in order:
+        if rows and lengths[rows[0]] * (len(rows) + 1) > budget:
+            batches.append(_pad(samples, rows, lengths, pad_id))
+            rows = []
+        rows.append(index)
+    if rows:
+        batches.append(_pad(samples, rows, lengths, pad_id))
+    return batches
+
+
+def _trained_length(sample: Sample) -> int:
+    """Tokens up to the last trained one; 0 where there is none."""
+    for length in range(len(sample.loss_mask), 0, -1):
+        if sample.loss_mask[length - 1]:
+            return length
+    return 0
+
+
+def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int], pad_id: int) -> MicroBatch:
+    shape = (len(rows), max(lengths[index] for index in rows))
+    input_ids_BT = torch.full(shape, pad_id, dtype=torch.int64)
+    attention_mask_BT = torch.zeros(shape, dtype=torch.int64)
+    loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
+    rollout_logprobs_BT = torch.zeros(shape, dtype=torch.float32)
+    advantages_BT = torch.zeros(shape, dtype=torch.float32)
+    for row, index in enumerate(rows):
+        sample, length = samples[index], lengths[index]
+        input_ids_BT[row, :length] = torch.tensor(sample.ids[:length])
+        attention_mask_BT[row, :length] = 1
+        loss_mask_BT[row, :length] = torch.tensor(sample.loss_mask[:length], dtype=torch.bool)
+        rollout_logprobs_BT[row, :length] = torch.tensor(sample.logprobs[:length], dtype=torch.float32)
+        advantages_BT[row, :length] = torch.tensor(sample.advantages[:length], dtype=torch.float32)
+    return MicroBatch(input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT, tuple(rows))
+
+
+def split(costs: Iterable[int], parts: int) -> list[list[int]]:
+    """Positions of `costs` dealt into at most `parts` lists of nearly equal sums: the dearest first, each to the list
+    that has least so far. Deterministic; each list keeps the order of positions, and none is empty.
+
+    For the updates of one step, and for the ranks of a data-parallel trainer.
+    """
+    if parts < 1:
+        raise ValueError(f"parts is {parts}, expected at least 1")
+    items = list(enumerate(costs))
+    lists: list[list[int]] = [[] for _ in range(min(parts, len(items)))]
+    heap = [(0, number) for number in range(len(lists))]
+    for position, cost in sorted(items, key=lambda item: -item[1]):
+        total, number = heapq.heappop(heap)
+        lists[number].append(position)
+        # At least 1, so that items that cost nothing are dealt out too.
+        heapq.heappush(heap, (total + max(cost, 1), number))
+    return [sorted(chosen) for chosen in lists]

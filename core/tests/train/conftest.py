@@ -1,0 +1,98 @@
+"""Tiny random models of several families, random batches, and the obvious way to score tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+VOCABULARY = 97
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "attn_implementation": "eager",
+}
+_GROUPED: dict[str, Any] = {**_COMMON, "num_key_value_heads": 2}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3Config", {**_GROUPED, "head_dim": 8, "tie_word_embeddings": True}),
+    "llama": ("LlamaConfig", {**_GROUPED, "tie_word_embeddings": False}),
+    "gemma2": ("Gemma2Config", {**_GROUPED, "head_dim": 8, "final_logit_softcapping": 2.5}),
+    "cohere": ("CohereConfig", {**_GROUPED, "logit_scale": 0.0625}),
+    "granite": ("GraniteConfig", {**_GROUPED, "logits_scaling": 8.0, "residual_multiplier": 0.22}),
+    "phi": ("PhiConfig", {**_COMMON, "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
+}
+"""Tied and untied heads, a soft cap, two kinds of scale, a bias."""
+
+
+class Tiny:
+    """The helpers. Imports of torch wait until a test asks for one."""
+
+    families = tuple(FAMILIES)
+    vocabulary = VOCABULARY
+
+    @staticmethod
+    def model(family: str = "qwen3", *, dtype: str = "float32", seed: int = 0) -> Any:
+        """A random model in train mode, with weights large enough that its predictions aren't all alike."""
+        import torch
+        import transformers
+
+        torch.manual_seed(seed)
+        name, settings = FAMILIES[family]
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim >= 2:
+                    parameter.mul_(8.0)
+        return model.to(getattr(torch, dtype)).train()
+
+    @staticmethod
+    def naive(
+        model: Any, input_ids_BT: torch.Tensor, attention_mask_BT: torch.Tensor, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability of each token and entropy of its distribution [B, T] from the full logits; 0 on the first."""
+        import torch
+
+        logits_BTV = model(input_ids=input_ids_BT, attention_mask=attention_mask_BT).logits
+        wide = torch.float64 if logits_BTV.dtype == torch.float64 else torch.float32
+        all_BTV = (logits_BTV[:, :-1].to(wide) / temperature).log_softmax(dim=-1)
+        logprobs = all_BTV.gather(2, input_ids_BT[:, 1:, None]).squeeze(2)
+        entropy = -(all_BTV.exp() * all_BTV).sum(dim=-1)
+        first = torch.zeros_like(logprobs[:, :1])
+        return torch.cat([first, logprobs], dim=1), torch.cat([first, entropy], dim=1)
+
+    @staticmethod
+    def batch(
+        lengths: tuple[int, ...] = (17, 12, 5), *, seed: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Right-padded ids, attention mask and loss mask [B, T]; the loss mask has several stretches a row."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        shape = (len(lengths), max(lengths))
+        input_ids_BT = torch.randint(3, VOCABULARY, shape, generator=generator)
+        attention_mask_BT = torch.zeros(shape, dtype=torch.int64)
+        loss_mask_BT = torch.rand(shape, generator=generator) < 0.5
+        for row, length in enumerate(lengths):
+            attention_mask_BT[row, :length] = 1
+            input_ids_BT[row, length:] = 0
+            loss_mask_BT[row, length:] = False
+            loss_mask_BT[row, length - 1] = True
+        loss_mask_BT[:, 0] = False
+        return input_ids_BT, attention_mask_BT, loss_mask_BT
+
+
+@pytest.fixture(scope="session")
+def tiny() -> type[Tiny]:
+    return Tiny
