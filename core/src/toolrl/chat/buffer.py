@@ -1,0 +1,152 @@
+"""An episode's tokens: appended, never changed.
+
+Three things can happen to the sequence: the prompt comes first and once, an engine samples, and toolrl gives (a
+bridge to the next turn, or a tool's result inside a turn). Since there is no way to take a token back or to replace
+one, the prompt of every generation is the one before it, then what was sampled, then what was given; the buffer
+checks that too, on every prompt it hands out. What an engine brings back is checked as it arrives. All checks are
+always on: each is one pass in C over the new tokens, or a comparison of object identities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from toolrl.errors import ExactnessError
+
+MAX_LOGPROB = 1e-4
+"""A log-probability may exceed 0 by rounding only."""
+
+Origin = Literal["prompt", "sampled", "given"]
+
+
+class TokenBuffer:
+    """Ids with loss mask, log-probabilities and weight versions, all of one length. One episode, one owner."""
+
+    __slots__ = ("_handed_out", "_ids", "_logprobs", "_loss_mask", "_pieces", "_versions")
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._loss_mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._pieces: list[tuple[Origin, int]] = []
+        self._handed_out: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    # Appending.
+
+    def prompt(self, ids: Sequence[int]) -> None:
+        """The first prompt. Raises ExactnessError if there is one already, or if it is empty."""
+        if self._pieces:
+            raise ExactnessError("an episode has one prompt, and this buffer has its own already")
+        if not ids:
+            raise ExactnessError("the prompt has no tokens", hint="A model needs at least one token to go on from.")
+        self._append("prompt", ids)
+
+    def given(self, ids: Sequence[int]) -> None:
+        """Tokens that the model reads but did not sample: a bridge, or a result inside a turn."""
+        self._needs_prompt("given")
+        self._append("given", ids)
+
+    def sampled(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> None:
+        """What an engine sampled after `self.ids`. Raises ExactnessError unless there is one finite log-probability and
+        one weight version for each id."""
+        self._needs_prompt("sampled")
+        count = len(ids)
+        if len(logprobs) != count or len(versions) != count:
+            raise ExactnessError(
+                f"the engine gave {count} ids, {len(logprobs)} log-probabilities and {len(versions)} weight versions",
+                hint="A Generation has one of each for every sampled id.",
+            )
+        if count == 0:
+            return
+        values = [float(value) for value in logprobs]
+        if not all(map(math.isfinite, values)) or max(values) > MAX_LOGPROB:
+            position = next(i for i, v in enumerate(values) if not math.isfinite(v) or v > MAX_LOGPROB)
+            raise ExactnessError(
+                f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {values[position]}",
+                hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
+            )
+        if min(versions) < 0:
+            raise ExactnessError(
+                f"the engine gave weight version {min(versions)}", hint="Versions count from 0; −1 marks given tokens."
+            )
+        self._append("sampled", ids, values, versions)
+
+    def _append(
+        self, origin: Origin, ids: Sequence[int], logprobs: Sequence[float] = (), versions: Sequence[int] = ()
+    ) -> None:
+        count = len(ids)
+        if count == 0:
+            return
+        if min(ids) < 0:
+            raise ExactnessError(f"{origin} token id {min(ids)} is negative")
+        sampled = origin == "sampled"
+        self._ids.extend(ids)
+        self._loss_mask.extend([int(sampled)] * count)
+        self._logprobs.extend(logprobs if sampled else [0.0] * count)
+        self._versions.extend(versions if sampled else [-1] * count)
+        self._pieces.append((origin, count))
+
+    def _needs_prompt(self, what: str) -> None:
+        if not self._pieces:
+            raise ExactnessError(f"{what} tokens came before the prompt")
+
+    # Reading.
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All tokens so far: what the next generation is conditioned on. Copied once after each change; immutable, so
+        that no engine can change what the trainer will see. Raises ExactnessError if an earlier prompt is no prefix."""
+        if len(self._handed_out) != len(self._ids):
+            current = tuple(self._ids)
+            if current[: len(self._handed_out)] != self._handed_out:
+                raise ExactnessError("the prompt of a generation doesn't begin with the prompt of the one before")
+            self._handed_out = current
+        return self._handed_out
+
+    @property
+    def loss_mask(self) -> tuple[int, ...]:
+        """1 exactly on sampled tokens."""
+        return tuple(self._loss_mask)
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """The engine's on sampled tokens, 0.0 elsewhere."""
+        return tuple(self._logprobs)
+
+    @property
+    def weight_versions(self) -> tuple[int, ...]:
+        """The version that sampled a token, −1 elsewhere."""
+        return tuple(self._versions)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first sampled one; all of them where nothing was sampled."""
+        return self._loss_mask.index(1) if 1 in self._loss_mask else len(self._ids)
+
+    @property
+    def pieces(self) -> tuple[tuple[Origin, int], ...]:
+        """Who wrote what, in order: origin and number of tokens."""
+        return tuple(self._pieces)
+
+    def check(self) -> None:
+        """Go over the whole sequence: equal lengths, mask 1 exactly on the sampled pieces, log-probability 0.0 and
+        version −1 exactly on the others. Raises ExactnessError. Linear; for the end of an episode and for tests."""
+        total = len(self._ids)
+        if not len(self._loss_mask) == len(self._logprobs) == len(self._versions) == total:
+            raise ExactnessError("ids, loss mask, log-probabilities and weight versions differ in length")
+        expected = [int(origin == "sampled") for origin, count in self._pieces for _ in range(count)]
+        if expected != self._loss_mask:
+            raise ExactnessError("the loss mask isn't 1 exactly on sampled tokens")
+        for position, mask in enumerate(expected):
+            if not mask and (self._logprobs[position] != 0.0 or self._versions[position] != -1):
+                raise ExactnessError(f"token {position} wasn't sampled, but has a log-probability or a weight version")
+            if mask and self._versions[position] < 0:
+                raise ExactnessError(f"token {position} was sampled, but has no weight version")
+        if self.ids != tuple(self._ids):
+            raise ExactnessError("tokens changed after they were handed to an engine")

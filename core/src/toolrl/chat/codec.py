@@ -1,0 +1,167 @@
+"""Text to ids and back, for both chat formats: the only place that encodes.
+
+`encode` is the tokenizer's own encoding of a whole text, with nothing added at its ends. `encode_shielded` gives the
+same ids for a text without hidden control strings, and reads hidden ones as plain text. For this it keeps a second
+tokenizer, made when first needed: a copy in which each control token has another, random name. The template's own
+control strings are given that name before encoding; those that come from outside keep theirs, which the copy doesn't
+know. So the text is split at the same places and every other token stays what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from toolrl.chat.control import Shield, alternatives, finder
+from toolrl.chat.decoding import Decoder
+from toolrl.errors import ChatFormatError
+from toolrl.types import Decoded
+
+
+class Codec:
+    """Encodes and decodes with one tokenizer. `where` names the component in messages."""
+
+    def __init__(self, tokenizer: Any, where: str) -> None:
+        if tokenizer is None:
+            raise ChatFormatError("a chat format needs the model's tokenizer, and none was given", where=where)
+        self.tokenizer = tokenizer
+        self.where = where
+        added = dict(tokenizer.added_tokens_decoder)
+        self.added: dict[str, int] = {token.content: int(token_id) for token_id, token in added.items()}
+        """Content to id of every added token, special or not."""
+        self.special = {token.content for token in added.values() if token.special}
+        """Contents of the special ones."""
+        self._added_ids = frozenset(self.added.values())
+        self._control = set(self.special)
+        self._special_finder = finder(self.special)
+        self._plain: _PlainCopy | None = None
+        self._decoder = Decoder(tokenizer)
+        self._anchor = self._find_anchor()
+
+    # Encoding.
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a whole text as the tokenizer splits it, nothing added."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def encode_after(self, text: str) -> list[int]:
+        """Ids of a text that goes on from another. Some tokenizers put a blank before a text's first word, but not
+        after a special token; there the text is encoded behind one."""
+        if self._anchor is None:
+            return self.encode(text)
+        return self.encode(self._anchor + text)[1:]
+
+    def encode_shielded(self, text: str, shield: Shield) -> list[int]:
+        """Ids of a rendered text whose contents went through `shield`: hidden control strings become plain text."""
+        return self._plain_copy().encode(text, shield) if shield else self.encode(text)
+
+    def encode_shielded_after(self, text: str, shield: Shield) -> list[int]:
+        """The same for a text that goes on from another."""
+        if self._anchor is None:
+            return self.encode_shielded(text, shield)
+        return self.encode_shielded(self._anchor + text, shield)[1:]
+
+    def inline(self, text: str) -> list[int]:
+        """Ids of a text inside a turn; special tokens in it are plain text."""
+        shield = Shield()
+        return self.encode_shielded_after(shield.hide(text, self._special_finder), shield)
+
+    def is_added(self, token_id: int) -> bool:
+        """Whether this id is an added token: one at which every text is split first."""
+        return token_id in self._added_ids
+
+    def add_control(self, texts: Iterable[str]) -> None:
+        """Added tokens that aren't special but are control tokens of the template."""
+        self._control.update(texts)
+        self._plain = None
+
+    def _plain_copy(self) -> _PlainCopy:
+        if self._plain is None:
+            self._plain = _PlainCopy(self.tokenizer, self._control, self.added, self.where)
+        return self._plain
+
+    def _find_anchor(self) -> str | None:
+        for anchor in (self.tokenizer.eos_token, *sorted(self.special)):
+            if anchor in self.added:
+                alone, behind = self.encode("x"), self.encode(f"{anchor}x")
+                return anchor if behind[0] == self.added[anchor] and behind[1:] != alone else None
+        return None
+
+    # Decoding.
+
+    def decode(self, ids: Sequence[int], end_ids: Sequence[int]) -> Decoded:
+        """Text and offsets of sampled ids; a closing end mark has no text and starts at the end."""
+        if ids and ids[-1] in end_ids:
+            decoded = self._decoder(ids[:-1])
+            return Decoded(decoded.text, (*decoded.offsets, len(decoded.text)))
+        return self._decoder(ids)
+
+
+class _PlainCopy:
+    """The copy of a tokenizer in which control tokens have random names."""
+
+    def __init__(self, tokenizer: Any, control: Iterable[str], added: dict[str, int], where: str) -> None:
+        self._where = where
+        self._tokenizer = tokenizer
+        self._control = sorted(control)
+        self._added = added
+        self._pattern = re.compile(alternatives(self._control)) if self._control else None
+        self._ids = {added[text] for text in self._control}
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        nonce = secrets.token_hex(8)
+        self._names = {text: f"\U00100000{nonce}{number:06d}\U00100001" for number, text in enumerate(self._control)}
+        self._copy = self._rename() if self._backend is not None else None
+        self._back = self._ids_of_copy() if self._copy is not None else {}
+
+    def _rename(self) -> Any:
+        backend: Any = self._backend
+        state = json.loads(backend.to_str())
+        state["truncation"] = state["padding"] = None
+        for token in state["added_tokens"]:
+            token["content"] = self._names.get(token["content"], token["content"])
+        # The post-processor names special tokens that the copy no longer has; nothing is added here anyway.
+        state["post_processor"] = None
+        return type(backend).from_str(json.dumps(state))
+
+    def _ids_of_copy(self) -> dict[int, int]:
+        # A copy numbers renamed tokens by itself, behind the vocabulary.
+        names = {text: self._names.get(text, text) for text in self._added}
+        copy: Any = self._copy
+        return {int(copy.token_to_id(name)): self._added[text] for text, name in names.items()}
+
+    def encode(self, text: str, shield: Shield) -> list[int]:
+        wanted = len(self._pattern.findall(text)) if self._pattern else 0
+        ids = self._by_copy(text, shield) if self._copy is not None else self._by_parts(text, shield)
+        found = sum(1 for token_id in ids if token_id in self._ids)
+        if found != wanted:
+            raise ChatFormatError(
+                "a text from outside holds special tokens of this tokenizer, and they can't be read as plain text",
+                where=self._where,
+                hint="Remove them from the data, or use a tokenizer with a tokenizer.json.",
+            )
+        return ids
+
+    def _by_copy(self, text: str, shield: Shield) -> list[int]:
+        if self._pattern is not None:
+            text = self._pattern.sub(lambda match: self._names[match.group()], text)
+        copy: Any = self._copy
+        ids = copy.encode(shield.restore(text), add_special_tokens=False).ids
+        return [self._back.get(token_id, token_id) for token_id in ids]
+
+    def _by_parts(self, text: str, shield: Shield) -> list[int]:
+        """For a tokenizer without a fast backend: the text between control tokens, with splitting switched off."""
+        ids: list[int] = []
+        position = 0
+        for match in self._pattern.finditer(text) if self._pattern else ():
+            ids += self._part(shield.restore(text[position : match.start()]))
+            ids.append(self._added[match.group()])
+            position = match.end()
+        return ids + self._part(shield.restore(text[position:]))
+
+    def _part(self, text: str) -> list[int]:
+        if not text:
+            return []
+        return list(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])

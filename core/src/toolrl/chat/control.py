@@ -1,0 +1,83 @@
+"""Control strings: texts that a tokenizer reads as one token with a meaning, such as `<|im_end|>`.
+
+A tool's result or a user's text may contain them, by chance or by intent, and must not become a control token: it
+would end a turn or open another. `Shield` takes them out of the contents before a template is rendered and leaves a
+private mark in their place, so that the template sees an ordinary text; the codec puts them back as plain text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_MARK = "\U000f0000"
+"""Of private use. A mark is this character and one that counts; where a text brings the character, it is hidden too."""
+_MARKED = re.compile(f"{_MARK}(.)", re.DOTALL)
+_FIRST = 0xF0001
+
+
+def alternatives(texts: Iterable[str]) -> str:
+    """A regular expression that matches the longest of `texts` at a place. It is a tree over their letters: the time at
+    a place depends on the texts' length and not on their number (a tokenizer may have a thousand)."""
+    tree: dict[str, Any] = {}
+    for text in texts:
+        node = tree
+        for letter in text:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _expression(tree)
+
+
+def _expression(node: dict[str, Any]) -> str:
+    branches = []
+    for letter, child in sorted(node.items()):
+        if not letter:
+            continue
+        chain = re.escape(letter)
+        while len(child) == 1 and "" not in child:
+            letter, child = next(iter(child.items()))
+            chain += re.escape(letter)
+        branches.append(chain + (_expression(child) if any(child) else ""))
+    joined = branches[0] if len(branches) == 1 else "|".join(branches)
+    grouped = f"(?:{joined})"
+    return f"{grouped}?" if "" in node else grouped
+
+
+def finder(texts: Iterable[str]) -> re.Pattern[str]:
+    """Finds what a shield has to hide: any of `texts`, and its own mark."""
+    return re.compile(alternatives([*(text for text in set(texts) if text), _MARK]))
+
+
+class Shield:
+    """Hides control strings in the contents of one rendering."""
+
+    def __init__(self) -> None:
+        self._hidden: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hidden)
+
+    def hide(self, text: str, pattern: re.Pattern[str]) -> str:
+        """`text` with a mark in place of each match of `pattern`."""
+        return pattern.sub(self._mark, text)
+
+    def hide_in(self, value: Any, pattern: re.Pattern[str]) -> Any:
+        """The same for all strings of a JSON value, keys included."""
+        if isinstance(value, str):
+            return self.hide(value, pattern)
+        if isinstance(value, Mapping):
+            return {self.hide_in(key, pattern): self.hide_in(item, pattern) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_in(item, pattern) for item in value]
+        return value
+
+    def _mark(self, match: re.Match[str]) -> str:
+        return _MARK + chr(_FIRST + self._hidden.setdefault(match.group(), len(self._hidden)))
+
+    def restore(self, text: str) -> str:
+        """`text` with the hidden strings in their places again."""
+        if not self._hidden:
+            return text
+        originals = list(self._hidden)
+        return _MARKED.sub(lambda match: originals[ord(match.group(1)) - _FIRST], text)

@@ -1,0 +1,96 @@
+"""Messages in the form that a template takes: its own where it has one, toolrl's where it hasn't.
+
+Decided once: who tells the model of its tools, whether calls go into `tool_calls` or into the text, and whether
+results are messages of role `tool` or stand in a user message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolrl.chat.abilities import Abilities
+from toolrl.chat.options import TemplateOptions
+from toolrl.chat.preamble import preamble, results_text, with_calls
+from toolrl.chat.rendering import Dict, tool_message
+from toolrl.errors import ChatFormatError
+from toolrl.types import Message, ToolSpec
+
+_MARKUP = "<tools></tools><tool_call></tool_call><tool_response></tool_response>"
+
+
+class Conversation:
+    """Turns messages into the dicts that a template is given."""
+
+    def __init__(self, options: TemplateOptions, abilities: Abilities, where: str) -> None:
+        self._options = options
+        self._abilities = abilities
+        native = abilities.tools and abilities.calls
+        self.own_preamble = options.preamble == "always" or (options.preamble == "auto" and not native)
+        """Tools are told by toolrl's preamble."""
+        self.native_calls = abilities.calls and not self.own_preamble
+        """Calls go into `tool_calls`."""
+        takes_role = abilities.tool_role if self.native_calls else abilities.plain_tool_role
+        if options.tool_role == "tool" and not takes_role:
+            raise ChatFormatError(
+                "tool_role is 'tool', and the chat template doesn't show messages of role tool",
+                where=where,
+                hint="Use `tool_role: auto` or `tool_role: user`.",
+            )
+        self.results_as_user = options.tool_role == "user" or (
+            options.tool_role == "auto" and not (self.native_calls and takes_role)
+        )
+        """Results stand in a user message."""
+
+    @property
+    def markup(self) -> str:
+        """The tags that toolrl writes itself."""
+        return "" if self.native_calls and not self.results_as_user else _MARKUP
+
+    @property
+    def parallel(self) -> bool:
+        """Whether one turn can hold several calls."""
+        return self._abilities.parallel or not self.native_calls
+
+    def native_tools(self, specs: Sequence[ToolSpec]) -> list[Dict] | None:
+        """What the template gets as `tools=`."""
+        return None if self.own_preamble or not specs else [spec.as_function() for spec in specs]
+
+    def dicts(self, messages: Sequence[Message], specs: Sequence[ToolSpec] = ()) -> list[Dict]:
+        """All messages, the preamble with them where toolrl writes it."""
+        result = self.plain_dicts(messages)
+        if not (self.own_preamble and specs):
+            return result
+        text = preamble(specs, self._options.preamble_style, self._options.preamble_text)
+        if result and result[0]["role"] == "system":
+            result[0] = {**result[0], "content": f"{result[0]['content']}\n\n{text}"}
+        elif self._abilities.system:
+            result.insert(0, {"role": "system", "content": text})
+        elif result and result[0]["role"] == "user":
+            result[0] = {**result[0], "content": f"{text}\n\n{result[0]['content']}"}
+        return result
+
+    def plain_dicts(self, messages: Sequence[Message]) -> list[Dict]:
+        """The messages without a preamble."""
+        result: list[Dict] = []
+        results: list[Message] = []
+        for message in messages:
+            if message.role == "tool" and self.results_as_user:
+                results.append(message)
+                continue
+            if results:
+                result.append({"role": "user", "content": results_text(results)})
+                results = []
+            result.append(self._dict(message, len(result)))
+        if results:
+            result.append({"role": "user", "content": results_text(results)})
+        return result
+
+    def _dict(self, message: Message, index: int) -> Dict:
+        if message.role == "tool":
+            return tool_message(message, index)
+        if message.role != "assistant":
+            return {"role": message.role, "content": message.content}
+        shape = self._abilities.shape
+        if self.native_calls:
+            return shape.assistant(message.content, message.tool_calls, message.reasoning)
+        return shape.assistant(with_calls(message.content, message.tool_calls), (), message.reasoning)

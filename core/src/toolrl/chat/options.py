@@ -1,0 +1,84 @@
+"""Options of the chat formats `template` and `plain`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class TemplateOptions(BaseModel):
+    """Options of the chat format `template`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chat_template: str | None = Field(
+        None, description="Instead of the tokenizer's own: a path to a Jinja file, or the template itself."
+    )
+    template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Variables for the template, such as `enable_thinking: false`."
+    )
+    preamble: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Who tells the model of its tools. auto: the template, and toolrl's own preamble in the system "
+        "message where the template ignores them; always: toolrl's preamble; never: nobody but the template.",
+    )
+    preamble_style: Literal["full", "short"] = Field(
+        "full",
+        description="full: Qwen's wording with each tool's JSON Schema; short: one line a tool, for small models.",
+    )
+    preamble_text: str | None = Field(
+        None, description="Own wording of the preamble instead of a style; `{tools}` stands for the tools' lines."
+    )
+    tool_role: Literal["auto", "tool", "user"] = Field(
+        "auto",
+        description="Where tool results stand. tool: in messages of role tool; user: as <tool_response> in a user "
+        "message; auto: role tool where the template renders tools and calls itself, else user.",
+    )
+
+    @model_validator(mode="after")
+    def _preamble_names_tools(self) -> TemplateOptions:
+        if self.preamble_text is not None and "{tools}" not in self.preamble_text:
+            raise ValueError("preamble_text must hold {tools}, where the tools' lines go")
+        return self
+
+
+class PlainOptions(BaseModel):
+    """Options of the chat format `plain`. A message is its role's prefix, its content and its role's suffix."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    system_prefix: str = Field("", description="Before a system message.")
+    system_suffix: str = Field("\n\n", description="After a system message.")
+    user_prefix: str = Field("User: ", description="Before a user message.")
+    user_suffix: str = Field("\n\n", description="After a user message.")
+    assistant_prefix: str = Field(
+        "Assistant:",
+        description="Before an assistant message; the prompt ends with it. Where it ends without white space, an "
+        "assistant's words begin with a blank, as most tokenizers want it.",
+    )
+    assistant_suffix: str = Field("\n\n", description="After an assistant message that another message follows.")
+    tool_prefix: str = Field("Result: ", description="Before a tool's result.")
+    tool_suffix: str = Field("\n\n", description="After a tool's result.")
+    turn_end: list[str] = Field(
+        default_factory=list,
+        description="Texts, each one token of the vocabulary, that end an assistant turn besides the end-of-sequence "
+        "token. Demonstrations end with the first, or with the end-of-sequence token where there is none.",
+    )
+    add_bos: bool | None = Field(
+        None, description="Begin with the beginning-of-sequence token; None does as the tokenizer itself does."
+    )
+    preamble: bool = Field(True, description="Tell the model of its tools, in the system message.")
+    preamble_style: Literal["full", "short"] = Field(
+        "short",
+        description="full: Qwen's wording with each tool's JSON Schema; short: one line a tool, for small models.",
+    )
+    preamble_text: str | None = Field(
+        None, description="Own wording of the preamble instead of a style; `{tools}` stands for the tools' lines."
+    )
+
+    @model_validator(mode="after")
+    def _preamble_names_tools(self) -> PlainOptions:
+        if self.preamble_text is not None and "{tools}" not in self.preamble_text:
+            raise ValueError("preamble_text must hold {tools}, where the tools' lines go")
+        return self

@@ -1,0 +1,140 @@
+"""The chat format `plain`: a prompt laid out as text, for base models without a chat template.
+
+A message is its role's prefix, its content and its role's suffix, all from the options. The prompt ends with the
+assistant's prefix; a turn ends with the end-of-sequence token or with one of `turn_end`. Tool results are messages
+like others, or stand inside the turn where the parser says so. Special tokens in texts from outside are plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolrl.chat.codec import Codec
+from toolrl.chat.control import Shield, finder
+from toolrl.chat.options import PlainOptions
+from toolrl.chat.preamble import preamble, thought, with_calls
+from toolrl.chat.tokens import TokenFormat, opens_thinking, refuse_media
+from toolrl.errors import ChatFormatError
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, Rendered, ToolSpec
+
+
+class PlainFormat(TokenFormat):
+    """See the module. Stateless; built once and shared by all episodes of an environment."""
+
+    def __init__(self, options: PlainOptions | None, context: BuildContext) -> None:
+        self._where = context.where or "chat_format"
+        self._options = options or PlainOptions()
+        self._codec = Codec(context.tokenizer, self._where)
+        self._outside, self._nothing = finder(self._codec.special), finder(())
+        self._bos = self._find_bos()
+        self.end_ids = self._find_ends()
+
+    # The protocol.
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """The prompt of the first turn. Raises ChatFormatError."""
+        refuse_media(messages, self._where)
+        shield = Shield()
+        text = self._layout(self._with_preamble(messages, tools), shield) + self._options.assistant_prefix
+        ids = [*self._bos, *self._codec.encode_shielded(text, shield)]
+        if not ids:
+            raise ChatFormatError(
+                "the prompt has no tokens", where=self._where, hint="Give the messages or the prefixes some text."
+            )
+        return Rendered(tuple(ids), in_thinking=opens_thinking(text))
+
+    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """What follows a sampled turn: its end where it lacks one, the assistant's suffix, `messages`, the prompt."""
+        refuse_media(messages, self._where)
+        ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
+        shield = Shield()
+        options = self._options
+        text = options.assistant_suffix + self._layout(messages, shield) + options.assistant_prefix
+        ids = self._codec.encode_shielded_after(text, shield)
+        return Rendered((*(() if ended else self.end_ids[:1]), *ids), in_thinking=opens_thinking(text))
+
+    def say(self, message: Message) -> tuple[int, ...]:
+        """What a model would sample to say `message`, end mark included."""
+        if message.role != "assistant":
+            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
+        refuse_media([message], self._where)
+        return (*self._codec.encode_after(self._words(message)), self.end_ids[0])
+
+    # Layout.
+
+    def _layout(self, messages: Sequence[Message], shield: Shield) -> str:
+        options = self._options
+        affixes = {
+            "system": (options.system_prefix, options.system_suffix),
+            "user": (options.user_prefix, options.user_suffix),
+            "assistant": (options.assistant_prefix, options.assistant_suffix),
+            "tool": (options.tool_prefix, options.tool_suffix),
+        }
+        return "".join(
+            affixes[message.role][0] + self._content(message, shield) + affixes[message.role][1] for message in messages
+        )
+
+    def _content(self, message: Message, shield: Shield) -> str:
+        if message.role == "assistant":
+            return shield.hide(self._words(message), self._nothing)
+        return shield.hide(message.content, self._nothing if message.role == "system" else self._outside)
+
+    def _words(self, message: Message) -> str:
+        """An assistant message as sampled: thinking, text, calls; first a blank where the prefix ends without one."""
+        prefix = self._options.assistant_prefix
+        blank = " " if prefix and not prefix[-1].isspace() else ""
+        reasoning = message.reasoning
+        if reasoning is None:
+            thinking = ""
+        elif opens_thinking(prefix):
+            thinking = f"{reasoning}\n</think>\n\n"
+        else:
+            thinking = thought(reasoning)
+        return blank + thinking + with_calls(message.content, message.tool_calls)
+
+    def _with_preamble(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Sequence[Message]:
+        if not tools or not self._options.preamble:
+            return messages
+        text = preamble(tools, self._options.preamble_style, self._options.preamble_text)
+        if messages and messages[0].role == "system":
+            return [Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:]]
+        return [Message("system", text), *messages]
+
+    # Marks.
+
+    def _find_bos(self) -> tuple[int, ...]:
+        tokenizer = self._codec.tokenizer
+        wanted, bos = self._options.add_bos, tokenizer.bos_token_id
+        if wanted is None:
+            first = list(tokenizer("x")["input_ids"])[:1]
+            return (bos,) if bos is not None and first == [bos] else ()
+        if wanted and bos is None:
+            raise ChatFormatError(
+                "add_bos is true, and the tokenizer has no beginning-of-sequence token",
+                where=self._where,
+                hint="Leave add_bos out.",
+            )
+        return (bos,) if wanted else ()
+
+    def _find_ends(self) -> tuple[int, ...]:
+        ends = []
+        for text in self._options.turn_end:
+            ids = self._codec.encode(text)
+            if len(ids) != 1:
+                raise ChatFormatError(
+                    f"turn_end {text!r} is {len(ids)} tokens of this tokenizer, and a turn ends with one",
+                    where=self._where,
+                    hint="Choose a text that is one token, or leave turn_end out to end turns with the "
+                    "end-of-sequence token.",
+                )
+            ends += ids
+        eos = self._codec.tokenizer.eos_token_id
+        ends += [eos] if eos is not None else []
+        if not ends:
+            raise ChatFormatError(
+                "nothing ends a turn: the tokenizer has no end-of-sequence token",
+                where=self._where,
+                hint="Give `turn_end`, a text that is one token.",
+            )
+        return tuple(dict.fromkeys(ends))

@@ -1,0 +1,89 @@
+"""Tools, calls and results in plain messages, for templates that know of none and for base models.
+
+The form is the one that Hermes and Qwen models use: JSON Schemas in `<tools>`, calls as JSON in `<tool_call>`,
+results in `<tool_response>` inside a user message. The parser `hermes` reads it. `short` tells the same in one line a
+tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from toolrl.types import Message, ToolCall, ToolSpec
+
+_FULL = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>"""
+
+_SHORT = """Tools:
+{tools}
+<tool_call>
+{"name": NAME, "arguments": {ARGUMENTS}}
+</tool_call>"""
+
+
+def preamble(specs: Sequence[ToolSpec], style: Literal["full", "short"], own_text: str | None = None) -> str:
+    """What tells a model of its tools. `own_text` replaces the style's wording, `{tools}` in it the tools' lines."""
+    if style == "full":
+        lines = [json.dumps(spec.as_function(), ensure_ascii=False) for spec in specs]
+    else:
+        lines = [signature(spec) for spec in specs]
+    text = own_text if own_text is not None else {"full": _FULL, "short": _SHORT}[style]
+    return text.replace("{tools}", "\n".join(lines))
+
+
+def signature(spec: ToolSpec) -> str:
+    """`name(argument: type, optional?: type): description`, on one line."""
+    properties = spec.parameters.get("properties", {})
+    required = set(spec.parameters.get("required", ()))
+    arguments = [f"{name}{'' if name in required else '?'}: {_type(schema)}" for name, schema in properties.items()]
+    description = " ".join(spec.description.split())
+    return f"{spec.name}({', '.join(arguments)}){': ' if description else ''}{description}"
+
+
+def _type(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "enum" in schema:
+        return "|".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    kind = schema.get("type", "any")
+    if isinstance(kind, Sequence) and not isinstance(kind, str):
+        return "|".join(map(str, kind))
+    return f"{_type(schema.get('items'))}[]" if kind == "array" else str(kind)
+
+
+def call_text(calls: Sequence[ToolCall]) -> str:
+    """Calls as text, one block each."""
+    return "\n".join(
+        "<tool_call>\n"
+        + json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        + "\n</tool_call>"
+        for call in calls
+    )
+
+
+def with_calls(content: str, calls: Sequence[ToolCall]) -> str:
+    """An assistant's content with its calls as text behind it."""
+    return "\n".join(part for part in (content, call_text(calls)) if part)
+
+
+def thought(reasoning: str) -> str:
+    """A thinking block as text, what follows it included."""
+    return f"<think>\n{reasoning}\n</think>\n\n"
+
+
+def results_text(results: Sequence[Message]) -> str:
+    """The content of a user message that holds these tool messages."""
+    return "\n".join(f"<tool_response>\n{message.content}\n</tool_response>" for message in results)

@@ -1,0 +1,126 @@
+"""A tokenizer's chat template as a function from message dicts to text.
+
+The text, and not the template's ids, is what the format works with: it looks for where a turn ends in it, and encodes
+the parts. Encoding it without added special tokens is what `apply_chat_template(tokenize=True)` does with the same
+text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import ChatFormatError
+from toolrl.types import Message, ToolCall
+
+Dict = dict[str, Any]
+
+
+class Renderer:
+    """Renders with one tokenizer, one template and one set of template variables."""
+
+    def __init__(self, tokenizer: Any, chat_template: str | None, variables: Mapping[str, Any], where: str) -> None:
+        self._tokenizer = tokenizer
+        self._template = _read_template(chat_template, where)
+        self._variables = dict(variables)
+        self._where = where
+        if self._template is None and not getattr(tokenizer, "chat_template", None):
+            raise ChatFormatError(
+                "the model's tokenizer has no chat template",
+                where=where,
+                hint="Use `chat_format: plain` for a base model, or give one: `options: {chat_template: FILE.jinja}`.",
+            )
+
+    @property
+    def source(self) -> str:
+        """The template's source; of several named ones all."""
+        source = self._template if self._template is not None else self._tokenizer.chat_template
+        return "\n".join(source.values()) if isinstance(source, Mapping) else str(source)
+
+    def __call__(
+        self, messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool = False
+    ) -> str:
+        """The rendered text. Raises ChatFormatError where the template refuses the messages."""
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages),
+                # Some templates tell an empty list from none, and write a heading with nothing under it.
+                tools=list(tools) if tools else None,
+                chat_template=self._template,
+                add_generation_prompt=generation_prompt,
+                tokenize=False,
+                **self._variables,
+            )
+        except Exception as error:
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise ChatFormatError(
+                f"the chat template refuses a conversation of {roles}: {error}",
+                where=self._where,
+                hint="Change the conversation, or give a template that takes it: `chat_template: FILE.jinja`.",
+            ) from error
+        return str(text)
+
+    def attempt(
+        self, messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool = False
+    ) -> str | None:
+        """The same, or None where the template refuses."""
+        try:
+            return self(messages, tools, generation_prompt=generation_prompt)
+        except ChatFormatError:
+            return None
+
+
+def _read_template(value: str | None, where: str) -> str | None:
+    if value is None or "{%" in value or "{{" in value:
+        return value
+    try:
+        return Path(value).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise ChatFormatError(
+            f"chat_template {value!r} can't be read: {error.strerror}",
+            where=where,
+            hint="Give a path to a Jinja file, or the template itself.",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How this template wants a message's parts."""
+
+    json_arguments: bool = False
+    """Arguments as a JSON string, else as a mapping."""
+    empty_content: str | None = ""
+    """The content of an assistant message that has calls only."""
+    reasoning_key: str | None = None
+    """The key of an assistant's reasoning; None where the template knows none."""
+
+    def assistant(self, content: str, calls: Sequence[ToolCall] = (), reasoning: str | None = None) -> Dict:
+        """An assistant message."""
+        message: Dict = {"role": "assistant", "content": content}
+        if reasoning is not None and self.reasoning_key is not None:
+            message[self.reasoning_key] = reasoning
+        if calls:
+            message["content"] = content or self.empty_content
+            message["tool_calls"] = [self._call(call, index) for index, call in enumerate(calls)]
+        return message
+
+    def _call(self, call: ToolCall, index: int) -> Dict:
+        arguments: Any = dict(call.arguments)
+        if self.json_arguments:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        function = {"name": call.name, "arguments": arguments}
+        # Mistral's templates insist on ids of nine letters and digits.
+        return {"id": call.id or f"call{index:05d}", "type": "function", "function": function}
+
+
+def tool_message(message: Message, index: int) -> Dict:
+    """A message of role tool."""
+    return {
+        "role": "tool",
+        "content": message.content,
+        "tool_call_id": message.tool_call_id or f"call{index:05d}",
+        "name": message.name or "tool",
+    }

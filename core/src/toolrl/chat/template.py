@@ -1,0 +1,167 @@
+"""The chat format `template`: any tokenizer's own chat template, turn by turn and without rewriting a token.
+
+A template renders whole conversations. To go on from a sampled turn, whose tokens must stay as they are, the format
+renders a made-up conversation in which a probe stands at the end of the assistant's turn, and takes what comes after
+the probe: the end mark, the new messages, the next generation prompt. What a template does to earlier turns (Qwen3
+removes their thinking) happens before the probe and doesn't matter. The bridge begins with an added token, at which a
+tokenizer splits a text before all else, so it encodes to the same ids by itself as it does within the conversation.
+
+Where the template ignores tools, calls or results, the format writes them itself (`preamble.py`), and the template
+sees plain messages. Control tokens in texts from outside (user messages, tool results, tool descriptions) are encoded
+as plain text; system and assistant messages are the author's own and may hold them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from toolrl.chat.abilities import ANSWER, RESULT, TOOL, USER, study
+from toolrl.chat.codec import Codec
+from toolrl.chat.control import Shield, finder
+from toolrl.chat.conversation import Conversation
+from toolrl.chat.options import TemplateOptions
+from toolrl.chat.rendering import Renderer
+from toolrl.chat.tokens import TokenFormat, opens_thinking, refuse_media
+from toolrl.chat.turns import TurnEnds
+from toolrl.errors import ChatFormatError
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, Rendered, ToolCall, ToolSpec
+
+
+class TemplateFormat(TokenFormat):
+    """See the module. Stateless but for caches; built once and shared by all episodes of an environment."""
+
+    def __init__(self, options: TemplateOptions | None, context: BuildContext) -> None:
+        self._where = context.where or "chat_format"
+        self._options = options or TemplateOptions()
+        self._codec = Codec(context.tokenizer, self._where)
+        self._render = Renderer(
+            context.tokenizer, self._options.chat_template, self._options.template_kwargs, self._where
+        )
+        self.abilities = study(self._render)
+        """What the template was found to do."""
+        self._conversation = Conversation(self._options, self.abilities, self._where)
+        self._ends = TurnEnds(self._render, self._codec, self._conversation, self._where)
+        self.end_ids: tuple[int, ...] = self._ends.ids
+        turn_marks = self._ends.structural_tokens()
+        markup = {text for text in self._codec.added if text in self._markup_source()}
+        self._codec.add_control(turn_marks | markup)
+        self._outside = finder(self._codec.special | turn_marks)
+        self._tool_output = finder(self._codec.special | turn_marks | {t for t in markup if _is_tag(t)})
+        self._nothing = finder(())
+
+    # The protocol.
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """The prompt of the first turn. Raises ChatFormatError."""
+        shield = Shield()
+        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
+        dicts = self._conversation.dicts(hidden, specs)
+        text = self._render(dicts, self._conversation.native_tools(specs), generation_prompt=True)
+        return Rendered(tuple(self._codec.encode_shielded(text, shield)), in_thinking=opens_thinking(text))
+
+    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        """What follows a sampled turn. Raises ChatFormatError."""
+        shield = Shield()
+        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
+        text = self._ends.after_turn(hidden, specs, generation_prompt=True)
+        ids = self._codec.encode_shielded(text, shield)
+        return Rendered(tuple(self._ends.skip_mark(sampled_ids, ids)), in_thinking=opens_thinking(text))
+
+    def say(self, message: Message) -> tuple[int, ...]:
+        """What a model would sample to say `message`. Raises ChatFormatError where the template drops a part of it."""
+        if message.role != "assistant":
+            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
+        refuse_media([message], self._where)
+        return tuple(self._codec.encode_after(self._ends.spoken(message)))
+
+    # Besides the protocol.
+
+    def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The template's own rendering of a whole conversation, without a generation prompt."""
+        shield = Shield()
+        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
+        dicts = self._conversation.dicts(hidden, specs)
+        return tuple(self._codec.encode_shielded(self._render(dicts, self._conversation.native_tools(specs)), shield))
+
+    def check(self, tools: Sequence[ToolSpec]) -> list[str]:
+        """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
+        remarks on what the user may want to know."""
+        remarks = []
+        if tools and self._conversation.own_preamble and self._options.preamble == "auto":
+            remarks.append("the chat template ignores tools; toolrl's own preamble tells the model of them")
+        call = ToolCall(tools[0].name if tools else TOOL.name, {"argument": "1"}, id="call00000")
+        question, answer = Message("user", USER["content"]), Message("assistant", ANSWER)
+        result = Message("tool", RESULT, tool_call_id=call.id, name=call.name)
+        conversations = [[question, answer, Message("user", RESULT), answer]]
+        if tools:
+            conversations.append([question, Message("assistant", "", tool_calls=(call,)), result, answer])
+        for messages in conversations:
+            if not self._follows_template(messages, tools):
+                roles = ", ".join(message.role for message in messages)
+                remarks.append(
+                    f"the chat template rewrites earlier turns of a conversation of {roles}; the model is trained on "
+                    "the tokens it saw, and these differ from a rendering of the whole conversation"
+                )
+        return remarks
+
+    def _follows_template(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        ids = self.turn_by_turn(messages, tools)
+        whole = self.whole(messages, tools)
+        # A newline after the last end mark is never sampled; a header that serves as the end mark is.
+        return whole[: len(ids)] == ids or ids[:-1] == whole
+
+    def turn_by_turn(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The ids of a conversation as an episode would gather them: open, say, bridge, say … up to the last assistant
+        message's end mark."""
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        ids = list(self.open(messages[: turns[0]], tools).ids)
+        for number, index in enumerate(turns):
+            said = self.say(messages[index])
+            ids += said
+            if number + 1 < len(turns):
+                ids += self.bridge(said, messages[index + 1 : turns[number + 1]], tools).ids
+        return tuple(ids)
+
+    # Texts from outside.
+
+    def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
+        refuse_media(messages, self._where)
+        return [self._hidden(message, shield) for message in messages]
+
+    def _hidden(self, message: Message, shield: Shield) -> Message:
+        patterns = {"user": self._outside, "tool": self._tool_output}
+        pattern = patterns.get(message.role, self._nothing)
+        content = shield.hide(message.content, pattern)
+        name = shield.hide(message.name, self._tool_output) if message.name else message.name
+        if content == message.content and name == message.name:
+            return message
+        return Message(
+            message.role,
+            content,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+            name=name,
+            reasoning=message.reasoning,
+        )
+
+    def _hide_specs(self, tools: Sequence[ToolSpec], shield: Shield) -> Sequence[ToolSpec]:
+        if not any(self._outside.search(json.dumps(spec.as_function(), ensure_ascii=False)) for spec in tools):
+            return tools
+        return [
+            ToolSpec(
+                shield.hide(spec.name, self._outside),
+                shield.hide(spec.description, self._outside),
+                shield.hide_in(spec.parameters, self._outside),
+            )
+            for spec in tools
+        ]
+
+    def _markup_source(self) -> str:
+        return self._render.source + self._conversation.markup
+
+
+def _is_tag(text: str) -> bool:
+    """Whether an added token looks like markup, such as `</tool_response>`: some vocabularies also add plain words."""
+    return len(text) > 2 and text[0] in "<[" and text[-1] in ">]"

@@ -1,0 +1,47 @@
+"""What both chat formats do alike: everything that needs the tokenizer and no messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from toolrl.chat.codec import Codec
+from toolrl.errors import ChatFormatError
+from toolrl.types import Decoded, Message
+
+_THINKING = ("<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>")
+
+
+class TokenFormat:
+    """Base of a chat format that encodes with a `Codec`."""
+
+    _codec: Codec
+    end_ids: tuple[int, ...]
+    """Token ids that end an assistant turn."""
+
+    def inline(self, text: str) -> tuple[int, ...]:
+        """Ids of a text inside a turn, special tokens read as plain text."""
+        return tuple(self._codec.inline(text))
+
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        """Text of sampled ids, a closing end mark left out. Linear time."""
+        return self._codec.decode(ids, self.end_ids)
+
+    def token_count(self, text: str) -> int:
+        """How many tokens `inline(text)` has."""
+        return len(self._codec.inline(text))
+
+
+def refuse_media(messages: Iterable[Message], where: str) -> None:
+    """Raise ChatFormatError for images and videos: a format for text alone must not drop them in silence."""
+    for message in messages:
+        if message.media:
+            raise ChatFormatError(
+                f"a message of role {message.role} holds a {message.media[0].kind}, and this chat format takes text only",
+                where=where,
+                hint="Use a chat format for the model's processor, or leave media out of the data.",
+            )
+
+
+def opens_thinking(text: str) -> bool:
+    """Whether a prompt ends inside an opened thinking block."""
+    return text.rstrip().endswith(_THINKING)
