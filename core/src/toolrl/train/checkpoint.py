@@ -1,0 +1,270 @@
+"""Checkpoints: Hugging Face folders that also hold what a run needs to go on exactly.
+
+    checkpoints/step-000010/
+        config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes
+        trainer/state.json                                 step, version, data position, digest of the config
+        trainer/state.pt                                   optimizer and random generators
+        manifest.json                                      size and SHA-256 of every other file
+
+A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
+begins with `step-` was once complete. The manifest tells what became of it since: `verify` names the first file that is
+missing or isn't what was written. Older checkpoints are deleted only after the new one stands, so a full disk costs no
+more than the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Of the manifest and the trainer's state; a newer one is refused."""
+
+_NAME = re.compile(r"step-(\d{6,})\Z")
+_UNFINISHED = ".writing-"
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a run needs besides weights and tokenizer."""
+
+    step: int
+    """Complete steps."""
+    version: int
+    """Of the weights."""
+    position: int
+    """Tasks that were taken from the endless sequence of training tasks."""
+    config_digest: str
+    """Of the resolved config, so that a run that goes on with another one can say so."""
+    optimizer: Mapping[str, Any]
+    """`PolicyOptimizer.state_dict()`."""
+    random: Mapping[str, Any]
+    """`random_state.capture()`."""
+
+
+def save_checkpoint(
+    directory: Path, state: TrainerState, *, model: Any, tokenizer: Any, processor: Any = None, keep: int = 2
+) -> Path:
+    """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones; returns its path.
+
+    `model`, `tokenizer` and `processor` are written by their `save_pretrained`. Raises CheckpointError where that
+    fails; the earlier checkpoints are as they were then.
+    """
+    final = directory / f"step-{state.step:06d}"
+    unfinished = directory / f"{_UNFINISHED}{final.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _delete_unfinished(directory)
+        unfinished.mkdir()
+        for part in (model, tokenizer, processor):
+            if part is not None:
+                part.save_pretrained(unfinished)
+        _write_state(unfinished, state)
+        _write_manifest(unfinished, state.step)
+        _move_into_place(unfinished, final)
+    except Exception as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
+            where=str(directory),
+            hint=f"{_free_space(directory)} Earlier checkpoints are untouched: {_names(directory)}. Make room or set "
+            "another run.dir, then go on with --resume.",
+        ) from error
+    _prune(directory, keep)
+    return final
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints in a folder, complete or not, by step; none where there is no such folder."""
+    if not directory.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.match(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = None) -> Path | None:
+    """The last checkpoint whose files are all what was written; None where there is none at all.
+
+    A torn one is passed over for the one before it, and `notify` (standard error by default) is told which and why.
+    Raises CheckpointError where there are only torn ones.
+    """
+    problems: list[CheckpointError] = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            (notify or _print)(f"Checkpoint passed over, going back to {path.name}: {problem.where}: {problem.message}")
+        return path
+    if problems:
+        raise CheckpointError(
+            "every checkpoint is torn: " + "; ".join(f"{problem.where}: {problem.message}" for problem in problems),
+            where=str(directory),
+            hint="Bring a copy of one back, or delete this folder to start the run over.",
+        )
+    return None
+
+
+def verify(path: Path, *, contents: bool = True) -> None:
+    """Raise CheckpointError that names the first file of a checkpoint that is missing or isn't what was written.
+
+    Without `contents` only presence and size are looked at.
+    """
+    for name, entry in _read_manifest(path).items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{name} is missing", where=str(path))
+        size = file.stat().st_size
+        if size != entry["size"]:
+            raise CheckpointError(f"{name} has {size} bytes, {entry['size']} were written", where=str(path))
+        if contents and _digest(file) != entry["sha256"]:
+            raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
+
+
+def load_state(path: Path) -> TrainerState:
+    """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
+    folder = path / "trainer"
+    try:
+        facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        _check_format(facts["format"], path)
+        return TrainerState(
+            step=facts["step"],
+            version=facts["version"],
+            position=facts["position"],
+            config_digest=facts["config_digest"],
+            optimizer=tensors["optimizer"],
+            random=tensors["random"],
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the trainer's state can't be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
+        ) from error
+
+
+def _write_state(folder: Path, state: TrainerState) -> None:
+    (folder / "trainer").mkdir()
+    torch.save({"optimizer": dict(state.optimizer), "random": dict(state.random)}, folder / "trainer" / "state.pt")
+    facts = {
+        "format": FORMAT,
+        "step": state.step,
+        "version": state.version,
+        "position": state.position,
+        "config_digest": state.config_digest,
+    }
+    (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    """Put every file on the disk, then the manifest that lists them."""
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        _sync(file)
+        files[file.relative_to(folder).as_posix()] = {"size": file.stat().st_size, "sha256": _digest(file)}
+    manifest = folder / MANIFEST
+    text = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=2)
+    manifest.write_text(text + "\n", encoding="utf-8")
+    _sync(manifest)
+    for inner in (path for path in folder.rglob("*") if path.is_dir()):
+        _sync(inner)
+    _sync(folder)
+
+
+def _move_into_place(unfinished: Path, final: Path) -> None:
+    replaced = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
+    if final.exists():
+        final.rename(replaced)
+    unfinished.rename(final)
+    _sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        _check_format(manifest["format"], path)
+        return dict(manifest["files"])
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{MANIFEST} is missing", where=str(path)) from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(f"{MANIFEST} can't be read: {type(error).__name__}: {error}", where=str(path)) from error
+
+
+def _check_format(found: int, path: Path) -> None:
+    if found > FORMAT:
+        raise CheckpointError(
+            f"it has format {found}, and this version of toolrl reads up to {FORMAT}",
+            where=str(path),
+            hint="Use the version of toolrl that wrote it, or a newer one.",
+        )
+
+
+def _prune(directory: Path, keep: int) -> None:
+    """Delete what is older than the last `keep` complete checkpoints."""
+    checkpoints = list_checkpoints(directory)
+    complete = [path for path in checkpoints if _is_whole(path)]
+    if len(complete) > keep:
+        for path in checkpoints[: checkpoints.index(complete[-keep])]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        verify(path, contents=False)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _delete_unfinished(directory: Path) -> None:
+    """What a killed process left half-written."""
+    for path in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the system put a file or a folder's names on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_space(directory: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(directory).free / 2**20:,.0f} MiB are free there."
+    except OSError:
+        return "The folder can't be reached."
+
+
+def _names(directory: Path) -> str:
+    return ", ".join(path.name for path in list_checkpoints(directory)) or "there are none"
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,113 @@
+"""Metrics of episodes: what a step's or an evaluation's groups come to, under the names that reports know.
+
+Means are over the episodes that ended without a failure; only `errors/rate` counts the others. What no episode gives
+(accuracy without a judge, the success of calls where none was made) is left out instead of being 0.
+
+    reward/mean, reward/std       of Episode.reward; the deviation is the population's
+    reward/<source>/mean          of what one source gave an episode, unweighted, over the episodes it gave something
+                                  to; <source> is a reward function's name, `step:<tool>`, `tool:<tool>`, `call_cost`
+    reward/<name>/<key>           of a reward function's own metrics
+    tool/<name>/<key>             of a tool's own metrics, summed in an episode
+    accuracy                      of Episode.correct, over the episodes that were judged
+    turns/mean, calls/mean        in an episode; calls/mean is the calls per answer
+    calls/success                 share of calls that were answered without an error
+    stop/<reason>                 share of episodes that ended by it
+    truncated                     share that ended by max_tokens or context_full
+    tokens/sampled, tokens/prompt in an episode
+    errors/rate                   share of all episodes that failed
+    groups/flat                   share of groups whose rewards are all equal
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from toolrl.types import Episode, Group
+
+_TRUNCATED = ("max_tokens", "context_full")
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """All of the above. Empty where there are no episodes."""
+    everyone = [episode for group in groups for episode in group.episodes]
+    episodes = [episode for episode in everyone if episode.failure is None]
+    if not everyone:
+        return {}
+    metrics = {"errors/rate": 1.0 - len(episodes) / len(everyone)}
+    if not episodes:
+        return metrics
+    count = len(episodes)
+    metrics |= _reward_metrics(episodes)
+    calls = [record for episode in episodes for record in episode.calls]
+    metrics["turns/mean"] = sum(len(episode.turns) for episode in episodes) / count
+    metrics["calls/mean"] = len(calls) / count
+    if calls:
+        metrics["calls/success"] = sum(record.result.error is None for record in calls) / len(calls)
+    reasons = Counter(episode.stop_reason for episode in episodes)
+    metrics |= {f"stop/{reason}": number / count for reason, number in sorted(reasons.items())}
+    metrics["truncated"] = sum(number for reason, number in reasons.items() if reason in _TRUNCATED) / count
+    metrics["tokens/sampled"] = sum(episode.sampled_tokens for episode in episodes) / count
+    metrics["tokens/prompt"] = sum(episode.prompt_length for episode in episodes) / count
+    metrics["groups/flat"] = sum(_is_flat(group) for group in groups) / len(groups)
+    return metrics
+
+
+def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    rewards = [episode.reward for episode in episodes]
+    mean = math.fsum(rewards) / len(rewards)
+    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+    gathered: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        given: dict[str, float] = defaultdict(float)
+        for entry in episode.rewards:
+            given[entry.source] += entry.value
+        for source, value in given.items():
+            gathered[f"reward/{source.removeprefix('reward:')}/mean"].append(value)
+        for key, value in episode.metrics.items():
+            if key != "correct":
+                gathered[key if key.startswith("tool/") else f"reward/{key}"].append(value)
+    correct = [episode.correct for episode in episodes if episode.correct is not None]
+    metrics = {"reward/mean": mean, "reward/std": math.sqrt(variance)}
+    if correct:
+        metrics["accuracy"] = sum(correct) / len(correct)
+    return metrics | {name: _mean(gathered[name]) for name in sorted(gathered)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _is_flat(group: Group) -> bool:
+    rewards = [episode.reward for episode in group.scored]
+    return not rewards or max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
+
+
+def pass_metrics(groups: Iterable[Group], k: int) -> dict[str, float]:
+    """`avg@k` and `pass@k` over the tasks: the mean over tasks of the share of correct episodes, and of the chance that
+    one of k is correct.
+
+    Only judged episodes count. A task with fewer than k of them (some failed) says nothing of pass@k and is left out
+    there; both are left out where no task has any.
+    """
+    counts = []
+    for group in groups:
+        judged = [episode.correct for episode in group.scored if episode.correct is not None]
+        if judged:
+            counts.append((len(judged), sum(value >= 0.5 for value in judged)))
+    metrics = {}
+    if counts:
+        metrics[f"avg@{k}"] = _mean([correct / judged for judged, correct in counts])
+    full = [pass_at_k(judged, correct, k) for judged, correct in counts if judged >= k]
+    if full:
+        metrics[f"pass@{k}"] = _mean(full)
+    return metrics
+
+
+def pass_at_k(episodes: int, correct: int, k: int) -> float:
+    """The chance that at least one of k episodes is correct, where `correct` of `episodes` were: the unbiased estimate
+    1 − C(episodes − correct, k) / C(episodes, k) of Chen et al., arXiv 2107.03374, section 2.1."""
+    if not 0 <= correct <= episodes or not 1 <= k <= episodes:
+        raise ValueError(f"expected 0 ≤ correct ≤ episodes and 1 ≤ k ≤ episodes, got {correct}, {episodes} and k {k}")
+    return 1.0 - math.comb(episodes - correct, k) / math.comb(episodes, k)
