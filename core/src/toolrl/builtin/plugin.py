@@ -1,0 +1,70 @@
+"""What core itself registers, through the same hooks as any plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from toolrl.component import Component
+from toolrl.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from toolrl.protocols import ChatFormat, Observer, TaskSource
+
+
+@hookimpl
+def toolrl_datasets() -> Iterator[Component[TaskSource]]:
+    """Data sets that are files of rows."""
+    yield Component(
+        "jsonl",
+        "toolrl.builtin.datasets:jsonl",
+        summary="Rows of JSON Lines files.",
+        options="toolrl.builtin.options:FileDatasetOptions",
+    )
+    yield Component(
+        "parquet",
+        "toolrl.builtin.datasets:parquet",
+        summary="Rows of Parquet files.",
+        options="toolrl.builtin.options:FileDatasetOptions",
+    )
+
+
+@hookimpl
+def toolrl_chat_formats() -> Iterator[Component[ChatFormat]]:
+    """Chat formats that need nothing but a tokenizer."""
+    yield Component(
+        "template",
+        "toolrl.chat.template:TemplateFormat",
+        summary="The tokenizer's own chat template, extended turn by turn.",
+        options="toolrl.chat.options:TemplateOptions",
+    )
+    yield Component(
+        "plain",
+        "toolrl.chat.plain:PlainFormat",
+        summary="Plain text for base models without a chat template.",
+        options="toolrl.chat.options:PlainOptions",
+    )
+
+
+@hookimpl
+def toolrl_observers() -> Iterator[Component[Observer]]:
+    """Where a run's progress is shown."""
+    yield Component(
+        "console",
+        "toolrl.report.console:ConsoleObserver",
+        summary="A live view in the terminal, plain lines elsewhere.",
+        options="toolrl.report.options:ConsoleOptions",
+    )
+    yield Component(
+        "jsonl",
+        "toolrl.report.observers:JsonlObserver",
+        summary="One JSON line a step, to standard output or a file.",
+        options="toolrl.report.options:JsonlOptions",
+    )
+    yield Component(
+        "tensorboard",
+        "toolrl.report.observers:TensorboardObserver",
+        summary="Scalars for TensorBoard.",
+        options="toolrl.report.options:TensorboardOptions",
+        check="toolrl.report.observers:check_tensorboard",
+    )

@@ -1,0 +1,141 @@
+"""The command `toolrl`.
+
+The first word picks a module, and only that one is imported: `toolrl list-plugins` must not pay for what `toolrl train`
+needs. A word that is no command of core's may be a plugin's name: `toolrl <plugin> <verb>`. Errors that a user can act
+on are printed as a message with the next step and no traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from toolrl.cli.output import UsageError, print_error, table
+from toolrl.errors import ToolrlError
+
+if TYPE_CHECKING:
+    from toolrl.protocols import Command
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list-plugins": ("toolrl.cli.list_plugins", "list the installed plugins and their components"),
+    "doctor": ("toolrl.cli.doctor", "check that what is installed works here"),
+    "config": ("toolrl.cli.config", "check or show a config, or print the schema of configs"),
+    "train": ("toolrl.cli.train", "train a model by reinforcement learning"),
+    "eval": ("toolrl.cli.evaluate", "evaluate a model, or the last checkpoint of a run"),
+    "rollout": ("toolrl.cli.rollout", "sample episodes without training"),
+    "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
+    "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
+    "report": ("toolrl.cli.report", "write the report of a run"),
+    "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
+}
+"""Command to its module and its one line in `toolrl --help`; the line equals the module's HELP."""
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPT = 130
+EXIT_PIPE = 141
+DEBUG = "TOOLRL_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, `sys.argv` by default. The exit status: 0, 1 for an error, 2 for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get(DEBUG, "") not in ("", "0")
+    while words and words[0] == "--debug":
+        debug = True
+        del words[0]
+    try:
+        status = _dispatch(words, debug)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain once more when it flushes stdout at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPT
+
+
+def _dispatch(words: list[str], debug: bool) -> int:
+    """Find the command, read its arguments, run it; print what goes wrong."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else EXIT_USAGE
+    if words[0] in ("-V", "--version"):
+        import toolrl
+
+        print(f"toolrl {toolrl.__version__}")
+        return 0
+    json = "--json" in words
+    try:
+        command, parser, rest = _find(words)
+        if command is None:
+            return 0
+        command.configure(parser)
+        args = parser.parse_args(rest)
+        debug = debug or getattr(args, "debug", None) is True
+        json = getattr(args, "json", None) is True
+        return command.run(args)
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001 - the last place where an error can be told in order
+        if debug or not isinstance(error, ToolrlError):
+            # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
+            traceback.print_exception(error)
+        if json or isinstance(error, ToolrlError):
+            print_error(error, json=json)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
+
+
+def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, list[str]]:
+    """The command that the first words name, its parser, and the words left. None: its help has been printed."""
+    if words[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        return cast("Command", module), command_parser(words[0], module.HELP, module.EXAMPLE), words[1:]
+    if words[0].startswith("-"):
+        raise UsageError(f"unknown option {words[0]!r} before the command", hint="`toolrl --help` lists the commands.")
+    from toolrl.cli import plugin_commands
+
+    return plugin_commands.find(words, COMMANDS)
+
+
+def command_parser(name: str, help_line: str, example: str = "") -> argparse.ArgumentParser:
+    """The argument parser of a command, before the command adds its own arguments."""
+    parser = argparse.ArgumentParser(
+        prog=f"toolrl {name}",
+        description=f"{help_line[:1].upper()}{help_line[1:]}.".replace("..", "."),
+        epilog=f"example:\n  {example}" if example else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--debug", action="store_true", help=f"show the traceback of an error (also {DEBUG}=1)")
+    return parser
+
+
+def overview() -> str:
+    """What `toolrl --help` prints. Nothing is imported for it."""
+    rows = [(f"  {name}", line) for name, (_, line) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: toolrl [--version] [--debug] COMMAND …",
+            "",
+            "Reinforcement learning of language models that use tools over many turns.",
+            "",
+            "commands:",
+            table([*rows, ("  PLUGIN VERB", "run a plugin's own command; `toolrl PLUGIN --help` lists them")]),
+            "",
+            "`toolrl COMMAND --help` shows a command's arguments and an example.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What the commands print: tables, JSON, errors. Plain text, so that starting a command costs nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from toolrl.errors import ConfigError, ToolrlError
+
+
+class UsageError(ToolrlError):
+    """A command line that names what there isn't. Exit status 2."""
+
+    fault = "usage"
+
+
+def print_json(value: Any) -> None:
+    """A value as JSON on standard output; what JSON doesn't know becomes text."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:
+    """Rows as columns. The last column isn't padded, and its lines after the first stand under it."""
+    lines = [list(row) for row in ([header] if header else [])] + [list(row) for row in rows]
+    if not lines:
+        return ""
+    widths = [max(len(cell) for cell in column) for column in zip(*(row[:-1] for row in lines), strict=True)]
+    indent = " " * (sum(widths) + 2 * len(widths))
+    text = []
+    for row in lines:
+        start = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        text.append((start + row[-1].replace("\n", f"\n{indent}")).rstrip())
+    return "\n".join(text)
+
+
+def print_error(error: BaseException, *, json: bool = False, stream: IO[str] | None = None) -> None:
+    """An error for a reader: the message, and below it what to do next. With `json`, an object on standard output."""
+    if json:
+        print_json({"error": error_facts(error)})
+        return
+    stream = stream or sys.stderr
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        where = f"{error.where}: " if error.where else ""
+        print(f"error: {where}{len(error.problems)} problems", file=stream)
+        for problem in error.problems:
+            print(_hanging(problem, "  "), file=stream)
+    elif isinstance(error, ToolrlError):
+        where = f"{error.where}: " if error.where else ""
+        print(f"error: {where}{error.message}", file=stream)
+    else:
+        print(f"error: {type(error).__name__}: {error}", file=stream)
+    if isinstance(error, ToolrlError) and error.hint:
+        print(_hanging(error.hint, "  → "), file=stream)
+
+
+def error_facts(error: BaseException) -> dict[str, Any]:
+    """An error as data: type, fault, message, and where and hint if there are any; a ConfigError's problems too."""
+    if not isinstance(error, ToolrlError):
+        return {"type": type(error).__name__, "fault": "toolrl", "message": str(error)}
+    facts: dict[str, Any] = {"type": type(error).__name__, "fault": error.fault, "message": error.message}
+    if error.where:
+        facts["where"] = error.where
+    if error.hint:
+        facts["hint"] = error.hint
+    if isinstance(error, ConfigError):
+        facts["problems"] = error.problems
+    return facts
+
+
+def _hanging(text: str, mark: str) -> str:
+    """Text after a mark, its further lines indented as far."""
+    return mark + text.replace("\n", "\n" + " " * len(mark))

@@ -1,0 +1,70 @@
+"""Commands that plugins bring: `toolrl <plugin> <verb>`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from toolrl.cli.output import UsageError, table
+from toolrl.errors import PluginError
+from toolrl.plugins.checks import nearest
+from toolrl.plugins.registry import Found, Registry, load_registry
+
+if TYPE_CHECKING:
+    from toolrl.protocols import Command
+
+
+def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | None, argparse.ArgumentParser, list[str]]:
+    """The command that `words` name, its parser, and the words left; None where its help was asked for and printed.
+
+    Raises UsageError for a plugin or a verb that there isn't, PluginError for a plugin that can't be used.
+    """
+    from toolrl.cli.main import command_parser
+
+    name, *rest = words
+    registry = load_registry()
+    verbs = _verbs(name, registry, core_commands)
+    if not rest or rest[0] in ("-h", "--help"):
+        if not rest:
+            raise UsageError(f"toolrl {name}: which command?", hint=f"There are: {', '.join(verbs)}.")
+        print(f"usage: toolrl {name} COMMAND …\n\ncommands of the plugin {name}:")
+        print(table([(f"  {verb}", found.component.summary) for verb, found in verbs.items()]))
+        return None, command_parser(name, ""), []
+    verb = rest[0]
+    if verb not in verbs:
+        near = nearest(verb, verbs)
+        known = f"There are: {', '.join(verbs)}."
+        raise UsageError(
+            f"the plugin {name!r} has no command {verb!r}", hint=f"Did you mean {near!r}? {known}" if near else known
+        )
+    found = verbs[verb]
+    return _build(registry, found), command_parser(f"{name} {verb}", found.component.summary), rest[1:]
+
+
+def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dict[str, Found]:
+    """A plugin's commands by name; at least one."""
+    plugin = registry.plugin(name)
+    if plugin is None:
+        with_commands = sorted({found.plugin.name for found in registry.components("commands")})
+        near = nearest(name, [*core_commands, *with_commands])
+        raise UsageError(
+            f"toolrl has no command {name!r}, and no plugin of that name is installed",
+            hint=f"Did you mean `toolrl {near}`?" if near else "`toolrl --help` lists the commands.",
+        )
+    if not plugin.usable:
+        raise PluginError(f"the plugin {name!r} is {plugin.describe()}", hint=plugin.hint)
+    verbs = {found.component.name: found for found in registry.components("commands") if found.plugin is plugin}
+    if not verbs:
+        raise UsageError(f"the plugin {name!r} has no commands", hint="`toolrl --help` lists those of toolrl.")
+    return verbs
+
+
+def _build(registry: Registry, found: Found) -> Command:
+    from toolrl.config.load import build_component
+    from toolrl.config.model import ComponentUse
+    from toolrl.protocols import BuildContext
+
+    use = ComponentUse(use=found.qualified)
+    command: Command = build_component(registry, "commands", use, BuildContext(name=found.qualified), "")
+    return command

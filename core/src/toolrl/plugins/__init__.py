@@ -1,0 +1,1 @@
+"""Finding plugins, keeping what they register, and telling observers what happens."""

@@ -1,0 +1,91 @@
+"""Tells a run's observers what happens.
+
+An observer's methods are found by their names, those of the events in `toolrl.hookspecs`, and need no mark. What would
+never be called rightly (a misspelled event, `async def`, an argument that the event doesn't have) is refused when the
+observer is registered. Each observer has a plugin manager of its own: one that raises is logged and counted, and the
+others are still told, in the config's order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from toolrl import hookspecs
+from toolrl.errors import PluginError
+from toolrl.plugins.checks import EVENTS, check_observer
+from toolrl.protocols import Observer, RunInfo, StepReport
+from toolrl.types import Episode
+
+_log = logging.getLogger(__name__)
+
+
+class _Manager(pluggy.PluginManager):
+    """Takes an observer's methods by name instead of by mark."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        return (super().parse_hookimpl_opts(plugin, name) or {}) if name in EVENTS else None
+
+
+class Events:
+    """The events of one run. Call it from the controller's main thread; it returns when all observers were told."""
+
+    def __init__(self, run: RunInfo, observers: Mapping[str, Observer]) -> None:
+        """`observers` by the name that messages call them. Raises PluginError for one that can't be told rightly."""
+        self._run = run
+        self._callers: dict[str, list[tuple[str, pluggy.HookCaller]]] = {event: [] for event in EVENTS}
+        self.failures: dict[str, int] = {}
+        """How often each observer has raised; those that never did are left out."""
+        for name, observer in observers.items():
+            self._add(name, observer)
+
+    def run_start(self) -> None:
+        """Everything is built and started."""
+        self._tell("toolrl_run_start")
+
+    def episode_end(self, episode: Episode) -> None:
+        """An episode was scored and released."""
+        self._tell("toolrl_episode_end", episode=episode)
+
+    def step_end(self, report: StepReport) -> None:
+        """A step of training, or an evaluation, is done."""
+        self._tell("toolrl_step_end", report=report)
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        """A checkpoint is complete on disk."""
+        self._tell("toolrl_checkpoint_saved", step=step, path=path)
+
+    def run_end(self, error: BaseException | None) -> None:
+        """The run is over; `error` is what ended it, None where it finished."""
+        self._tell("toolrl_run_end", error=error)
+
+    def _add(self, name: str, observer: Observer) -> None:
+        manager = _Manager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        try:
+            events = check_observer(observer)
+            manager.register(observer, name)
+        except PluginError as error:
+            raise PluginError(f"observer {name!r}: {error.message}", hint=error.hint) from error
+        except pluggy.PluginValidationError as error:
+            # Its message ends in the line that says what is wrong.
+            last = str(error).strip().splitlines()[-1]
+            raise PluginError(f"observer {name!r}: {last}", hint="See the events in toolrl.hookspecs.") from error
+        for event in events:
+            self._callers[event].append((name, getattr(manager.hook, event)))
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        for name, caller in self._callers[event]:
+            try:
+                caller(run=self._run, **facts)
+            except Exception as error:  # noqa: BLE001 - an observer must not end the run that it watches
+                count = self.failures[name] = self.failures.get(name, 0) + 1
+                # The traceback once; a thousand steps would print a thousand of them.
+                _log.error(
+                    "observer %r failed in %s (%s: %s); failures of it so far: %d",
+                    name, event, type(error).__name__, error, count, exc_info=error if count == 1 else None,
+                )  # fmt: skip

@@ -1,0 +1,53 @@
+"""What is known of a plugin: where it came from, whether it can be used, and what it registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from toolrl.component import Component
+
+Status = Literal["ok", "disabled", "incompatible", "broken"]
+
+KIND_LABELS: dict[str, str] = {
+    "parsers": "parser",
+    "tools": "tool",
+    "rewards": "reward",
+    "engines": "engine",
+    "datasets": "data set",
+    "chat_formats": "chat format",
+    "observers": "observer",
+    "commands": "command",
+}
+"""What one component of a kind is called in a message."""
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One installed plugin, usable or not."""
+
+    name: str
+    """The name of its entry point."""
+    distribution: str = ""
+    """The distribution that brings it; empty where it was handed in as a module."""
+    version: str = ""
+    """The distribution's version; empty where it isn't known."""
+    status: Status = "ok"
+    """`ok`, `disabled` by TOOLRL_DISABLE, `incompatible` with this toolrl, or `broken`."""
+    reason: str = ""
+    """One line: why it can't be used."""
+    hint: str = ""
+    """The next command."""
+    traceback: str = ""
+    """Of what broke it, where that was an exception."""
+    components: dict[str, list[Component[Any]]] = field(default_factory=dict)
+    """By kind, as registered; empty unless the status is `ok`."""
+
+    @property
+    def usable(self) -> bool:
+        """True where its components can be used."""
+        return self.status == "ok"
+
+    def describe(self) -> str:
+        """Status and reason in a line: `broken: ImportError: …`."""
+        return f"{self.status}: {self.reason}" if self.reason else self.status

@@ -1,0 +1,158 @@
+"""What is installed and what it gives: the typed face of pluggy's registration hooks.
+
+Every plugin's hooks are called once, each plugin by itself, so that one that raises is marked as broken and hides no
+other. A component is found by its short name, or by `plugin/name`. Where two plugins give one short name, both stay
+reachable by their full names, and the short one is an error only for who uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+import toolrl
+from toolrl import hookspecs
+from toolrl.component import KINDS, Component
+from toolrl.errors import AmbiguousComponentError, PluginError, UnknownComponentError
+from toolrl.plugins.checks import check_components, check_plugin_module, nearest
+from toolrl.plugins.discovery import DISABLE, broken, examine, find_candidates, import_plugin
+from toolrl.plugins.info import KIND_LABELS, PluginInfo
+
+
+@dataclass(frozen=True)
+class Found:
+    """A component and the plugin that gives it."""
+
+    component: Component[Any]
+    plugin: PluginInfo
+
+    @property
+    def qualified(self) -> str:
+        """`plugin/name`."""
+        return f"{self.plugin.name}/{self.component.name}"
+
+
+class Registry:
+    """All plugins, usable or not, and the components of the usable ones. Read-only once made."""
+
+    def __init__(self, plugins: Iterable[PluginInfo]) -> None:
+        self.plugins: list[PluginInfo] = list(plugins)
+        """By name."""
+        self._found: dict[str, list[Found]] = {kind: [] for kind in KINDS}
+        for plugin in self.plugins:
+            for kind, components in plugin.components.items():
+                self._found[kind].extend(Found(component, plugin) for component in components)
+
+    @classmethod
+    def from_modules(cls, modules: Mapping[str, ModuleType]) -> Registry:
+        """A registry of these modules alone, by plugin name, without looking at what is installed; for tests."""
+        return cls(_register([(module, PluginInfo(name)) for name, module in sorted(modules.items())]))
+
+    def components(self, kind: str) -> Iterator[Found]:
+        """All components of a kind, in the order of their plugins. `kind` is a key of `toolrl.component.KINDS`."""
+        yield from self._of(kind)
+
+    def names(self, kind: str) -> list[str]:
+        """What a config can call the components of a kind: short names, and `plugin/name` where a short one is taken
+        twice."""
+        found = self._of(kind)
+        short = [it.component.name for it in found]
+        return sorted(it.component.name if short.count(it.component.name) == 1 else it.qualified for it in found)
+
+    def plugin(self, name: str) -> PluginInfo | None:
+        """The plugin of this name, or None. Of two with one name, the first."""
+        return next((plugin for plugin in self.plugins if plugin.name == name), None)
+
+    def get(self, kind: str, name: str) -> Found:
+        """The component that a config calls `name`. Raises UnknownComponentError or AmbiguousComponentError."""
+        matches = [it for it in self._of(kind) if name in (it.component.name, it.qualified)]
+        if not matches:
+            raise self._unknown(kind, name)
+        if len(matches) > 1:
+            names = [it.qualified for it in matches]
+            raise AmbiguousComponentError(
+                f"{len(names)} plugins give a {KIND_LABELS[kind]} named {name!r}", hint=f"Write {' or '.join(names)}."
+            )
+        return matches[0]
+
+    def unusable(self) -> list[PluginInfo]:
+        """The plugins that are disabled, incompatible or broken."""
+        return [plugin for plugin in self.plugins if not plugin.usable]
+
+    def _of(self, kind: str) -> list[Found]:
+        if kind not in self._found:
+            raise ValueError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
+        return self._found[kind]
+
+    def _unknown(self, kind: str, name: str) -> UnknownComponentError:
+        """The error for a name that no usable plugin gives, with whatever may explain it."""
+        label = KIND_LABELS[kind]
+        plugin_name, slash, _ = name.rpartition("/")
+        culprit = next((it for it in self.unusable() if it.name == (plugin_name if slash else name)), None)
+        if culprit is not None:
+            message = f"{label} {name!r}: the plugin {culprit.name!r} is {culprit.describe()}"
+            if culprit.traceback:
+                message += "\n" + _indented(culprit.traceback)
+            return UnknownComponentError(message, hint=culprit.hint)
+        names = self.names(kind)
+        message = f"there is no {label} named {name!r}; installed: {', '.join(names) or 'none'}"
+        if slash and self.plugin(plugin_name) is None:
+            message = f"there is no plugin named {plugin_name!r}, so no {label} {name!r}; installed: {', '.join(names)}"
+        failed = [f"{plugin.name} ({plugin.describe()})" for plugin in self.unusable()]
+        if failed:
+            message += f"; not loaded: {', '.join(failed)}"
+        near = nearest(name, [*names, *(it.qualified for it in self._of(kind))])
+        listing = "`toolrl list-plugins` shows what is installed."
+        return UnknownComponentError(message, hint=f"Did you mean {near!r}?" if near else listing)
+
+
+@functools.cache
+def load_registry() -> Registry:
+    """The registry of what is installed, read once a process. `load_registry.cache_clear()` forgets it."""
+    disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",") if name.strip()}
+    loaded: list[tuple[ModuleType | None, PluginInfo]] = []
+    for candidate, info in examine(find_candidates(), running=toolrl.__version__, disabled=disabled):
+        loaded.append(import_plugin(candidate, info) if info.usable else (None, info))
+    return Registry(_register(loaded))
+
+
+def _register(loaded: Iterable[tuple[ModuleType | None, PluginInfo]]) -> list[PluginInfo]:
+    """Registers each imported plugin and asks it for its components."""
+    pm = pluggy.PluginManager(hookspecs.PROJECT)
+    pm.add_hookspecs(hookspecs)
+    result = []
+    for module, info in loaded:
+        result.append(_collect(pm, module, info) if module is not None else info)
+    return result
+
+
+def _collect(pm: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> PluginInfo:
+    """One plugin's components; whatever its hooks raise marks it as broken."""
+    try:
+        check_plugin_module(module)
+        pm.register(module, info.name)
+        others = [plugin for plugin in pm.get_plugins() if plugin is not module]
+        components: dict[str, list[Component[Any]]] = {}
+        for kind, hook in KINDS.items():
+            if not any(impl.plugin is module for impl in getattr(pm.hook, hook).get_hookimpls()):
+                continue
+            results = pm.subset_hook_caller(hook, others)()
+            # pluggy leaves out a result that is None.
+            given = [item for result in results or [None] for item in check_components(hook, result)]
+            if given:
+                components[kind] = check_components(hook, given)
+    except PluginError as error:
+        return replace(info, status="broken", reason=error.message, hint=error.hint or "")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's fault must not end the program
+        return broken(info, error)
+    return replace(info, components=components)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
