@@ -1,0 +1,1 @@
+"""Mathematics: rewards, GSM8K with its answer-checking tool, and generated arithmetic."""

@@ -1,0 +1,67 @@
+"""Data set `gsm8k`: grade-school problems with a solution that ends with `#### N`.
+
+Reads the files of the public data set (openai/gsm8k, or grade-school-math's `train.jsonl` and `test.jsonl`): rows with
+`question` and `answer`. The task's answer is the number after `####`; the whole solution stays in `Task.extra`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.errors import DataError
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, Task
+from toolrl_plugin_math.options import Gsm8kDataOptions
+from toolrl_plugin_math.quantity import MARK
+from toolrl_plugin_math.reward_tool import NAME
+
+ENDINGS = ("jsonl", "json", "parquet")
+
+
+class Gsm8k:
+    """Tasks of GSM8K files."""
+
+    def __init__(self, options: Gsm8kDataOptions, context: BuildContext) -> None:
+        self._options = options
+        files = _files(options, context.where)
+        self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Task:
+        row, options = self._rows[index], self._options
+        question, solution = row.get("question"), row.get("answer")
+        if not isinstance(question, str) or not isinstance(solution, str) or MARK not in solution:
+            raise DataError(
+                f"a row needs texts `question` and `answer`, the latter ending with `#### N`; it has {', '.join(row)}",
+                where=self._rows.where(index),
+                hint="For rows of another form use the data set `jsonl` with `fields`.",
+            )
+        answer = solution.rpartition(MARK)[2].strip().replace(",", "")
+        text = f"{question}\n\n{options.instruction}" if options.instruction else question
+        system = (Message("system", options.system_prompt),) if options.system_prompt is not None else ()
+        return Task(
+            id=self._rows.name(index),
+            messages=(*system, Message("user", text)),
+            answer=answer,
+            environment=options.environment,
+            tools_kwargs={NAME: {"create_kwargs": {"ground_truth": answer}}},
+            extra={"question": question, "solution": solution},
+        )
+
+
+def _files(options: Gsm8kDataOptions, where: str) -> list[Path]:
+    folder = Path(options.path).expanduser()
+    if not folder.is_dir():
+        return find_files(options.path, where)
+    for ending in ENDINGS:
+        found = sorted([*folder.glob(f"{options.split}.{ending}"), *folder.glob(f"{options.split}-*.{ending}")])
+        if found:
+            return found
+    raise DataError(
+        f"{folder} has no file {options.split}.jsonl, .json or .parquet",
+        where=where or None,
+        hint="Set `split`, or give `path` a file.",
+    )

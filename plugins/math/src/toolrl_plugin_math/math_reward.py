@@ -1,0 +1,62 @@
+r"""Reward `math`: the answer is mathematically the same as the task's, as the math-verify library sees it.
+
+Numbers, fractions, LaTeX, sets, intervals, equations. A ground truth may be a plain number, LaTeX with or without `$`,
+or a `\boxed{…}`; where it is a list, any of its entries counts.
+"""
+
+from __future__ import annotations
+
+from toolrl.errors import RewardError
+from toolrl.parsing.flags import EndFlags
+from toolrl.protocols import BuildContext
+from toolrl.types import Episode, Score
+from toolrl_plugin_math.judged import judged_text, score
+from toolrl_plugin_math.options import MathOptions
+from toolrl_plugin_math.rewards import gold_texts
+from toolrl_plugin_math.verifier import Verifier
+
+_BOXED = EndFlags(("boxed",))
+
+
+class MathReward:
+    """Judges in worker processes, so that no answer holds up the run."""
+
+    def __init__(self, options: MathOptions | None, context: BuildContext) -> None:
+        self._options = options or MathOptions()
+        self._verifier = Verifier(self._options.workers, self._options.timeout)
+
+    async def score(self, episode: Episode) -> Score:
+        """Raises RewardError for a task whose answer can't be read as mathematics."""
+        golds = gold_texts(episode.task)
+        text = judged_text(episode, self._options)
+        boxed = _BOXED.find(text)
+        if boxed is not None:
+            text = f"\\boxed{{{boxed}}}"
+        elif self._options.boxed or not text.strip():
+            return score(False, self._options, answered=0.0, timeout=0.0)
+        verdict = await self._verifier.judge(golds, text)
+        if verdict == "bad_gold":
+            raise RewardError(
+                f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which math-verify can't read",
+                hint="Give the answer as a number or as LaTeX.",
+            )
+        timeout = float(verdict == "timeout")
+        return score(verdict == "right", self._options, answered=1.0, timeout=timeout)
+
+    def close(self) -> None:
+        """End the worker processes; without it they end with this object."""
+        self._verifier.close()
+
+
+def check() -> str:
+    """For `toolrl doctor`: judges one answer in a worker."""
+    from toolrl_plugin_math.verifier import Worker
+
+    worker = Worker()
+    try:
+        verdict = worker.judge(["1/2"], "\\boxed{\\frac{2}{4}}", 30.0)
+    finally:
+        worker.close()
+    if verdict != "right":
+        raise RuntimeError(f"2/4 against 1/2 was judged {verdict!r}")
+    return "math-verify judges 2/4 equal to 1/2"

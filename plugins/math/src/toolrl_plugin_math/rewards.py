@@ -1,0 +1,69 @@
+"""Rewards `exact` and `gsm8k`: text and numbers compared."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from toolrl.errors import RewardError
+from toolrl.protocols import BuildContext
+from toolrl.types import Episode, Score, Task
+from toolrl_plugin_math.judged import judged_text, score
+from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions
+from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
+
+
+class ExactReward:
+    """The judged text equals the task's answer, or one of them where it is a list, after white space is evened out."""
+
+    def __init__(self, options: ExactOptions | None, context: BuildContext) -> None:
+        self._options = options or ExactOptions()
+
+    async def score(self, episode: Episode) -> Score:
+        """Raises RewardError for a task without an answer."""
+        golds = gold_texts(episode.task)
+        said = self._normal(judged_text(episode, self._options))
+        return score(any(said == self._normal(gold) for gold in golds), self._options)
+
+    def _normal(self, text: str) -> str:
+        text = " ".join(unicodedata.normalize("NFC", text).split())
+        return text.casefold() if self._options.ignore_case else text
+
+
+class Gsm8kReward:
+    """The number that the judged text ends on equals the task's answer."""
+
+    def __init__(self, options: Gsm8kRewardOptions | None, context: BuildContext) -> None:
+        self._options = options or Gsm8kRewardOptions()
+
+    async def score(self, episode: Episode) -> Score:
+        """Raises RewardError for a task whose answer isn't a number."""
+        options = self._options
+        gold = None if episode.task.answer is None else stated_number(episode.task.answer)
+        if gold is None:
+            raise RewardError(
+                f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which holds no number",
+                hint="The reward `gsm8k` needs a number, or a solution that ends with `#### N`.",
+            )
+        text = judged_text(episode, options)
+        marked = marked_number(text)
+        said = marked
+        if said is None and options.method == "flexible":
+            said = last_number(text)
+        result = score(said == gold, options, answered=float(said is not None))
+        if marked is not None and said != gold and options.format_score is not None:
+            return Score(options.format_score, metrics=result.metrics)
+        return result
+
+
+def gold_texts(task: Task) -> list[str]:
+    """The answers that count as right: the task's answer, or each of a list. Raises RewardError where there is none."""
+    answer = task.answer
+    several = isinstance(answer, Sequence) and not isinstance(answer, str)
+    golds = [str(item) for item in (answer if several else [answer]) if item is not None]
+    if not golds:
+        raise RewardError(
+            f"task {task.id!r} has no answer to compare with",
+            hint="Give its row an answer, or say where it is with `fields: {answer: …}`.",
+        )
+    return golds
