@@ -209,7 +209,7 @@ def _object(value: Any, path: str) -> dict[str, Any]:
         try:
             read = json.loads(value)
         except ValueError as error:
-            raise _bad(f"{path!r} is {_short(value)}, expected an object or its JSON text: {error}")
+            raise _bad(f"{path!r} is {_short(value)}, expected an object or its JSON text: {error}") from None
     if not isinstance(read, Mapping):
         raise _bad(f"{path!r} is {_short(value)}, expected an object")
     return dict(read)

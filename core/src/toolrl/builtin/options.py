@@ -12,7 +12,7 @@ class Options(BaseModel):
 
 
 class FieldMapping(Options):
-    """Where a row holds what: a column's name, or a dotted path into nested objects such as `reward_model.ground_truth`.
+    """Where a row holds what: a column's name, or a dotted path into nested objects, `reward_model.ground_truth`.
 
     What is named here has to be in each row; a name left at its default may be missing.
     """
