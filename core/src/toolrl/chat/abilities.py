@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from toolrl.chat.rendering import Dict, Renderer, Shape, tool_message
+from toolrl.chat.rendering import Dict, Renderer, Shape, call_id
 from toolrl.types import Message, ToolCall, ToolSpec
 
 PROBE = "zqPROBEqz"
@@ -25,8 +25,8 @@ TOOL = ToolSpec(
         "required": ["argument"],
     },
 )
-USER: Dict = {"role": "user", "content": "zqUSERqz"}
-_SYSTEM: Dict = {"role": "system", "content": "zqSYSTEMqz"}
+QUESTION = "zqUSERqz"
+_SYSTEM = "zqSYSTEMqz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,16 @@ class Abilities:
 
 def study(renderer: Renderer) -> Abilities:
     """Try everything. Raises ChatFormatError where the template can't render a user's message at all."""
-    renderer([USER], generation_prompt=True)
-    system = renderer.attempt([_SYSTEM, USER], generation_prompt=True)
-    tools = renderer.attempt([USER], [TOOL.as_function()], generation_prompt=True)
-    shape, calls, tool_role = _study_calls(renderer)
-    spoken = renderer.attempt([USER, shape.assistant(PROBE), _result(0)])
+    plain = _plain_shape(renderer)
+    user = plain.text("user", QUESTION)
+    system = renderer.attempt([plain.text("system", _SYSTEM), user], generation_prompt=True)
+    tools = renderer.attempt([user], [TOOL.as_function()], generation_prompt=True)
+    shape, calls, tool_role = _study_calls(renderer, plain)
+    spoken = renderer.attempt([user, shape.assistant(PROBE), _result(shape, 0)])
     return Abilities(
-        shape=replace(shape, reasoning_key=_reasoning_key(renderer)),
-        system=system is not None and _SYSTEM["content"] in system,
-        tools=tools is not None and TOOL.name in tools,
+        shape=replace(shape, reasoning_key=_reasoning_key(renderer, shape)),
+        system=_in_order(system, _SYSTEM),
+        tools=_in_order(tools, TOOL.name),
         calls=calls,
         parallel=calls and _parallel(renderer, shape, tool_role),
         tool_role=tool_role,
@@ -66,42 +67,55 @@ def study(renderer: Renderer) -> Abilities:
     )
 
 
-def probe_call(index: int = 0, value: str = PROBE, call_id: str = "", name: str = TOOL.name) -> ToolCall:
+def probe_call(index: int = 0, value: str = PROBE, given_id: str = "", name: str = TOOL.name) -> ToolCall:
     """A call whose last argument is a probe."""
-    return ToolCall(name, {"argument": value}, id=call_id or f"call{index:05d}")
+    return ToolCall(name, {"argument": value}, id=given_id or call_id(index))
 
 
-def _result(index: int, text: str = RESULT) -> Dict:
-    return tool_message(Message("tool", text, tool_call_id=f"call{index:05d}", name=TOOL.name), index)
+def _plain_shape(renderer: Renderer) -> Shape:
+    """Whether contents are strings or lists of parts."""
+    for shape in (Shape(), Shape(parts=True)):
+        messages = [shape.text("user", QUESTION), shape.text("assistant", ANSWER), shape.text("user", PROBE)]
+        if _in_order(renderer.attempt(messages), QUESTION, ANSWER, PROBE):
+            return shape
+    # Neither: rendering without a guard says what the template has against it.
+    renderer([Shape().text("user", QUESTION)], generation_prompt=True)
+    return Shape()
 
 
-def _study_calls(renderer: Renderer) -> tuple[Shape, bool, bool]:
+def _result(shape: Shape, index: int, text: str = RESULT) -> Dict:
+    return shape.result(Message("tool", text, tool_call_id=call_id(index), name=TOOL.name), index)
+
+
+def _study_calls(renderer: Renderer, plain: Shape) -> tuple[Shape, bool, bool]:
     """The first shape in which a call is shown: preferably with a result of role tool behind it."""
-    tools = [TOOL.as_function()]
-    shapes = [Shape(as_json, content) for as_json in (False, True) for content in ("", None)]
+    tools, user = [TOOL.as_function()], plain.text("user", QUESTION)
+    contents: tuple[str | None, ...] = ("", None)
+    shapes = [replace(plain, json_arguments=json, empty_content=empty) for json in (False, True) for empty in contents]
     for tool_role in (True, False):
-        answer: Dict = _result(0) if tool_role else {"role": "user", "content": RESULT}
         for shape in shapes:
-            text = renderer.attempt([USER, shape.assistant("", [probe_call()]), answer], tools)
+            answer = _result(shape, 0) if tool_role else shape.text("user", RESULT)
+            text = renderer.attempt([user, shape.assistant("", [probe_call()]), answer], tools)
             # A mapping that a template prints without `tojson` comes out in Python's notation.
             if text is not None and _in_order(text, TOOL.name, PROBE, RESULT) and "{'argument" not in text:
                 return shape, True, tool_role
-    return Shape(), False, False
+    return plain, False, False
 
 
 def _parallel(renderer: Renderer, shape: Shape, tool_role: bool) -> bool:
     calls = [probe_call(0, f"{PROBE}0"), probe_call(1, f"{PROBE}1")]
-    answers: list[Dict] = [_result(0, f"{RESULT}0"), _result(1, f"{RESULT}1")]
+    answers = [_result(shape, 0, f"{RESULT}0"), _result(shape, 1, f"{RESULT}1")]
     if not tool_role:
-        answers = [{"role": "user", "content": f"{RESULT}0 {RESULT}1"}]
-    text = renderer.attempt([USER, shape.assistant("", calls), *answers], [TOOL.as_function()])
+        answers = [shape.text("user", f"{RESULT}0 {RESULT}1")]
+    messages = [shape.text("user", QUESTION), shape.assistant("", calls), *answers]
+    text = renderer.attempt(messages, [TOOL.as_function()])
     return _in_order(text, f"{PROBE}0", f"{PROBE}1", f"{RESULT}0", f"{RESULT}1")
 
 
-def _reasoning_key(renderer: Renderer) -> str | None:
+def _reasoning_key(renderer: Renderer, shape: Shape) -> str | None:
     for key in ("reasoning_content", "reasoning", "thinking"):
-        text = renderer.attempt([USER, {"role": "assistant", "content": ANSWER, key: PROBE}])
-        if _in_order(text, PROBE, ANSWER):
+        answer = replace(shape, reasoning_key=key).assistant(ANSWER, (), PROBE)
+        if _in_order(renderer.attempt([shape.text("user", QUESTION), answer]), PROBE, ANSWER):
             return key
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from toolrl.chat.abilities import Abilities
 from toolrl.chat.options import TemplateOptions
 from toolrl.chat.preamble import preamble, results_text, with_calls
-from toolrl.chat.rendering import Dict, tool_message
+from toolrl.chat.rendering import Dict
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolSpec
 
@@ -23,6 +23,7 @@ class Conversation:
 
     def __init__(self, options: TemplateOptions, abilities: Abilities, where: str) -> None:
         self._options = options
+        self._where = where
         self._abilities = abilities
         native = abilities.tools and abilities.calls
         self.own_preamble = options.preamble == "always" or (options.preamble == "auto" and not native)
@@ -61,16 +62,26 @@ class Conversation:
         if not (self.own_preamble and specs):
             return result
         text = preamble(specs, self._options.preamble_style, self._options.preamble_text)
-        if result and result[0]["role"] == "system":
-            result[0] = {**result[0], "content": f"{result[0]['content']}\n\n{text}"}
+        first = messages[0] if messages else None
+        shape = self._abilities.shape
+        if first is not None and first.role == "system":
+            result[0] = shape.text("system", f"{first.content}\n\n{text}")
         elif self._abilities.system:
-            result.insert(0, {"role": "system", "content": text})
-        elif result and result[0]["role"] == "user":
-            result[0] = {**result[0], "content": f"{text}\n\n{result[0]['content']}"}
+            result.insert(0, shape.text("system", text))
+        elif first is not None and first.role == "user":
+            result[0] = shape.text("user", f"{text}\n\n{first.content}")
+        else:
+            raise ChatFormatError(
+                "the chat template shows no system message, and the conversation doesn't begin with the user's, so "
+                "there is no place to tell the model of its tools",
+                where=self._where,
+                hint="Begin with a user message.",
+            )
         return result
 
     def plain_dicts(self, messages: Sequence[Message]) -> list[Dict]:
         """The messages without a preamble."""
+        shape = self._abilities.shape
         result: list[Dict] = []
         results: list[Message] = []
         for message in messages:
@@ -78,19 +89,19 @@ class Conversation:
                 results.append(message)
                 continue
             if results:
-                result.append({"role": "user", "content": results_text(results)})
+                result.append(shape.text("user", results_text(results)))
                 results = []
             result.append(self._dict(message, len(result)))
         if results:
-            result.append({"role": "user", "content": results_text(results)})
+            result.append(shape.text("user", results_text(results)))
         return result
 
     def _dict(self, message: Message, index: int) -> Dict:
-        if message.role == "tool":
-            return tool_message(message, index)
-        if message.role != "assistant":
-            return {"role": message.role, "content": message.content}
         shape = self._abilities.shape
+        if message.role == "tool":
+            return shape.result(message, index)
+        if message.role != "assistant":
+            return shape.text(message.role, message.content)
         if self.native_calls:
             return shape.assistant(message.content, message.tool_calls, message.reasoning)
         return shape.assistant(with_calls(message.content, message.tool_calls), (), message.reasoning)

@@ -96,31 +96,39 @@ class Shape:
     """The content of an assistant message that has calls only."""
     reasoning_key: str | None = None
     """The key of an assistant's reasoning; None where the template knows none."""
+    parts: bool = False
+    """Contents as lists of typed parts, as templates of vision models want them, else as strings."""
+
+    def text(self, role: str, content: str) -> Dict:
+        """A message that is text alone."""
+        return {"role": role, "content": [{"type": "text", "text": content}] if self.parts else content}
 
     def assistant(self, content: str, calls: Sequence[ToolCall] = (), reasoning: str | None = None) -> Dict:
         """An assistant message."""
-        message: Dict = {"role": "assistant", "content": content}
+        message = self.text("assistant", content)
         if reasoning is not None and self.reasoning_key is not None:
             message[self.reasoning_key] = reasoning
         if calls:
-            message["content"] = content or self.empty_content
+            if not content:
+                message["content"] = self.empty_content
             message["tool_calls"] = [self._call(call, index) for index, call in enumerate(calls)]
         return message
+
+    def result(self, message: Message, index: int) -> Dict:
+        """A message of role tool."""
+        given = self.text("tool", message.content)
+        given["tool_call_id"] = message.tool_call_id or call_id(index)
+        given["name"] = message.name or "tool"
+        return given
 
     def _call(self, call: ToolCall, index: int) -> Dict:
         arguments: Any = dict(call.arguments)
         if self.json_arguments:
             arguments = json.dumps(arguments, ensure_ascii=False)
         function = {"name": call.name, "arguments": arguments}
-        # Mistral's templates insist on ids of nine letters and digits.
-        return {"id": call.id or f"call{index:05d}", "type": "function", "function": function}
+        return {"id": call.id or call_id(index), "type": "function", "function": function}
 
 
-def tool_message(message: Message, index: int) -> Dict:
-    """A message of role tool."""
-    return {
-        "role": "tool",
-        "content": message.content,
-        "tool_call_id": message.tool_call_id or f"call{index:05d}",
-        "name": message.name or "tool",
-    }
+def call_id(index: int) -> str:
+    """An id for a call that has none: nine letters and digits, as Mistral's templates insist on."""
+    return f"call{index:05d}"

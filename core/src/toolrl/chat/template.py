@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from toolrl.chat.abilities import ANSWER, RESULT, TOOL, USER, study
+from toolrl.chat.abilities import ANSWER, QUESTION, RESULT, TOOL, study
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import Shield, finder
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.options import TemplateOptions
-from toolrl.chat.rendering import Renderer
+from toolrl.chat.rendering import Renderer, call_id
 from toolrl.chat.tokens import TokenFormat, opens_thinking, refuse_media
 from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
@@ -45,10 +45,10 @@ class TemplateFormat(TokenFormat):
         self._ends = TurnEnds(self._render, self._codec, self._conversation, self._where)
         self.end_ids: tuple[int, ...] = self._ends.ids
         turn_marks = self._ends.structural_tokens()
-        markup = {text for text in self._codec.added if text in self._markup_source()}
+        markup = {text for text in self._codec.added if _is_tag(text) and text in self._markup_source()}
         self._codec.add_control(turn_marks | markup)
         self._outside = finder(self._codec.special | turn_marks)
-        self._tool_output = finder(self._codec.special | turn_marks | {t for t in markup if _is_tag(t)})
+        self._tool_output = finder(self._codec.special | turn_marks | markup)
         self._nothing = finder(())
 
     # The protocol.
@@ -91,12 +91,18 @@ class TemplateFormat(TokenFormat):
         remarks = []
         if tools and self._conversation.own_preamble and self._options.preamble == "auto":
             remarks.append("the chat template ignores tools; toolrl's own preamble tells the model of them")
-        call = ToolCall(tools[0].name if tools else TOOL.name, {"argument": "1"}, id="call00000")
-        question, answer = Message("user", USER["content"]), Message("assistant", ANSWER)
+        call = ToolCall(tools[0].name if tools else TOOL.name, {"argument": "1"}, id=call_id(0))
+        question = Message("user", QUESTION)
+        reasoning = (
+            "zqREASONqz" if self.abilities.shape.reasoning_key and self.open([question], tools).in_thinking else None
+        )
+        answer = Message("assistant", ANSWER, reasoning=reasoning)
         result = Message("tool", RESULT, tool_call_id=call.id, name=call.name)
         conversations = [[question, answer, Message("user", RESULT), answer]]
         if tools:
-            conversations.append([question, Message("assistant", "", tool_calls=(call,)), result, answer])
+            conversations.append(
+                [question, Message("assistant", "", tool_calls=(call,), reasoning=reasoning), result, answer]
+            )
         for messages in conversations:
             if not self._follows_template(messages, tools):
                 roles = ", ".join(message.role for message in messages)

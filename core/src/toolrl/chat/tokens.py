@@ -36,7 +36,7 @@ def refuse_media(messages: Iterable[Message], where: str) -> None:
     for message in messages:
         if message.media:
             raise ChatFormatError(
-                f"a message of role {message.role} holds a {message.media[0].kind}, and this chat format takes text only",
+                f"a message of role {message.role} holds a {message.media[0].kind}; this chat format takes text alone",
                 where=where,
                 hint="Use a chat format for the model's processor, or leave media out of the data.",
             )

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from toolrl.chat.abilities import PROBE, RESULT, TOOL, USER, probe_call
+from toolrl.chat.abilities import PROBE, QUESTION, RESULT, TOOL, probe_call
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import alternatives
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.preamble import thought
-from toolrl.chat.rendering import Dict, Renderer
+from toolrl.chat.rendering import Dict, Renderer, call_id
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
 
@@ -37,27 +37,29 @@ class TurnEnds:
         words = [text for text in codec.added if text.strip()]
         self._added = re.compile(alternatives(words)) if words else None
         self._probe_tools = conversation.native_tools([TOOL])
+        self._user = conversation.plain_dicts([Message("user", QUESTION)])[0]
         self._generation_prompt = self._find_generation_prompt()
         self._final, self._middle = self._ends_of([])
         self.headers_end = not self._mark(self._final) and not self._mark(self._middle)
         """Turns have no end mark of their own; the next message's header ends them."""
         self._close = self._find_close() if conversation.native_calls else ""
         self._marks = self._find_marks()
+        self._pure_marks = self._marks - self._find_headers()
         self.ids = self._find_ids()
         """Ids that end a turn."""
 
     # What ends a turn.
 
     def _find_generation_prompt(self) -> str:
-        without = self._render.attempt([USER]) or ""
-        with_prompt = self._render([USER], generation_prompt=True)
+        without = self._render.attempt([self._user]) or ""
+        with_prompt = self._render([self._user], generation_prompt=True)
         return with_prompt[len(without) :] if with_prompt.startswith(without) else ""
 
     def _ends_of(self, calls: Sequence[ToolCall]) -> tuple[str, str]:
         """What follows the probe in a last turn: at the end of a conversation, and before a generation prompt."""
         turn = self._probe_turn(calls)
-        final = self._after_probe([USER, turn], generation_prompt=False)
-        middle = self._after_probe([USER, turn], generation_prompt=True)
+        final = self._after_probe([self._user, turn], generation_prompt=False)
+        middle = self._after_probe([self._user, turn], generation_prompt=True)
         if middle is None or not self._generation_prompt or not middle.endswith(self._generation_prompt):
             middle = final
         else:
@@ -92,11 +94,21 @@ class TurnEnds:
         if self.headers_end:
             headers = [self._header([Message("user", PROBE)])]
             if self._conversation.native_calls:
-                headers.append(self._header([Message("tool", RESULT, tool_call_id="call00000", name=TOOL.name)]))
+                headers.append(self._header([Message("tool", RESULT, tool_call_id=call_id(0), name=TOOL.name)]))
             ids += [self._codec.added[header] for header in headers]
         eos = self._codec.tokenizer.eos_token_id
         ids += [eos] if eos is not None else []
         return tuple(dict.fromkeys(ids))
+
+    def _find_headers(self) -> frozenset[int]:
+        """The tokens right before a user's question and a tool's result. Where one of them ends a turn (GLM), another
+        that was sampled in its stead doesn't make it superfluous."""
+        result = Message("tool", RESULT, tool_call_id=call_id(0), name=TOOL.name)
+        headers = []
+        for message in (Message("user", RESULT), result):
+            before = self.after_turn([message], [TOOL], generation_prompt=False).partition(RESULT)[0]
+            headers += [match.group() for match in self._added.finditer(before)][-1:] if self._added else []
+        return frozenset(self._codec.added[header] for header in headers)
 
     def _header(self, messages: Sequence[Message]) -> str:
         text = self.after_turn(messages, [TOOL], generation_prompt=True)
@@ -129,7 +141,7 @@ class TurnEnds:
         if not sampled_ids or sampled_ids[-1] not in self.ids:
             return ids
         for index, token_id in enumerate(ids):
-            if token_id in self._marks or (self.headers_end and token_id == sampled_ids[-1]):
+            if token_id == sampled_ids[-1] or token_id in self._pure_marks:
                 return ids[index + 1 :]
             if self._codec.is_added(token_id):
                 break
@@ -156,7 +168,7 @@ class TurnEnds:
         return calls if self._conversation.parallel else calls[-1:]
 
     def _opening(self, specs: Sequence[ToolSpec]) -> list[Dict]:
-        return self._conversation.dicts([Message("user", USER["content"])], specs)
+        return self._conversation.dicts([Message("user", QUESTION)], specs)
 
     def _probe_turn(self, calls: Sequence[ToolCall]) -> Dict:
         content = "" if calls else PROBE
@@ -208,7 +220,7 @@ class TurnEnds:
 
     def _answers(self, message: Message) -> list[Message]:
         return [
-            Message("tool", RESULT, tool_call_id=call.id or f"call{index:05d}", name=call.name)
+            Message("tool", RESULT, tool_call_id=call.id or call_id(index), name=call.name)
             for index, call in enumerate(message.tool_calls)
         ]
 
@@ -221,13 +233,13 @@ class TurnEnds:
             if reasoning is None or reasoning.strip() in body:
                 return body
             return thought(reasoning) + body
-        plain = self._render([*opening, self._probe_turn([]), USER], tools)
+        plain = self._render([*opening, self._probe_turn([]), self._user], tools)
         header = _common_beginning(prompt, plain)
         rest = prompt[len(header) :]
         if not text.startswith(header):
             raise self._unbridgeable("an assistant's turn begins otherwise than its generation prompt")
         body = text[len(header) :]
-        if rest.rstrip().endswith("</think>"):
+        if not rest.strip() or rest.rstrip().endswith("</think>"):
             return body
         if rest.strip() == "<think>":
             return f"{reasoning or ''}\n</think>\n\n{body}"
@@ -250,8 +262,8 @@ class TurnEnds:
         """Added tokens that the template writes between the messages of a conversation without tools or thinking."""
         if self._added is None:
             return set()
-        second = {"role": "user", "content": "zqSECONDqz"}
-        text = self._render.attempt([USER, self._probe_turn([]), second], generation_prompt=True) or ""
+        turns = [self._user, self._probe_turn([]), self._user]
+        text = self._render.attempt(turns, generation_prompt=True) or ""
         found = {match.group() for match in self._added.finditer(text)}
         return {token for token in found if "think" not in token.lower()}
 
