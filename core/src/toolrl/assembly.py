@@ -2,7 +2,7 @@
 
 `Assembly.open` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
 which each thing only needs what stands before it, and takes it down again in reverse. The commands then ask for what is
-theirs: `train`, `fine_tune`, `evaluate`, `sample`.
+theirs (`toolrl.jobs`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Assembly:
     limits: Limits
     folder: RunFolder
     events: Events
+    resume: bool = False
+    """Whether to go on from the run's last checkpoint."""
 
     @property
     def config(self) -> Any:
@@ -61,7 +63,8 @@ class Assembly:
         use = getattr(self.config.data, which)
         if use is None:
             raise ConfigError(f"data.{which}: needed here, but the config names no data set", hint=_DATA_HINT)
-        return self.build("datasets", use, f"data.{which}")
+        source: TaskSource = self.build("datasets", use, f"data.{which}")
+        return source
 
     def order(self) -> EndlessOrder[Task]:
         """The training tasks in the run's order."""
@@ -134,7 +137,7 @@ async def assemble(
             await environment.tools.start()
         stack.push_async_callback(engine.stop)
         await engine.start()
-        yield Assembly(loaded, registry, policy, environments, engine, runner, limits, folder, events)
+        yield Assembly(loaded, registry, policy, environments, engine, runner, limits, folder, events, resume)
 
 
 def _end_of_run(events: Events) -> Any:

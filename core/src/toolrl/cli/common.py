@@ -22,12 +22,19 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, resume: bool = True) -
     if resume:
         group.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
     group.add_argument("--overwrite", action="store_true", help="delete a run of this name and start anew")
-    parser.add_argument("--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout"
+    )
 
 
 def add_set_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE", help="override a value of the config"
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="PATH=VALUE",
+        help="override a value of the config",
     )
 
 
@@ -43,6 +50,17 @@ def read(args: argparse.Namespace) -> tuple[LoadedConfig, Registry]:
 def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[ComponentUse]:
     """The config's observers; with --json those that would write to stdout are left out."""
     return [use for use in loaded.config.observers if not (args.json and use.use in ("console", "builtin/console"))]
+
+
+def last_metrics(folder: RunFolder) -> dict[str, Any]:
+    """The steps that were done, and reward and accuracy of the last of each kind."""
+    facts: dict[str, Any] = {}
+    for kind, names in (("train", ("reward/mean", "accuracy")), ("eval", ("accuracy", "calls/mean"))):
+        lines = folder.metrics_lines(kind)
+        if lines:
+            facts["steps"] = lines[-1].step
+            facts |= {f"{kind} {name}": lines[-1].metrics[name] for name in names if name in lines[-1].metrics}
+    return facts
 
 
 def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:

@@ -27,7 +27,8 @@ async def _evaluate(args: argparse.Namespace) -> int:
         args.config = str(folder / "config.yaml")
         args.overrides = [f"model.path={folder}", f"run.name={folder.name}-eval", *args.overrides]
     loaded, registry = read(args)
-    from toolrl.assembly import assemble, evaluate
+    from toolrl.assembly import assemble
+    from toolrl.jobs import evaluate
 
     async with assemble(
         loaded, registry, total_steps=1, overwrite=args.overwrite, observers=observers_for(args, loaded)

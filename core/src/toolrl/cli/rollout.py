@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _rollout(args: argparse.Namespace) -> int:
     loaded, registry = read(args)
-    from toolrl.assembly import assemble, sample
+    from toolrl.assembly import assemble
+    from toolrl.jobs import sample
 
     async with assemble(
         loaded, registry, total_steps=1, overwrite=args.overwrite, observers=observers_for(args, loaded)

@@ -28,7 +28,8 @@ async def _sft(args: argparse.Namespace) -> int:
             where=args.config,
             hint="Add `sft: {data: …}` or `sft: {from_run: runs/NAME}`.",
         )
-    from toolrl.assembly import assemble, fine_tune
+    from toolrl.assembly import assemble
+    from toolrl.jobs import fine_tune
 
     async with assemble(
         loaded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, last_metrics, observers_for, print_result, read
 from toolrl.cli.session import run_to_end
 
 HELP = "train a model by reinforcement learning"
@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _train(args: argparse.Namespace) -> int:
     loaded, registry = read(args)
-    from toolrl.assembly import assemble, train
+    from toolrl.assembly import assemble
+    from toolrl.jobs import train
 
     async with assemble(
         loaded,
@@ -32,9 +33,5 @@ async def _train(args: argparse.Namespace) -> int:
         observers=observers_for(args, loaded),
     ) as assembly:
         await train(assembly)
-    print_result(args, assembly.folder, final_metrics(assembly.folder))
+    print_result(args, assembly.folder, last_metrics(assembly.folder))
     return 0
-
-
-def final_metrics(folder: object) -> dict[str, float]:
-    return {}

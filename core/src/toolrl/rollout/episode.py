@@ -338,5 +338,3 @@ def _finite(name: str, value: float) -> float:
     if not math.isfinite(value):
         raise RewardError(f"{name!r} gave {value}, which is no finite number", hint="Return 0.0 where it can't judge.")
     return value
-
-

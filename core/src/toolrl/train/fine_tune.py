@@ -74,7 +74,8 @@ class FineTuningLoop:
                     return accuracy
         finally:
             if self.trainer.step > self.saver.last_step:
-                await self._thread.run(self.saver.save)
+                path, _ = await self._thread.run(self.saver.save)
+                self.events.checkpoint_saved(self.saver.last_step, path)
             self._thread.close()
         if self.settings.probe is not None:
             raise RunStoppedError(

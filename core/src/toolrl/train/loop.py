@@ -66,7 +66,7 @@ class TrainingLoop:
                 await self._after_step()
         finally:
             if self.trainer.step > self.saver.last_step:
-                await self._thread.run(self.saver.save)
+                await self._save()
             self._thread.close()
 
     async def _step(self) -> None:
@@ -74,9 +74,7 @@ class TrainingLoop:
         started = time.perf_counter()
         step = self.trainer.step + 1
         tasks = self.order.take(self.trainer.step * count, count)
-        groups = await self.runner.run(
-            tasks, self.config.algorithm.group_size, self.limits, round_id=f"train-{step}"
-        )
+        groups = await self.runner.run(tasks, self.config.algorithm.group_size, self.limits, round_id=f"train-{step}")
         rolled_out = time.perf_counter()
         updated_metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         updated = time.perf_counter()
@@ -98,11 +96,11 @@ class TrainingLoop:
         if step == self.config.trainer.steps or (every and step % every == 0):
             await self._evaluate()
         if self.config.trainer.save_every and step % self.config.trainer.save_every == 0:
-            await self.save()
+            await self._save()
 
-    async def save(self) -> None:
-        """Write a checkpoint of the last complete step."""
-        _, interrupted = await self._thread.run(self.saver.save)
+    async def _save(self) -> None:
+        path, interrupted = await self._thread.run(self.saver.save)
+        self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
             raise asyncio.CancelledError
 

@@ -15,7 +15,6 @@ Means are over the episodes that ended without a failure; only `errors/rate` cou
     truncated                     share that ended by max_tokens or context_full
     tokens/sampled, tokens/prompt in an episode
     errors/rate                   share of all episodes that failed
-    groups/flat                   share of groups whose rewards are all equal
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics["truncated"] = sum(number for reason, number in reasons.items() if reason in _TRUNCATED) / count
     metrics["tokens/sampled"] = sum(episode.sampled_tokens for episode in episodes) / count
     metrics["tokens/prompt"] = sum(episode.prompt_length for episode in episodes) / count
-    metrics["groups/flat"] = sum(_is_flat(group) for group in groups) / len(groups)
     return metrics
 
 
@@ -77,11 +75,6 @@ def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _is_flat(group: Group) -> bool:
-    rewards = [episode.reward for episode in group.scored]
-    return not rewards or max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
 
 
 def pass_metrics(groups: Iterable[Group], k: int) -> dict[str, float]:

@@ -167,17 +167,19 @@ class PolicyTrainer(_Trainer):
                 kl_coef=objective.kl_coef,
                 entropy_coef=objective.entropy_coef,
             )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             measured.loss.add(statistics)
             if first:  # Only now the trainer holds the weights that sampled.
                 mismatch = mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, batch.loss_mask_BT)
                 measured.mismatch.add(mismatch)
         return self._update()
 
-    @torch.no_grad()
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
         batch = batch.to(self.policy.device)
-        scored = score(batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, temperature=self._temperature)
+        with torch.no_grad():
+            scored = score(
+                batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, temperature=self._temperature
+            )
         return scored.logprobs_BT
 
 
@@ -198,7 +200,7 @@ class SupervisedTrainer(_Trainer):
             batch = batch.to(self.policy.device)
             scored = self._score(batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT)
             loss = supervised_loss(scored.logprobs_BT, batch.loss_mask_BT, normaliser)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         metrics = self._update()
         self.step += 1

@@ -1,0 +1,115 @@
+"""What the commands do with an assembled run: train, fine-tune, evaluate, sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolrl.assembly import Assembly
+from toolrl.errors import ConfigError
+from toolrl.protocols import StepReport
+from toolrl.report.folder import RunFolder
+from toolrl.train.data import EndlessOrder
+from toolrl.train.demonstrations import from_episodes
+from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.train.loop import TrainingLoop
+from toolrl.train.metrics import episode_metrics
+from toolrl.train.saver import Saver
+from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
+
+
+async def train(assembly: Assembly) -> None:
+    """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
+    config = assembly.config
+    order = assembly.order()
+    trainer = PolicyTrainer(
+        assembly.policy,
+        config.trainer,
+        config.algorithm,
+        assembly.folder.directory,
+        temperature=config.rollout.temperature,
+        longest=assembly.limits.max_turn_tokens * max(e.max_turns for e in config.environments.values()),
+    )
+    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, config.trainer.prompts_per_step)
+    await _resume(assembly, saver)
+    loop = TrainingLoop(
+        config=config,
+        trainer=trainer,
+        runner=assembly.runner,
+        engine=assembly.engine,
+        order=order,
+        limits=assembly.limits,
+        events=assembly.events,
+        saver=saver,
+        evaluator=assembly.evaluator(),
+    )
+    assembly.events.run_start()
+    await loop.run()
+
+
+async def fine_tune(assembly: Assembly) -> dict[str, Any]:
+    """Supervised fine-tuning to sft.steps, or until the probe is satisfied."""
+    settings = assembly.config.sft
+    evaluator = assembly.evaluator()
+    if settings.probe is not None and evaluator is None:
+        raise ConfigError(
+            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
+        )
+    demonstrations = _demonstrations(assembly)
+    trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
+    saver = _saver(assembly, trainer, keep=1, rows_per_step=settings.batch_size)
+    await _resume(assembly, saver)
+    loop = FineTuningLoop(
+        settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
+    )
+    assembly.events.run_start()
+    accuracy = await loop.run()
+    return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
+
+
+def _demonstrations(assembly: Assembly) -> DemonstrationSource:
+    config, settings = assembly.config, assembly.config.sft
+    if settings.data is not None:
+        rows = assembly.build("datasets", settings.data, "sft.data")
+        return TaskDemonstrations(EndlessOrder(rows, seed=config.seed), assembly.environments)
+    stored = RunFolder.open(settings.from_run).episodes()
+    items = from_episodes((item.episode for item in stored), settings.min_reward)
+    if not items:
+        raise ConfigError(
+            f"sft.from_run: no episode of {settings.from_run!r} has a reward of {settings.min_reward:g} or more",
+            hint="Lower sft.min_reward, or take another run.",
+        )
+    return StoredDemonstrations(EndlessOrder(items, seed=config.seed))
+
+
+async def evaluate(assembly: Assembly) -> dict[str, Any]:
+    """One evaluation on data.eval: its metrics."""
+    evaluator = assembly.evaluator()
+    if evaluator is None:
+        raise ConfigError(
+            "data.eval: needed to evaluate, and the config names no data set",
+            hint="Add it, for example `data: {eval: {use: jsonl, options: {path: test.jsonl}}}`.",
+        )
+    assembly.events.run_start()
+    metrics = await evaluator.run(0)
+    assembly.events.step_end(StepReport(0, "eval", metrics))
+    return dict(metrics)
+
+
+async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
+    """`episodes` episodes of each of the first training tasks: their metrics."""
+    assembly.events.run_start()
+    groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
+    metrics = episode_metrics(groups)
+    assembly.events.step_end(StepReport(0, "rollout", metrics))
+    return dict(metrics)
+
+
+def _saver(assembly: Assembly, trainer: Any, keep: int, rows_per_step: int) -> Saver:
+    return Saver(trainer, assembly.folder.checkpoints, keep, rows_per_step, assembly.loaded.resolved)
+
+
+async def _resume(assembly: Assembly, saver: Saver) -> None:
+    if assembly.resume:
+        step = saver.restore()
+        assembly.folder.rewind(step)
+        await assembly.engine.update_weights(saver.trainer.weights(), step)

@@ -1,0 +1,110 @@
+"""Saving and resuming: what of a trainer goes into a checkpoint, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from toolrl.errors import CheckpointError
+from toolrl.protocols import WeightSource
+from toolrl.train import random_state
+from toolrl.train.checkpoint import TrainerState, latest_checkpoint, load_state, save_checkpoint
+from toolrl.train.optimizer import PolicyOptimizer
+from toolrl.train.policy import Policy
+
+_log = logging.getLogger(__name__)
+_FREE = ("run", "observers", "evaluation", "threads", "device")
+"""Sections of a config that don't change what is trained."""
+
+
+class Saved(Protocol):
+    """What a checkpoint holds of a trainer."""
+
+    policy: Policy
+    optimizer: PolicyOptimizer
+    step: int
+
+    def weights(self) -> WeightSource: ...
+
+
+@dataclass
+class Saver:
+    """Checkpoints of one run."""
+
+    trainer: Saved
+    directory: Path
+    """The run's folder of checkpoints."""
+    keep: int
+    rows_per_step: int
+    """Rows of data that a step takes."""
+    config: Mapping[str, Any]
+    """The resolved config."""
+    last_step: int = 0
+    """Of the last checkpoint that was written or resumed."""
+
+    def save(self) -> Path:
+        """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""
+        step, policy = self.trainer.step, self.trainer.policy
+        state = TrainerState(
+            step=step,
+            version=step,
+            position=step * self.rows_per_step,
+            config_digest=config_digest(self.config),
+            optimizer=self.trainer.optimizer.state_dict(),
+            random=random_state.capture(),
+        )
+        path = save_checkpoint(
+            self.directory,
+            state,
+            model=policy.model,
+            tokenizer=policy.tokenizer,
+            processor=policy.processor,
+            keep=self.keep,
+        )
+        self.last_step = step
+        return path
+
+    def restore(self) -> int:
+        """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
+        path = latest_checkpoint(self.directory)
+        if path is None:
+            return 0
+        state = load_state(path)
+        if state.position != state.step * self.rows_per_step:
+            raise CheckpointError(
+                f"{state.position} rows of data were taken in {state.step} steps, and the config now takes "
+                f"{self.rows_per_step} a step",
+                where=str(path),
+                hint="Resume with the batch size that the run began with.",
+            )
+        if state.config_digest != config_digest(self.config):
+            _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
+        _load_weights(self.trainer.policy.model, path)
+        self.trainer.optimizer.load_state_dict(state.optimizer)
+        random_state.restore(state.random)
+        self.trainer.step = self.last_step = state.step
+        return state.step
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Of what decides the training; the number of steps isn't part of it, so that a run can be made longer."""
+    kept = {key: value for key, value in config.items() if key not in _FREE}
+    for section in ("trainer", "sft"):
+        if isinstance(kept.get(section), Mapping):
+            dropped = ("steps", "save_every", "keep_checkpoints")
+            kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _load_weights(model: Any, path: Path) -> None:
+    """In place, so that an engine which shares the tensors sees the new values."""
+    saved = type(model).from_pretrained(path, dtype=model.dtype)
+    with torch.no_grad():
+        model.load_state_dict(saved.state_dict())
