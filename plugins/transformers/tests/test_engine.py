@@ -222,7 +222,8 @@ def test_an_update_in_the_middle_is_seen_token_by_token(
     async def run() -> Any:
         async with engine(module) as running:
             jobs = [
-                asyncio.create_task(running.generate([i, 2, 3], Sampling(200, seed=i), session=str(i))) for i in range(3)
+                asyncio.create_task(running.generate([i, 2, 3], Sampling(200, seed=i), session=str(i)))
+                for i in range(3)
             ]
             await asyncio.sleep(0.05)
             async with running.hold():
@@ -327,9 +328,7 @@ def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: 
 
     async def run() -> list[Any]:
         async with engine(module) as running:
-            jobs = [
-                asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)
-            ]
+            jobs = [asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)]
             await asyncio.sleep(0.02)
 
             def broken(*args: Any) -> None:

@@ -1,11 +1,13 @@
 """Continuous batching: which episodes compute next, step by step.
 
-A step admits waiting requests into free slots, computes their prompts together, then decodes one token for every row. A
-row leaves as soon as it is done and its place is free in the next step. An episode that waits for a tool is no row.
+A step admits waiting requests into free slots, computes their prompts together, then decodes one token for every
+row. A row leaves as soon as it is done and its place is free in the next step. An episode that waits for a tool is
+no row.
 
-Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that decoding
-goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are computed once and
-their keys and values copied; a beginning that several new prompts share is computed once before the rest of each.
+Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that
+decoding goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are
+computed once and their keys and values copied; a beginning that several new prompts share is computed once before
+the rest of each.
 
 Nothing here knows of threads: `worker.py` calls it from its own.
 """
@@ -114,9 +116,10 @@ class Batch:
         """Prompt tokens computed so far, padding left out."""
         self.sampled = 0
         """Tokens sampled so far."""
+        self._entered = False
         self._settings: RowSettings | None = None
-        self._ids: torch.Tensor | None = None
-        self._positions: torch.Tensor | None = None
+        self._ids = torch.zeros(0)
+        self._positions = torch.zeros(0)
         self._length = 0
 
     @property
@@ -157,13 +160,26 @@ class Batch:
     def bind(self, module: Any) -> None:
         """Use this module from now on. One of the same shape only; the usual case is the one there is."""
         if module is not self.runner.module:
+            self.leave()
             runner = ModelRunner(module, sampled_ids=self.runner.ids)
             if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
                 raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
             self.runner = runner
 
-    def rest(self) -> None:
-        """A pause begins: give a GPU's memory back where nothing is in flight."""
+    def enter(self) -> None:
+        """Before a step. Where the weights were changed and nobody said so, what is cached is dropped."""
+        if not self._entered:
+            self._entered = True
+            self.runner.enter()
+            if self.runner.changed():
+                self.refresh(self.version)
+
+    def leave(self) -> None:
+        """Nothing to do, or a pause: the module is its owner's again, and so is a GPU's memory."""
+        if self._entered:
+            self._entered = False
+            self.runner.leave()
+            self.runner.changed()
         if not self.rows and self.slots.shape.device.type != "cpu":
             self.slots.free()
 
@@ -177,9 +193,9 @@ class Batch:
         return done
 
     def _decode(self) -> list[Request]:
-        if self._settings is None or self._ids is None or self._positions is None:
+        if self._settings is None:
             self._gather()
-        assert self._settings is not None and self._ids is not None and self._positions is not None
+        assert self._settings is not None
         self._reserve(len(self.rows), self._length, used=len(self.rows))
         logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length)
         uniforms = [row.uniforms.draw() for row in self.rows]
@@ -197,7 +213,7 @@ class Batch:
 
     def _set_rows(self, rows: list[Request]) -> None:
         self.rows = rows
-        self._settings = self._ids = self._positions = None
+        self._settings = None
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
         """Append a token to each row, and let go of those that end with it."""

@@ -1,11 +1,13 @@
-"""Keys and values of the rows that decode, in one block a layer, and the view of it that transformers' models write to.
+"""Keys and values of the rows that decode, in one block a layer, and the view of it that transformers' models write
+to.
 
-A row of the block is a slot. The rows that decode are always the first ones, so that a step works on views and gathers
-nothing. What a waiting episode has computed is taken out of its slot into tensors of its own (`save`) and put back
-(`load`) when its next turn begins: one copy each, far cheaper than a step of decoding.
+A row of the block is a slot. The rows that decode are always the first ones, so that a step works on views and
+gathers nothing. What a waiting episode has computed is taken out of its slot into tensors of its own (`save`) and
+put back (`load`) when its next turn begins: one copy each, far cheaper than a step of decoding.
 
-Shapes: keys `[layers, slots, heads, columns + 1, key_dim]`, values likewise. The last column is waste: padding writes there
-and nothing reads it. It also keeps rows from starting at multiples of a memory page, which costs a third of the speed.
+Shapes: keys `[layers, slots, heads, columns + 1, key_dim]`, values likewise. The last column is waste: padding
+writes there and nothing reads it. It also keeps rows from starting at multiples of a memory page, which costs a
+third of the speed.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers.cache_utils import Cache
 
-Tensor = torch.Tensor
 COLUMN_STEP = 64
 """Columns are added in multiples of this."""
 
@@ -34,7 +36,7 @@ class CacheShape:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+        return int(self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize)
 
 
 class SlotCache:

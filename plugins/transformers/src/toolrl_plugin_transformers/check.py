@@ -1,8 +1,8 @@
 """Is the slot loop right for this model? Compare it with a plain forward pass before the first episode.
 
 Rows of different length are prefilled in two parts and then decoded, in slots, with padding: everything that the
-engine does with a model. The log-probabilities must be those of each sequence by itself, without cache or padding. A
-model whose attention the engine misunderstands (another mask, positions inside the cache) is found here.
+engine does with a model. The log-probabilities must be those of each sequence by itself, without cache or padding.
+A model whose attention the engine misunderstands (another mask, positions inside the cache) is found here.
 """
 
 from __future__ import annotations

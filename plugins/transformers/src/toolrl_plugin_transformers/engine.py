@@ -1,17 +1,18 @@
 """The engine `transformers`: samples inside the trainer's process, from the trainer's own tensors.
 
-There is no copy of the weights, so an update costs nothing, and sampling and training may never run at once. Between a
-step's rollout and its update nothing is in flight and nothing has to be done. Where requests may be in flight, hold the
-engine while the weights change:
+There is no copy of the weights, so an update costs nothing, and sampling and training may never run at once.
+Between a step's rollout and its update nothing is in flight and nothing has to be done. Where requests may be in
+flight, hold the engine while the weights change:
 
     async with engine.hold():
         optimizer.step()
         await engine.update_weights(weights, version)
 
-A hold begins between two decoding steps. Requests that arrive or are half done wait; after an update they go on with
-the new weights, their keys and values computed anew, and each token keeps the version that sampled it.
+A hold begins between two decoding steps. Requests that arrive or are half done wait; after an update they go on
+with the new weights, their keys and values computed anew, and each token keeps the version that sampled it.
 
-Stop strings and ids: the token that completes one is the last and is kept whole. Log-probabilities: see `sampling.py`.
+Stop strings and ids: the token that completes one is the last and is kept whole. Log-probabilities: see
+`sampling.py`.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class TransformersEngine:
         try:
             await asyncio.shield(pause)
         except asyncio.CancelledError:
-            pause.add_done_callback(lambda done: done.exception() or worker.send(worker.resume))
+            pause.add_done_callback(lambda done: None if done.exception() else worker.send(worker.resume))
             raise
         try:
             yield

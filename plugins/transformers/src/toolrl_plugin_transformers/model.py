@@ -1,8 +1,9 @@
 """Run a transformers model over the slot cache.
 
-The model is called as it is, with explicit positions, an explicit mask and a cache of ours; so any decoder whose attention
-is full or a sliding window over earlier tokens is served. `check.py` compares the result with a plain forward pass
-before the first episode. Right-aligned rows: the last token of each row stands in the last column, whatever its length.
+The model is called as it is, with explicit positions, an explicit mask and a cache of ours; so any decoder whose
+attention is full or a sliding window over earlier tokens is served. `check.py` compares the result with a plain
+forward pass before the first episode. Right-aligned rows: the last token of each row stands in the last column,
+whatever its length.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from toolrl.errors import EngineError
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 
-Tensor = torch.Tensor
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 class ModelRunner:
-    """A causal language model with a way to prefill and to decode rows of a `SlotCache`. Not for two threads at once."""
+    """A causal language model with a way to prefill and to decode rows of a `SlotCache`. For one thread at a time."""
 
     def __init__(self, module: Any, *, sampled_ids: int | None = None) -> None:
         config = module.config.get_text_config()
@@ -34,6 +35,8 @@ class ModelRunner:
         self._keeps_logits = "logits_to_keep" in _arguments(module)
         self._window, self._mixed = _windows(config)
         self._training: list[Any] = []
+        self._entered = False
+        self._versions: list[int] | None = None
         self.shape = self._probe_shape()
 
     @staticmethod
@@ -47,7 +50,9 @@ class ModelRunner:
             kinds = ", ".join(sorted(strange))
             raise EngineError(f"{name} has layers of kind {kinds}, which keep no key for each token", hint=hint)
         if "position_ids" not in _arguments(module):
-            raise EngineError(f"{name} takes no position_ids, so rows of different length can't share a step", hint=hint)
+            raise EngineError(
+                f"{name} takes no position_ids, so rows of different length can't share a step", hint=hint
+            )
         implementation = getattr(config, "_attn_implementation", None)
         if implementation not in (None, "eager", "sdpa"):
             raise EngineError(
@@ -62,16 +67,31 @@ class ModelRunner:
 
     def enter(self) -> None:
         """Switch dropout and gradient checkpointing off, for as long as the engine samples."""
-        if not self._training and self.module.training:
+        if self._entered:
+            return
+        self._entered = True
+        if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
                 module.training = False
 
     def leave(self) -> None:
         """Put the module back into the mode it was in."""
+        if not self._entered:
+            return
+        self._entered = False
         for module in self._training:
             module.training = True
         self._training = []
+
+    def changed(self) -> bool:
+        """Whether a parameter was written to in place since the last call: an optimizer step, a loaded checkpoint.
+
+        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up.
+        """
+        versions = [parameter._version for parameter in self.module.parameters()]
+        before, self._versions = self._versions, versions
+        return before is not None and before != versions
 
     def prefill(self, slots: SlotCache, first: int, rows: Sequence[Sequence[int]], cached: Sequence[int]) -> Tensor:
         """Compute new tokens of rows in the slots `first …`, after `cached[i]` tokens that slot i holds already.

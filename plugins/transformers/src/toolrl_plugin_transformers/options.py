@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TransformersEngineOptions(BaseModel):
-    """How the engine batches and how much it keeps. The defaults suit a small model on a CPU and a large one on a GPU."""
+    """How the engine batches and how much it keeps. The defaults suit a CPU and a GPU."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,11 +1,12 @@
 """Draw the next token of many rows at once, each row with its own settings and its own chance.
 
-A row draws by inverting its cumulative distribution at one uniform number a token. The numbers come from a generator of
-the request alone, so a seeded request samples the same whatever else is in flight (up to the rounding of the logits,
-which depends on the shape of the batch).
+A row draws by inverting its cumulative distribution at one uniform number a token. The numbers come from a
+generator of the request alone, so a seeded request samples the same whatever else is in flight (up to the rounding
+of the logits, which depends on the shape of the batch).
 
-Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k and top-p:
-what a trainer computes. Ids beyond the tokenizer's are never drawn; a trained model gives them no mass worth naming.
+Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k and
+top-p: what a trainer computes. Ids beyond the tokenizer's are never drawn; a trained model gives them no mass worth
+naming.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from toolrl.types import Sampling
 
-Tensor = torch.Tensor
 _LARGEST_UNIFORM = 1.0 - 2.0**-23
 """Times a float32 total it stays below the total, so that a row never draws past its end."""
 
@@ -101,7 +102,8 @@ def sample(logits_BV: Tensor, uniforms: Sequence[float], settings: RowSettings, 
 
 def truncate(probs_RV: Tensor, settings: RowSettings) -> Tensor:
     """Zero what top-k and then top-p leave out. Not normalised again: `sample` divides by the total."""
-    assert settings.top_k_R1 is not None and settings.top_p_R1 is not None
+    assert settings.top_k_R1 is not None
+    assert settings.top_p_R1 is not None
     width = min(settings.widest or probs_RV.shape[1], probs_RV.shape[1])
     sorted_RK, order_RK = probs_RV.topk(width, dim=-1)
     rank_K = torch.arange(width, device=probs_RV.device)

@@ -1,12 +1,12 @@
 """What is cached for whom, and whose cached beginning a new prompt can take over.
 
-A session is the cache of one episode. While it decodes, its keys and values are in a slot; while it waits for a tool they
-are in tensors of its own ("parked"). Parked sessions give way, the longest unused first, when space is short; the next
-prompt then computes them again.
+A session is the cache of one episode. While it decodes, its keys and values are in a slot; while it waits for a
+tool they are in tensors of its own ("parked"). Parked sessions give way, the longest unused first, when space is
+short; the next prompt then computes them again.
 
-Prompts are indexed by the hashes of their beginnings, a block of tokens at a time, each hash covering all before it.
-So the longest beginning that any session shares with a new prompt is found in one walk over the prompt. A hit is
-compared token by token before it is used.
+Prompts are indexed by the hashes of their beginnings, a block of tokens at a time, each hash covering all before
+it. So the longest beginning that any session shares with a new prompt is found in one walk over the prompt. A hit
+is compared token by token before it is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Find the token that completes a stop string, at the cost of one dictionary look-up a token.
 
-A stop string may lie across tokens, and a token may hold part of a character, so the judge is the decoded text. Decoding
-at each step would cost more than the step. So each token is asked once in its life whether a stop string could end inside
-it; only where one could, the last few tokens are decoded and searched. Only sampled text counts, never the prompt's.
+A stop string may lie across tokens, and a token may hold part of a character, so the judge is the decoded text.
+Decoding at each step would cost more than the step. So each token is asked once in its life whether a stop string
+could end inside it; only where one could, the last few tokens are decoded and searched. Only sampled text counts,
+never the prompt's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The thread that owns all of the engine's torch work.
 
-The event loop posts commands and gets results through futures; between two steps of the batch the thread runs what was
-posted. So torch never blocks the loop, tools go on while tokens are sampled, and the batch needs no locks. A pause takes
-effect between two steps: while one is held no tensor of the model is read, so a trainer may change them.
+The event loop posts commands and gets results through futures; between two steps of the batch the thread runs what
+was posted. So torch never blocks the loop, tools go on while tokens are sampled, and the batch needs no locks. A
+pause takes effect between two steps: while one is held no tensor of the model is read, so a trainer may change
+them.
 
 If the thread fails, everything that waits for it fails with an EngineError, and so does all that comes after.
 """
@@ -22,6 +23,7 @@ from toolrl.types import Generation
 from toolrl_plugin_transformers.batch import Batch, Request
 
 T = TypeVar("T")
+_Outcome = tuple["_Reply", Any, BaseException | None]
 _RESTART = "Build the engine again; the cause is the exception above this one."
 
 
@@ -117,7 +119,7 @@ class Worker:
                 while self._turn():
                     pass
             self._fail_all(EngineError("the engine was stopped while this was in flight"))
-        except BaseException as error:  # whatever it is, nobody may wait for this thread any more
+        except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for this thread any more
             with self._wake:
                 self._failure = error
             self._fail_all(error)
@@ -128,7 +130,7 @@ class Worker:
             while not self._commands and not self._stopping and (self._pauses or self.batch.idle):
                 self._wake.wait()
             if self._stopping:
-                self.batch.runner.leave()
+                self.batch.leave()
                 return False
             commands, self._commands = self._commands, deque()
         for command, reply in commands:
@@ -139,11 +141,11 @@ class Worker:
 
     def _step(self) -> None:
         batch = self.batch
-        batch.runner.enter()
+        batch.enter()
         done = batch.step()
         if batch.idle:
-            batch.runner.leave()  # before anyone hears of the results and trains
-        outcomes = []
+            batch.leave()  # before anyone hears of the results and trains
+        outcomes: list[_Outcome] = []
         for request in done:
             reply = self._replies.pop(request)
             outcomes.append((reply, None if request.error else request.result(), request.error))
@@ -179,8 +181,7 @@ class Worker:
     def pause(self) -> None:
         """Take no step until `resume` is called as often as this."""
         self._pauses += 1
-        self.batch.runner.leave()
-        self.batch.rest()
+        self.batch.leave()
 
     def resume(self) -> None:
         self._pauses -= 1
@@ -201,9 +202,9 @@ _LATER = object()
 """What a command gives whose reply comes with a later step."""
 
 
-def _deliver(outcomes: list[tuple[_Reply, Any, BaseException | None]]) -> None:
+def _deliver(outcomes: list[_Outcome]) -> None:
     """Settle futures in their loops, with one wake-up a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Reply, Any, BaseException | None]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for outcome in outcomes:
         by_loop.setdefault(outcome[0].loop, []).append(outcome)
     for loop, mine in by_loop.items():
@@ -215,6 +216,6 @@ def _deliver(outcomes: list[tuple[_Reply, Any, BaseException | None]]) -> None:
             # A closed loop has nobody left who waits.
 
 
-def _settle(outcomes: list[tuple[_Reply, Any, BaseException | None]]) -> None:
+def _settle(outcomes: list[_Outcome]) -> None:
     for reply, value, error in outcomes:
         reply.settle(value, error)

@@ -1,0 +1,195 @@
+"""Tokens a second of the embedded engine against transformers' own `generate`, on the same weights, in one process.
+
+    python tests/benchmarks/bench_engine.py                 # one thread, both models, all batch sizes
+    python tests/benchmarks/bench_engine.py --continuous    # transformers' continuous batching too (slow on a CPU)
+    python tests/benchmarks/bench_engine.py --json OUT.json
+
+Both sides sample at temperature 1 with no truncation and no stop, from equal prompts of `--prompt` tokens, for
+`--new` tokens. The engine also gives a log-probability for each token, which `generate` here does not. Each round
+runs both sides, every other round in the opposite order; the figure is the median of the rounds, and the ratio the
+median of the rounds' ratios. `groups` asks for the same prompts in groups of eight, as GRPO does, where the engine
+computes each prompt once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from toolrl.protocols import BuildContext
+from toolrl.types import Sampling
+from toolrl_plugin_transformers.engine import TransformersEngine
+from toolrl_plugin_transformers.options import TransformersEngineOptions
+
+MODELS: dict[str, dict[str, Any]] = {
+    "0.66M": {
+        "vocab_size": 512,
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    },
+    "5.25M": {
+        "vocab_size": 4096,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
+}
+
+
+class Weights:
+    """The module under test, as a WeightSource."""
+
+    version = 0
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def module(self) -> Any:
+        return self._module
+
+
+def make_model(name: str, device: str, dtype: torch.dtype) -> Any:
+    """A Qwen3 with random weights."""
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        **MODELS[name], max_position_embeddings=4096, tie_word_embeddings=True, initializer_range=0.06
+    )
+    config.pad_token_id = config.eos_token_id = config.bos_token_id = None
+    return transformers.Qwen3ForCausalLM(config).to(device, dtype).eval()
+
+
+def prompts_for(module: Any, batch: int, length: int, group: int) -> list[list[int]]:
+    """`batch` prompts, each `group` times."""
+    generator = torch.Generator().manual_seed(batch)
+    unique = torch.randint(module.config.vocab_size, (-(-batch // group), length), generator=generator).tolist()
+    return [unique[i // group] for i in range(batch)]
+
+
+def generate_side(module: Any, prompts: list[list[int]], new: int) -> Callable[[], int]:
+    """transformers' generate with its dynamic cache."""
+    ids = torch.tensor(prompts, device=module.device)
+    mask = torch.ones_like(ids)
+
+    def run() -> int:
+        with torch.no_grad():
+            out = module.generate(
+                ids, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                max_new_tokens=new, min_new_tokens=new,
+            )  # fmt: skip
+        return (out.shape[1] - ids.shape[1]) * out.shape[0]
+
+    return run
+
+
+def continuous_side(module: Any, prompts: list[list[int]], new: int) -> Callable[[], int]:
+    """transformers' continuous batching."""
+    config = transformers.GenerationConfig(do_sample=True, max_new_tokens=new, eos_token_id=-1, pad_token_id=0)
+
+    def run() -> int:
+        out = module.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
+        return sum(len(result.generated_tokens) for result in out.values())
+
+    return run
+
+
+def engine_side(
+    engine: TransformersEngine, loop: asyncio.AbstractEventLoop, prompts: list[list[int]], new: int
+) -> Callable[[], int]:
+    """The embedded engine; its cache is dropped between rounds, as a weight update does."""
+    rounds = 0
+
+    async def everything() -> int:
+        nonlocal rounds
+        rounds += 1
+        jobs = [engine.generate(prompt, Sampling(new), session=f"{rounds}.{i}") for i, prompt in enumerate(prompts)]
+        results = await asyncio.gather(*jobs)
+        for i in range(len(prompts)):
+            await engine.close(f"{rounds}.{i}")
+        return sum(len(result.ids) for result in results)
+
+    def run() -> int:
+        return loop.run_until_complete(everything())
+
+    return run
+
+
+def measure(sides: dict[str, Callable[[], int]], rounds: int) -> dict[str, Any]:
+    """Medians of tokens a second, and of the ratio to `generate` within each round."""
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        side()
+    for index in range(rounds):
+        for name in list(sides) if index % 2 == 0 else reversed(list(sides)):
+            started = time.perf_counter()
+            tokens = sides[name]()
+            rates[name].append(tokens / (time.perf_counter() - started))
+    result: dict[str, Any] = {name: round(statistics.median(values)) for name, values in rates.items()}
+    for name, values in rates.items():
+        if name != "generate":
+            ratios = [a / b for a, b in zip(values, rates["generate"], strict=True)]
+            result[f"{name}/generate"] = round(statistics.median(ratios), 2)
+    return result
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=[*MODELS, "all"], default="all")
+    parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 64, 128])
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--continuous", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    transformers.utils.logging.set_verbosity_error()
+    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
+    rows = []
+    for name in MODELS if args.model == "all" else [args.model]:
+        module = make_model(name, args.device, dtype)
+        loop = asyncio.new_event_loop()
+        engine = TransformersEngine(TransformersEngineOptions(), BuildContext("transformers", weights=Weights(module)))
+        loop.run_until_complete(engine.start())
+        for batch in args.batch:
+            for group in (1, 8):
+                prompts = prompts_for(module, batch, args.prompt, group)
+                sides = {
+                    "generate": generate_side(module, prompts, args.new),
+                    "engine": engine_side(engine, loop, prompts, args.new),
+                }
+                if args.continuous and group == 1:
+                    sides["continuous"] = continuous_side(module, prompts, args.new)
+                row = {"model": name, "batch": batch, "group": group, **measure(sides, args.rounds)}
+                print(json.dumps(row), flush=True)
+                rows.append(row)
+        loop.run_until_complete(engine.stop())
+        loop.close()
+    if args.json:
+        settings = {
+            "threads": args.threads, "device": args.device, "prompt": args.prompt, "new": args.new,
+            "torch": torch.__version__, "transformers": transformers.__version__,
+        }  # fmt: skip
+        args.json.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
