@@ -1,6 +1,6 @@
 """Puts a run together from a config: the one place where components are built and joined.
 
-`Assembly.open` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
+`assemble` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
 which each thing only needs what stands before it, and takes it down again in reverse. The commands then ask for what is
 theirs (`toolrl.jobs`).
 """

@@ -248,8 +248,8 @@ def test_cancelling_releases_tools_and_session() -> None:
         task = asyncio.create_task(
             EpisodeRun(EpisodePlan(make_task(), "group", 0, 1), environment(toolset), engine, LIMITS).run()
         )
-        while not toolset.count("call"):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert toolset.count("call") == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

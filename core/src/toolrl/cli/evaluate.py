@@ -17,15 +17,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_to_end(_evaluate(args))
-
-
-async def _evaluate(args: argparse.Namespace) -> int:
     folder = Path(args.config)
     if folder.is_dir():
         # Evaluating a run gives a run of its own, beside it; the model is the run's last checkpoint.
         args.config = str(folder / "config.yaml")
         args.overrides = [f"model.path={folder}", f"run.name={folder.name}-eval", *args.overrides]
+    return run_to_end(_evaluate(args))
+
+
+async def _evaluate(args: argparse.Namespace) -> int:
     loaded, registry = read(args)
     from toolrl.assembly import assemble
     from toolrl.jobs import evaluate

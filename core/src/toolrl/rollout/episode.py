@@ -3,8 +3,8 @@
     PENDING → GENERATING → CALLING_TOOLS → GENERATING … → SCORING → RELEASED
 
 Each episode is a coroutine of its own, so none waits for another's tool. Its tokens live in an append-only buffer: what
-was sampled is never decoded and encoded again. Whatever goes wrong on the way ends this episode alone: the exception is
-kept on `Episode.failure` with whose fault it was, and the trainer leaves such an episode out. Only a cancellation and an
+was sampled is never decoded and encoded again. Whatever goes wrong on the way ends this episode alone: the exception
+is kept on `Episode.failure` with whose fault it was, and the trainer leaves such an episode out. Only a cancellation and an
 `ExactnessError`, which is a bug and no data, leave `run`.
 """
 
@@ -156,7 +156,7 @@ class EpisodeRun:
         return await self._with_calls(session, turn, text)
 
     async def _generate(self, session: ToolBoxSession) -> tuple[TurnText, ParsedTurn]:
-        """Sample until the turn ends. A parser may let generation go on after a stop string: a fence that is no call."""
+        """Sample until the turn ends. A parser may go on after a stop string: a fence that is no call."""
         environment, specs = self.environment, session.specs()
         text = TurnText(environment.chat, len(self._buffer))
         while True:

@@ -193,7 +193,12 @@ def _move_into_place(unfinished: Path, final: Path) -> None:
     replaced = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
     if final.exists():
         final.rename(replaced)
-    unfinished.rename(final)
+    try:
+        unfinished.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
     _sync(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The order in which a run takes its data: a pure function of seed and position, so that a resumed run goes on exactly."""
+"""The order in which a run takes its data: a pure function of seed and position, so that a resumed run goes on."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Demonstration:
 
 
 async def encode_task(task: Task, environments: Mapping[str, Environment]) -> Demonstration:
-    """A task whose messages hold the assistant's turns. Raises DataError where they don't, or can't follow each other."""
+    """A task whose messages hold the assistant's turns. Raises DataError where they don't, or don't alternate."""
     environment = pick_environment(environments, task)
     messages = environment.opening(task)
     spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]

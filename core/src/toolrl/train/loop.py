@@ -1,8 +1,8 @@
 """The training loop: roll out, update, hand the weights over, evaluate, save.
 
-The loop runs on the event loop of the controller process; updates run in a thread of their own, so that tools and console
-stay alive meanwhile. A cancellation (Ctrl-C, SIGTERM) that arrives during an update takes effect after it, so that model,
-optimizer and step counter always belong together; on every way out the last complete step is saved.
+The loop runs on the event loop of the controller process; updates run in a thread of their own, so that tools and
+console stay alive meanwhile. A cancellation (Ctrl-C, SIGTERM) that arrives during an update takes effect after it, so
+that model, optimizer and step counter always belong together; on every way out the last complete step is saved.
 """
 
 from __future__ import annotations

@@ -1,0 +1,85 @@
+"""Imports go down only, and only the layers that may import torch do so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "core" / "src" / "toolrl"
+
+LAYERS = [
+    {"__main__"},
+    {"cli"},
+    {"jobs"},
+    {"assembly"},
+    {"cluster", "report", "builtin", "testing"},
+    {"train"},
+    {"rollout"},
+    {"chat", "tools", "parsing"},
+    {"config"},
+    {"plugins"},
+    {"hookspecs", "component"},
+    {"protocols"},
+    {"types", "errors"},
+]
+"""From the top down. A module may import those of its own row's name and of the rows below."""
+
+HEAVY = {"torch", "transformers", "ray", "vllm"}
+MAY_BE_HEAVY = {"assembly", "jobs", "train", "cluster", "testing"}
+# What a lower layer may use of a higher one, where it hands over a value that the config names.
+EXCEPTIONS = {("config", "tools"): "a tool's policy has its own options model, checked with the config"}
+
+
+def _modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def _part(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Imported module names, and whether the import is for type checking only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checking = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in checking) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, id(node) in checking
+
+
+def _layer(part: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if part in names)
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down(path: Path) -> None:
+    part = _part(path)
+    if part == "__init__":
+        return
+    for name, checking_only in _imports(path):
+        words = name.split(".")
+        if checking_only or words[0] != "toolrl" or len(words) < 2:
+            continue
+        other = words[1]
+        if other == part or (part, other) in EXCEPTIONS:
+            continue
+        assert _layer(other) > _layer(part), f"{path.relative_to(SOURCE)} imports {name}, which stands above it"
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_heavy_imports_stay_where_they_belong(path: Path) -> None:
+    if _part(path) in MAY_BE_HEAVY:
+        return
+    for name, checking_only in _imports(path):
+        assert checking_only or name.split(".")[0] not in HEAVY, f"{path.relative_to(SOURCE)} imports {name}"
