@@ -1,0 +1,55 @@
+"""Contracts of rewards: a finite score for every episode, which stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from toolrl.protocols import Reward
+from toolrl.testing.checks import fail, require
+from toolrl.testing.fakes import make_episode, make_task
+from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
+
+
+def sample_episodes(answer: Any = "4") -> list[Episode]:
+    """Episodes as they come: without a turn, empty, long, with calls, cut off; `answer` is the task's."""
+    task = make_task(answer=answer)
+    call = CallRecord(ToolCall("calculator", {"expression": "2+2"}, id="call_1"), ToolResult("4", reward=0.5))
+    bad = CallRecord(CallError("invalid_json", "No JSON."), ToolResult("No JSON.", error="malformed"))
+    return [
+        make_episode(task=task, stop_reason="context_full"),
+        make_episode("", task=task),
+        make_episode("The answer is 4.", task=task),
+        make_episode("I am not sure: 5, or \\boxed{4}\n#### 4", task=task, answer="4", stop_reason="answer"),
+        make_episode("calculator", "So it is 4.", task=task, calls={0: [call]}),
+        make_episode("broken", "and again", task=task, calls={0: [bad], 1: [bad, call]}, stop_reason="max_turns"),
+        make_episode("{" * 3000 + "\x00é🙂", task=task, stop_reason="max_tokens"),
+    ]
+
+
+async def check_scores(reward: Reward, episodes: Sequence[Episode]) -> None:
+    """Each episode gets a finite Score, per-turn credit names turns it has, and the episode isn't changed."""
+    for episode in episodes:
+        where = f"for an episode with {len(episode.turns)} turns that says {episode.model_text!r:.80}"
+        before = copy.deepcopy(episode)
+        try:
+            score = await reward.score(episode)
+        except Exception as error:  # noqa: BLE001 - said as a broken contract
+            fail(f"score() raised {type(error).__name__}: {error} {where}")
+        if not isinstance(score, Score):
+            fail(f"score() gave {type(score).__name__} {score!r:.80}, expected a Score {where}")
+        require(_finite(score.value), f"the score is {score.value!r}, expected a finite number {where}")
+        for turn, credit in score.per_turn.items():
+            require(turn in range(len(episode.turns)), f"credit for turn {turn!r}, which isn't there {where}")
+            require(_finite(credit), f"the credit of turn {turn} is {credit!r} {where}")
+        for name, metric in score.metrics.items():
+            require(_finite(metric), f"metric {name!r} is {metric!r}, expected a finite number {where}")
+        correct = score.metrics.get("correct")
+        require(correct is None or 0 <= correct <= 1, f"`correct` is {correct}, expected 0 to 1 {where}")
+        require(episode == before, f"score() changed the episode {where}")
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

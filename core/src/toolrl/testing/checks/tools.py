@@ -1,0 +1,259 @@
+"""Contracts of tools: specs, answers, episodes that don't see each other, release on every path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+
+from toolrl.protocols import Toolset
+from toolrl.testing.checks import fail, require
+from toolrl.testing.fakes import FakeChatFormat, make_episode_context, make_task
+from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
+from toolrl.tools.traits import check_tool_name
+from toolrl.tools.truncate import token_cut
+from toolrl.tools.validation import compile_schema
+from toolrl.types import CallRecord, Task, ToolCall, ToolSpec
+
+Calls = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Tool name to arguments of calls that succeed."""
+Build = Callable[[], Toolset]
+"""Makes the toolset anew."""
+
+
+async def check_specs(build: Build, task: Task | None = None) -> None:
+    """Each tool has a name and a description, and parameters that are a JSON Schema; they stay as they are."""
+    async with session_of(build, task) as (session, _):
+        specs = session.specs()
+        for spec in specs:
+            check_spec(spec)
+        require(session.specs() == specs, "specs() gives something else when it is asked again in the same episode")
+
+
+def check_spec(spec: ToolSpec) -> None:
+    """One spec is sound."""
+    try:
+        check_tool_name(spec.name)
+    except ValueError as error:
+        fail(str(error))
+    require(spec.description.strip(), f"tool {spec.name!r} has no description: the model can't know what it is for")
+    try:
+        json.dumps(spec.as_function())
+    except (TypeError, ValueError) as error:
+        fail(f"tool {spec.name!r}: its spec isn't JSON: {error}")
+    try:
+        compile_schema(spec.parameters)
+    except jsonschema.SchemaError as error:
+        fail(f"tool {spec.name!r}: its parameters are no JSON Schema: {error.message}")
+    require(spec.parameters.get("type") == "object", f"tool {spec.name!r}: its parameters have to be of type object")
+    known = spec.parameters.get("properties") or {}
+    for name in spec.parameters.get("required") or ():
+        require(name in known, f"tool {spec.name!r}: requires {name!r}, which isn't among its properties")
+
+
+async def check_calls(build: Build, calls: Calls, task: Task | None = None) -> None:
+    """The example calls succeed, and every tool has one."""
+    async with session_of(build, task) as (session, failures):
+        missing = [spec.name for spec in session.specs() if not calls.get(spec.name)]
+        require(not missing, f"no example call for {', '.join(missing)}: add one to `tool_calls`")
+        for record in await session.answer(_items(calls)):
+            require(
+                record.result.error is None,
+                f"{_shown(record)} should succeed, and answered {record.result.text!r} ({record.result.error})"
+                + "".join(failure.traceback for failure in failures()),
+            )
+
+
+async def check_odd_arguments(build: Build, calls: Calls, task: Task | None = None) -> None:
+    """Whatever a model sends is answered: nonsense as bad arguments, odd values that the schema allows without a
+    crash."""
+    async with session_of(build, task) as (session, failures):
+        for spec in session.specs():
+            examples = calls.get(spec.name) or [{}]
+            for arguments in (*_nonsense(spec), *_odd(spec, examples[0])):
+                (record,) = await session.answer([ToolCall(spec.name, arguments)])
+                require(
+                    record.result.error not in ("crash", "timeout"),
+                    f"{_shown(record)} ended in a {record.result.error}: {record.result.text}\nRaise ToolError or "
+                    "ArgumentsError for what the model should read.\n"
+                    + "".join(failure.traceback for failure in failures()),
+                )
+
+
+async def check_isolation(build: Build, calls: Calls, *, same_answers: bool = True, task: Task | None = None) -> None:
+    """Episodes at once on one object answer as one alone does. Where answers depend on time or chance, leave
+    `same_answers` off; then only success is compared."""
+    toolset = build()
+    box = _box(toolset)
+    items = _items(calls)
+    await box.start()
+    try:
+
+        async def episode(number: int) -> list[str]:
+            context = replace(make_episode_context(task), episode_id=f"episode-{number}")
+            texts = []
+            async with box.open(context.task, context) as session:
+                for item in items:
+                    (record,) = await session.answer([item])
+                    texts.append(record.result.text if same_answers else str(record.result.error))
+                    await asyncio.sleep(0)
+            return texts
+
+        alone = await episode(0)
+        together = await asyncio.gather(*(episode(number) for number in range(1, 9)))
+    finally:
+        await box.stop()
+    for texts in together:
+        for item, expected, got in zip(items, alone, texts, strict=True):
+            require(
+                got == expected,
+                f"{item.name}({dict(item.arguments)}) answers {expected!r} in an episode by itself and {got!r} beside "
+                "others: state is shared between episodes. Keep it by instance_id, or in the session.",
+            )
+
+
+async def check_release(build: Build, calls: Calls, task: Task | None = None) -> None:
+    """After episodes that end well, fail, or are cancelled in a call, nothing of them is left: no asyncio task, no
+    thread of their own, no entry in the containers of the tool object."""
+    toolset = build()
+    box = _box(toolset)
+    items = _items(calls)
+    before = asyncio.all_tasks()
+    await box.start()
+    try:
+        running = asyncio.all_tasks()
+        for _ in range(3):
+            await _end_in_every_way(box, items, task)
+        threads, sizes = threading.active_count(), _sizes(toolset)
+        for _ in range(5):
+            await _end_in_every_way(box, items, task)
+        left = asyncio.all_tasks() - running
+        require(not left, f"asyncio tasks are left after their episodes ended: {left}")
+        grown = [f"{name} ({sizes[name]} → {size})" for name, size in _sizes(toolset).items() if size > sizes[name]]
+        require(not grown, f"the tool keeps something of episodes that ended, in {', '.join(grown)}")
+        more = threading.active_count() - threads
+        require(more < 5, f"{more} more threads run after 5 rounds of episodes than before")
+    finally:
+        await box.stop()
+    left = asyncio.all_tasks() - before
+    require(not left, f"asyncio tasks are left after stop(): {left}")
+
+
+async def _end_in_every_way(box: ToolBox, items: Sequence[ToolCall], task: Task | None) -> None:
+    context = make_episode_context(task)
+    async with box.open(context.task, context) as session:
+        await session.answer(items)
+        await session.rewards()
+    try:
+        async with box.open(context.task, context) as session:
+            await session.answer(items)
+            raise _EpisodeError
+    except _EpisodeError:
+        pass
+    for ticks in (0, 1, 3, 8):
+        running = asyncio.create_task(_episode(box, items, task))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        running.cancel()
+        done = await asyncio.gather(running, return_exceptions=True)
+        ok = done[0] is None or isinstance(done[0], asyncio.CancelledError)
+        require(ok, f"an episode that was cancelled in a call ended with {done[0]!r}")
+    await _episode(box, items, task)
+
+
+async def _episode(box: ToolBox, items: Sequence[ToolCall], task: Task | None) -> None:
+    context = make_episode_context(task)
+    async with box.open(context.task, context) as session:
+        for item in items:
+            await session.answer([item, item])
+
+
+class _EpisodeError(Exception):
+    """What an episode fails with."""
+
+
+class session_of:  # noqa: N801 - used as a function
+    """`async with` gives a session of one started toolset, and a function that gives the failures so far."""
+
+    def __init__(self, build: Build, task: Task | None) -> None:
+        self._box = _box(build())
+        self._context = make_episode_context(task if task is not None else make_task())
+
+    async def __aenter__(self) -> tuple[ToolBoxSession, Callable[[], list[Any]]]:
+        await self._box.start()
+        self._opened = self._box.open(self._context.task, self._context)
+        try:
+            session = await self._opened.__aenter__()
+        except BaseException:
+            await self._box.stop()
+            raise
+        return session, lambda: session.failures
+
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            await self._opened.__aexit__(*error)
+        finally:
+            await self._box.stop()
+
+
+def _box(toolset: Toolset) -> ToolBox:
+    return ToolBox([ToolEntry("tool", toolset, policy=PolicyOptions())], cut=token_cut(FakeChatFormat()))
+
+
+def _items(calls: Calls) -> list[ToolCall]:
+    return [ToolCall(name, dict(arguments)) for name, examples in calls.items() for arguments in examples]
+
+
+def _nonsense(spec: ToolSpec) -> list[dict[str, Any]]:
+    names = list(spec.parameters.get("properties") or {})
+    values: list[Any] = [None, True, -1, 10**30, 1e308, "", "\x00", "é" * 2000, [], [[[]]], {"a": {"b": [None]}}]
+    return [{}, {"no such argument": 1}, *(dict.fromkeys(names, value) for value in values)]
+
+
+def _odd(spec: ToolSpec, example: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The example with one argument replaced by an unusual value of its type."""
+    by_type: dict[str, list[Any]] = {
+        "string": ["", " ", "\n", "\x00", "' \"\\", "é🙂", "x" * 20_000, "0"],
+        "integer": [0, -1, 10**9],
+        "number": [0.0, -1.5, 1e300],
+        "boolean": [True, False],
+        "array": [[]],
+        "object": [{}],
+    }
+    odd: list[dict[str, Any]] = []
+    for name, schema in (spec.parameters.get("properties") or {}).items():
+        kinds = schema.get("type", ())
+        for kind in [kinds] if isinstance(kinds, str) else kinds:
+            odd.extend({**example, name: value} for value in by_type.get(kind, ()))
+    return odd
+
+
+def _sizes(toolset: Toolset) -> dict[str, int]:
+    """The sizes of containers that belong to the toolset and the tools in it."""
+    sizes: dict[str, int] = {}
+    owners: list[tuple[str, Any]] = [("", toolset)]
+    seen: set[int] = set()
+    while owners:
+        prefix, owner = owners.pop()
+        if id(owner) in seen or not hasattr(owner, "__dict__"):
+            continue
+        seen.add(id(owner))
+        for name, value in vars(owner).items():
+            label = f"{prefix}{name}"
+            if isinstance(value, dict | list | set):
+                sizes[label] = len(value)
+            own_code = type(value).__module__.partition(".")[0] not in ("builtins", "pydantic", "asyncio", "threading")
+            if own_code and len(seen) < 200:
+                owners.append((f"{label}.", value))
+    return sizes
+
+
+def _shown(record: CallRecord) -> str:
+    call = record.call
+    return f"{call.name}({dict(call.arguments)!r:.200})" if isinstance(call, ToolCall) else str(call)
