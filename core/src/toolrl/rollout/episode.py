@@ -4,8 +4,8 @@
 
 Each episode is a coroutine of its own, so none waits for another's tool. Its tokens live in an append-only buffer: what
 was sampled is never decoded and encoded again. Whatever goes wrong on the way ends this episode alone: the exception
-is kept on `Episode.failure` with whose fault it was, and the trainer leaves such an episode out. Only a cancellation and an
-`ExactnessError`, which is a bug and no data, leave `run`.
+is kept on `Episode.failure` with whose fault it was, and the trainer leaves such an episode out. Only a cancellation
+and an `ExactnessError`, which is a bug and no data, leave `run`.
 """
 
 from __future__ import annotations
