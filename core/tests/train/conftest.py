@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from toolrl.types import Episode, EpisodeFailure, Message, RewardEntry, Segment, Task, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -96,3 +99,44 @@ class Tiny:
 @pytest.fixture(scope="session")
 def tiny() -> type[Tiny]:
     return Tiny
+
+
+EpisodeMaker = Callable[..., Episode]
+
+
+@pytest.fixture
+def make_episode() -> EpisodeMaker:
+    """An episode from a loss mask: ids count from 1, each stretch of sampled tokens is a turn."""
+
+    def make(
+        mask: Sequence[int] = (0, 0, 1, 1), *, reward: float = 0.0, failed: bool = False, **fields: Any
+    ) -> Episode:
+        turns: list[Turn] = []
+        start = None
+        for position, sampled in enumerate((*mask, 0)):
+            if sampled and start is None:
+                start = position
+            elif not sampled and start is not None:
+                segment = Segment("model", "x" * (position - start), (start, position))
+                turns.append(Turn(len(turns), (segment,), (), (), "stop"))
+                start = None
+        defaults: dict[str, Any] = {
+            "id": "task#0",
+            "task": Task("task", (Message("user", "?"),)),
+            "environment": "default",
+            "group": "group",
+            "index": 0,
+            "ids": tuple(range(1, len(mask) + 1)),
+            "loss_mask": tuple(mask),
+            "logprobs": tuple(-0.5 * sampled for sampled in mask),
+            "weight_versions": tuple(0 if sampled else -1 for sampled in mask),
+            "prompt_length": next((i for i, sampled in enumerate(mask) if sampled), len(mask)),
+            "turns": tuple(turns),
+            "messages": (),
+            "stop_reason": "error" if failed else "answer",
+            "rewards": (RewardEntry(None, "reward:exact", reward),),
+            "failure": EpisodeFailure("tool", "box", "it died") if failed else None,
+        }
+        return Episode(**{**defaults, **fields})
+
+    return make

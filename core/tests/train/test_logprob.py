@@ -131,7 +131,7 @@ def test_padding_changes_nothing(tiny: Any) -> None:
 
 
 def test_equals_generation_token_by_token(tiny: Any) -> None:
-    """What the engine computes while sampling, with a key-value cache, is what the trainer computes in one padded pass."""
+    """What an engine computes while sampling, with a key-value cache, is what one padded pass gives."""
     model = tiny.model()
     scorer = TokenScorer(model)
     ids_BT, attention_BT, mask_BT = tiny.batch((17, 9))
