@@ -47,7 +47,7 @@ class Arithmetic:
     @cached_property
     def context(self) -> Any:
         """The private mpmath context."""
-        from mpmath.ctx_mp import MPContext
+        from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped]
 
         context = MPContext()
         context.dps = self.precision + GUARD
@@ -96,7 +96,8 @@ class Arithmetic:
     def floor(self, value: Number) -> int:
         """The greatest whole number that isn't above the value."""
         if is_exact(value):
-            return math.floor(value)
+            whole: int = math.floor(value)
+            return whole
         near = self.nearest(value)
         if self.is_noise(value - near, max(1, abs(near))):
             return near

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-KINDS = ("tiny_sum", "sum", "product", "long_product", "multiply_add", "word")
 Kind = Literal["tiny_sum", "sum", "product", "long_product", "multiply_add", "word"]
+KINDS: tuple[Kind, ...] = ("tiny_sum", "sum", "product", "long_product", "multiply_add", "word")
 
 
 class Options(BaseModel):

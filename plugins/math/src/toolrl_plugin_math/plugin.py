@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from toolrl import Component, hookimpl
+
+if TYPE_CHECKING:
+    from toolrl.protocols import Reward, TaskSource, Toolset
 
 _PACKAGE = "toolrl_plugin_math"
 
 
 @hookimpl
-def toolrl_rewards() -> Iterator[Component]:
+def toolrl_rewards() -> Iterator[Component[Reward]]:
     """Rewards `math`, `gsm8k` and `exact`."""
     yield Component(
         "math",
@@ -34,7 +38,7 @@ def toolrl_rewards() -> Iterator[Component]:
 
 
 @hookimpl
-def toolrl_tools() -> Iterator[Component]:
+def toolrl_tools() -> Iterator[Component[Toolset]]:
     """The tool `calc_gsm8k_reward`."""
     yield Component(
         "calc_gsm8k_reward",
@@ -45,7 +49,7 @@ def toolrl_tools() -> Iterator[Component]:
 
 
 @hookimpl
-def toolrl_datasets() -> Iterator[Component]:
+def toolrl_datasets() -> Iterator[Component[TaskSource]]:
     """Data sets `gsm8k`, `arithmetic` and `arithmetic_demos`."""
     yield Component(
         "gsm8k",
