@@ -305,12 +305,14 @@ def expressions(draw: st.DrawFn, depth: int = 4) -> tuple[str, Fraction]:
     return f"({left}) {symbol} ({right})", value
 
 
+@settings(deadline=None)
 @given(expressions())
 def test_rational_arithmetic_is_exact(case: tuple[str, Fraction]) -> None:
     text, value = case
     assert EVALUATE.value(text) == value
 
 
+@settings(deadline=None)
 @given(st.fractions(max_denominator=10**6), st.integers(1, 40))
 def test_shown_digits_are_those_of_the_value(value: Fraction, precision: int) -> None:
     shown = Evaluator(Limits(precision=precision))(f"({value.numerator})/({value.denominator})")
@@ -323,6 +325,7 @@ def test_shown_digits_are_those_of_the_value(value: Fraction, precision: int) ->
         assert shown == str(value.numerator)
 
 
+@settings(deadline=None)
 @given(st.decimals(-(10**9), 10**9, allow_nan=False, allow_infinity=False, places=12))
 def test_decimals_that_end_come_back_in_full(number: decimal.Decimal) -> None:
     shown = EVALUATE(f"{number:f}")
@@ -330,6 +333,7 @@ def test_decimals_that_end_come_back_in_full(number: decimal.Decimal) -> None:
     assert "e" not in shown.lower()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15), st.integers(1, 6))
 def test_roots_of_powers_are_exact(value: int, degree: int) -> None:
     assert EVALUATE(f"root({value**degree}, {degree})") == str(value)
@@ -343,7 +347,7 @@ def test_functions_agree_with_the_standard_library(name: str) -> None:
         assert float(EVALUATE(f"{name}({x:.10f})")) == pytest.approx(getattr(math, name)(float(f"{x:.10f}")), rel=1e-11)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="0123456789.,+-*/%^()!=$ exsqrtpilogmax_'[]{}:<>&|~@#\\\n×²", max_size=60))
 def test_any_text_gives_a_value_or_a_message(text: str) -> None:
     shown = shown_or_refused(text)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import RewardError
@@ -87,6 +87,7 @@ class TestNumbers:
         assert stated_number(float("nan")) is None
         assert stated_number("3 + 4 = <<3+4=7>>7\n#### 7") == 7
 
+    @settings(deadline=None)
     @given(st.integers(-(10**12), 10**12), st.sampled_from(["{}", "{:,}", "{}.0", "{:,}.00", "so {}.", "= {} %"]))
     def test_however_it_is_written(self, value: int, form: str) -> None:
         assert last_number(form.format(value)) == value
