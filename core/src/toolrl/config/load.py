@@ -1,0 +1,146 @@
+"""Reads, completes and checks a run's config.
+
+Read the YAML, put in `--set` values, then the environment's variables; then two passes: the frame, and each component's
+options by its plugin's own model. All mistakes of all passes are reported together, each with its place in the YAML.
+Paths in a config (`model.path`, a data file, `run.dir`) are relative to the current directory, as on a command line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolrl.config.components import build_component, check_site, find_duplicates, sites
+from toolrl.config.env import Interpolated, interpolate
+from toolrl.config.model import ComponentUse, Config, EnvironmentConfig
+from toolrl.config.override import apply_overrides
+from toolrl.config.paths import Path, get, step
+from toolrl.config.problems import Problem, find_problems, show_value
+from toolrl.config.read import read_config, unaliased
+from toolrl.errors import ConfigError
+from toolrl.plugins.registry import Registry, load_registry
+
+__all__ = ["LoadedConfig", "build_component", "check_config", "load_config"]
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A config without mistakes."""
+
+    config: Config = field(repr=False)
+    """With the values of environment variables: not for printing."""
+    resolved: dict[str, Any]
+    """Every value, defaults included, as plain data. Where the file holds `${NAME}`, so does this."""
+    source: str
+    """The file it was read from."""
+
+
+def load_config(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    registry: Registry | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """Read and check a config file. `overrides` are `PATH=VALUE` texts.
+
+    Raises ConfigError, whose `problems` lists every mistake. Nothing is built or started.
+    """
+    source = os.fspath(path)
+    tree, problems = read_config(source)
+    return check_config(tree, overrides, source=source, registry=registry, environ=environ, problems=problems)
+
+
+def check_config(
+    tree: dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    source: str = "config",
+    registry: Registry | None = None,
+    environ: Mapping[str, str] | None = None,
+    problems: Sequence[str] = (),
+) -> LoadedConfig:
+    """Check a config that is already a tree of plain data; `problems` are those found on the way to it."""
+    registry = load_registry() if registry is None else registry
+    tree = unaliased(tree)
+    set_paths, wrong = apply_overrides(tree, overrides)
+    _name_defaults(tree, set_paths)
+    values = interpolate(tree, os.environ if environ is None else environ)
+    config, found = _check(values, registry)
+    lines = [*problems, *wrong, *(_line(problem, values, set_paths) for problem in found)]
+    if lines or config is None:
+        raise ConfigError(lines, where=source)
+    return LoadedConfig(config, _resolved(config, values), source)
+
+
+def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, list[Problem]]:
+    """Both passes: the config where its frame is right, and all problems."""
+
+    def shown(path: Path, value: Any) -> str | None:
+        return show_value(path, values.texts.get(path, value))
+
+    problems = [Problem(path, message) for path, message in values.missing.items()]
+    config = None
+    try:
+        config = Config.model_validate(values.tree)
+    except ValidationError as error:
+        problems += find_problems(error, Config, values.tree, shown=shown)
+    found = [site for site in sites(values.tree) if not {site.path, (*site.path, "use")} & values.missing.keys()]
+    for site in found:
+        problems += check_site(registry, site, shown)
+    problems += find_duplicates(found)
+    # Where a variable is missing, nothing else can be said of the value.
+    named = len(values.missing)
+    return config, problems[:named] + [problem for problem in problems[named:] if problem.path not in values.missing]
+
+
+def _line(problem: Problem, values: Interpolated, set_paths: Sequence[Path]) -> str:
+    line = values.mask(problem.line())
+    return f"{line} (by --set)" if any(problem.path[: len(path)] == path for path in set_paths) else line
+
+
+def _name_defaults(tree: dict[str, Any], set_paths: Sequence[Path]) -> None:
+    """`--set engine.options.x=1` where the file names no engine means the default engine's option."""
+    for path in set_paths:
+        for length, model in ((1, Config), (3, EnvironmentConfig)):
+            at = path[:length]
+            parent = get(tree, at[:-1])
+            if len(path) <= length or (length == 3 and path[0] != "environments") or not isinstance(parent, dict):
+                continue
+            field = model.model_fields.get(str(at[-1]))
+            default = field.get_default(call_default_factory=True) if field is not None else None
+            if isinstance(default, ComponentUse) and isinstance(parent[at[-1]], dict):
+                parent[at[-1]].setdefault("use", default.use)
+
+
+def _resolved(config: Config, values: Interpolated) -> dict[str, Any]:
+    """The config as plain data, with the text of the file wherever it held a variable."""
+    tree: dict[str, Any] = config.model_dump(mode="json", by_alias=True)
+    for path, text in values.texts.items():
+        if not _restore(tree, path, text):
+            # It isn't where it was written; so that its value stands nowhere, look everywhere.
+            tree = _mapped(tree, values.mask)
+    return tree
+
+
+def _restore(tree: dict[str, Any], path: Path, text: str) -> bool:
+    node: Any = get(tree, path[:-1])
+    key = step(node, path[-1])
+    if key is None:
+        return False
+    if isinstance(node[key], dict):  # A component's bare name became `{use: …}`.
+        node, key = node[key], "use"
+    node[key] = text
+    return True
+
+
+def _mapped(node: Any, function: Callable[[str], str]) -> Any:
+    if isinstance(node, dict):
+        return {key: _mapped(item, function) for key, item in node.items()}
+    if isinstance(node, list):
+        return [_mapped(item, function) for item in node]
+    return function(node) if isinstance(node, str) else node

@@ -1,0 +1,92 @@
+"""Reads a config's YAML: syntax errors with their line, no key twice, and `1e-6` as the number it looks like."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolrl.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that keeps a list of keys that stand twice, of which plain YAML would take the last."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+        self.problems: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if key in seen:
+                self.problems.append(f"line {line}: the key {key!r} stands here and on line {seen[key]}")
+            seen.setdefault(key, line)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+# YAML 1.1 takes a number without a dot, such as 1e-6, for text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*(?:\.[\d_]*)?[eE][-+]?\d+\Z"), list("-+0123456789")
+)
+
+
+def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The file's content, and problems that don't keep it from being read. Raises ConfigError for those that do."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file {path!r}", hint="Give the path of a config, a YAML file.") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path!r} is a folder", hint="Give the path of a config, a YAML file.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path!r} can't be read: {error}") from error
+    tree, problems = parse_yaml(text, path)
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"a config is a mapping of sections, this is a {type(tree).__name__}",
+            where=path,
+            hint="Its sections are model, data, environments, engine, trainer and so on; see `toolrl config schema`.",
+        )
+    return tree, problems
+
+
+def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
+    """A YAML text, and the keys that stand twice in it. Raises ConfigError with line and column for a syntax error."""
+    loader = _Loader(text, name)
+    try:
+        tree = loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.problem, error.context) if part) or "not YAML"
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        lines = text.splitlines()
+        shown = f"\n  {lines[mark.line].strip()}" if mark and mark.line < len(lines) else ""
+        hint = 'Inside {…} and […], write "${NAME}" in quotes.' if "${" in shown else None
+        raise ConfigError(f"not valid YAML: {what}{shown}", where=where, hint=hint) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}", where=name) from error
+    finally:
+        loader.dispose()
+    return tree, loader.problems
+
+
+def unaliased(node: Any, above: tuple[int, ...] = ()) -> Any:
+    """A copy in which every YAML alias is a value of its own. Raises ConfigError for a value that contains itself."""
+    if not isinstance(node, dict | list):
+        return node
+    if id(node) in above:
+        raise ConfigError("a YAML alias stands inside the value that it names")
+    above = (*above, id(node))
+    if isinstance(node, dict):
+        return {key: unaliased(item, above) for key, item in node.items()}
+    return [unaliased(item, above) for item in node]
