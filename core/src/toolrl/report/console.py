@@ -79,6 +79,8 @@ class ConsoleObserver:
         if not evaluation:
             self._steps = report.step
         sample, self._sample, self._episodes = self._sample, None, 0
+        if self._live is not None:
+            self._live.refresh()
         # The live view shows training steps itself; evaluations are few and stay on the screen.
         if evaluation or (self._live is None and self._due(self._options.every, report.step)):
             self._print(self._line(report))
@@ -120,7 +122,7 @@ class ConsoleObserver:
 
     def _line(self, report: StepReport) -> Text:
         total = self._run.total_steps if self._run else 0
-        text = Text(f"{report.kind:<5} {report.step:>{len(str(total))}}/{total}", "bold")
+        text = Text.assemble((f"{report.kind:<5} {report.step:>{len(str(total))}}/{total}", "bold"))
         for name in self._names(CONSOLE_LINE):
             if name in report.metrics:
                 text.append(f"  {name} ", "dim")

@@ -45,9 +45,12 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     ),
     "Update": (
         Chart("Loss", ("loss",)),
+        Chart("Parts of the loss", ("loss/*",)),
         Chart("Entropy", ("entropy",), "", "Mean entropy of the policy on sampled tokens, in nats."),
         Chart("KL divergence", ("kl",), "", "From the reference, or from the policy that sampled."),
         Chart("Clipped tokens", ("clip_fraction",), "share", "Share of tokens whose ratio was clipped."),
+        Chart("Clipped, by side", ("clip/*",), "share", "Share of tokens clipped below and above."),
+        Chart("Ratio", ("ratio/*",), "", "Probability under the trained policy over that under the sampling one."),
         Chart("Gradient norm", ("grad_norm",), "", "Before clipping."),
         Chart("Learning rate", ("learning_rate",)),
         Chart(

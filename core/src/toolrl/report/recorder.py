@@ -76,6 +76,9 @@ class RunRecorder:
                 self._facts["error"] = describe_error(error)
             self._facts["ended"] = _now()
             self._write_summary(status_of(error), final=True)
+            from toolrl.report.html import write_report
+
+            write_report(self._folder)
         finally:
             self._folder.close()
 
