@@ -59,8 +59,14 @@ def test_constant_needs_a_length() -> None:
         Normaliser.of([MASK], "constant").weights(MASK)
 
 
-def test_a_whole_loss_by_hand() -> None:
-    """One token, ratio 1.5 clipped to 1.2, advantage 2, KL e − 2, entropy 0.7."""
+@pytest.mark.parametrize(
+    # The clipped term has no gradient. ∂ k3 / ∂ logprob = 1 − exp(1), and with the ratio as factor
+    # 1.5 · (e − 2) + 1.5 · (1 − e) = −1.5: the ratio times logprob − reference.
+    ("correction", "kl", "gradient"),
+    [(False, math.e - 2, 1 - math.e), (True, 1.5 * (math.e - 2), -1.5)],
+)
+def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> None:
+    """One token, ratio 1.5 clipped to 1.2, advantage 2, k3 of e − 2, entropy 0.7."""
     mask = torch.tensor([[False, True]])
     logprobs = torch.tensor([[0.0, -1.0]], requires_grad=True)
     loss, statistics = policy_loss(
@@ -72,13 +78,13 @@ def test_a_whole_loss_by_hand() -> None:
         reference_logprobs_BT=torch.tensor([[0.0, 0.0]]),
         entropy_BT=torch.tensor([[0.0, 0.7]]),
         kl_coef=0.1,
+        kl_correction=correction,
         entropy_coef=0.01,
     )
-    assert loss.item() == pytest.approx(-2.4 + 0.1 * (math.e - 2) - 0.01 * 0.7)
+    assert loss.item() == pytest.approx(-2.4 + 0.1 * kl - 0.01 * 0.7)
     loss.backward()
-    # The clipped term has no gradient; ∂ k3 / ∂ logprob = 1 − exp(reference − logprob).
     assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.1 * (1 - math.e)])
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.1 * gradient])
     metrics = statistics.metrics()
     assert metrics["clip/high"] == 1.0
     assert metrics["clip/low"] == 0.0

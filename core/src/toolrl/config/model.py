@@ -128,6 +128,11 @@ class AlgorithmConfig(Frame):
     kl_coef: float = Field(
         0.0, ge=0, description="Weight of the KL divergence from the reference, the model at the start."
     )
+    kl_correction: bool = Field(
+        True,
+        description="Weigh the KL term by the policy's ratio, which makes its gradient unbiased; false is GRPO as "
+        "published.",
+    )
     entropy_coef: float = Field(0.0, description="Weight of an entropy bonus.")
     drop_flat_groups: bool = Field(
         False, description="Leave out groups whose rewards are all equal; they carry no gradient."

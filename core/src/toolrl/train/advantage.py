@@ -4,7 +4,7 @@ An episode's advantage is its reward less the mean reward of its group, divided 
 
     std        the standard deviation of its group (GRPO, arXiv 2402.03300, section 4.1.2)
     none       1 (Dr. GRPO, arXiv 2503.20783: dividing weighs very easy and very hard tasks up)
-    batch_std  the standard deviation of all rewards of the batch (arXiv 2508.08221, section 4.1)
+    batch_std  the standard deviation of all rewards of the batch (arXiv 2508.08221)
 
 Standard deviations are those of a sample (n − 1 in the denominator), and `EPSILON` is added to them; both as in TRL,
 and the first as in verl. Episodes that failed are no data: they enter no mean and no deviation, and their advantage is

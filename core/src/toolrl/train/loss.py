@@ -2,7 +2,7 @@
 
 Every loss here is a weighted sum over tokens, and the weights hold the whole averaging:
 
-    token_mean     1 / (trained tokens)                               DAPO, arXiv 2503.14476, equation 8
+    token_mean     1 / (trained tokens)                               DAPO, arXiv 2503.14476, section 3.3
     sequence_mean  1 / (sequences · trained tokens of its sequence)   GRPO, arXiv 2402.03300, equation 3
     constant       1 / (sequences · a constant length)                Dr. GRPO, arXiv 2503.20783, section 3.2
 
@@ -13,8 +13,13 @@ is cut.
 A token's loss, with r = exp(logprob − old logprob) and d = reference logprob − logprob:
 
     −min(r · A, clip(r, 1 − clip_low, 1 + clip_high) · A)        PPO, arXiv 1707.06347, equation 7
-    + kl_coef · (exp(d) − d − 1)                                 the k3 estimate of KL(policy ‖ reference)
+    + kl_coef · r · (exp(d) − d − 1)                             the k3 estimate of KL(policy ‖ reference)
     − entropy_coef · entropy                                     of the next-token distribution
+
+The factor r of the KL term is 1 on the first update of a step, but it has a gradient: with it the gradient of the term
+is r · log(policy / reference) · ∇ log policy, that of KL(policy ‖ reference) without bias, also off-policy
+(DeepSeek-V3.2, arXiv 2512.02556). GRPO as published has no such factor (`kl_correction=False`); TRL has it unless told
+otherwise.
 
 All tensors are aligned with the tokens (see `toolrl.train.batch`); what stands outside of the loss mask is ignored.
 """
@@ -133,6 +138,7 @@ def policy_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     kl_coef: float = 0.0,
+    kl_correction: bool = True,
     entropy_coef: float = 0.0,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
@@ -140,7 +146,7 @@ def policy_loss(
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
     `reference_logprobs_BT` is needed with a `kl_coef`, `entropy_BT` (carrying a gradient) with an `entropy_coef`; where
-    they are given without one, they are measured only.
+    they are given without one, they are measured only. `kl_correction` weighs the KL term by the ratio.
     """
     if kl_coef and reference_logprobs_BT is None:
         raise ValueError(f"kl_coef is {kl_coef:g}, but there are no log-probabilities of the reference")
@@ -160,7 +166,8 @@ def policy_loss(
         kl_BT = kl_k3(logprobs_BT, torch.where(mask_BT, reference_logprobs_BT, 0.0))
         statistics.means["kl"] = _mean(kl_BT.detach(), mask_BT)
         if kl_coef:
-            loss = loss + kl_coef * (weights_BT * kl_BT).sum()
+            ratio_BT = torch.exp(logprobs_BT - old_BT) if kl_correction else 1.0
+            loss = loss + kl_coef * (weights_BT * ratio_BT * kl_BT).sum()
     if entropy_BT is not None:
         entropy_BT = torch.where(mask_BT, entropy_BT, 0.0)
         statistics.means["entropy"] = _mean(entropy_BT.detach(), mask_BT)

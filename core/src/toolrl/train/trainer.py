@@ -165,6 +165,7 @@ class PolicyTrainer(_Trainer):
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
                 kl_coef=objective.kl_coef,
+                kl_correction=objective.kl_correction,
                 entropy_coef=objective.entropy_coef,
             )
             loss.backward()
