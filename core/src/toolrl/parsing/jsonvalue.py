@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +24,8 @@ MAX_DEPTH = 128
 WHITESPACE = re.compile(r"[ \t\n\r]*")
 """What JSON calls whitespace, no more: a no-break space or a byte order mark is an error."""
 
+_WINDOW = 4096
+_LONGEST_WORD = len("-Infinity")
 _REACH = re.compile(r'(?:[^"<\\]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NO_BRACKET = re.compile(r"[^{}\[\]]+")
@@ -69,6 +71,22 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
     if not _encodable(value, body):
         return JsonFault("invalid_json", "a string holds half of a surrogate pair", start, end)
     return value, start + length
+
+
+def read_json_in_prose(text: str, start: int) -> tuple[Any, int] | JsonFault:
+    """`read_json` where no tag bounds the value: in windows that double, so that it costs what the value is long."""
+    window = _WINDOW
+    while True:
+        piece = text[start : start + window]
+        read = read_json(piece)
+        whole = start + window >= len(text)
+        if not isinstance(read, JsonFault):
+            return read[0], start + read[1]
+        # Where the window cut the value, reading fails at its end, or at the string that reaches over it.
+        cut = read.kind == "invalid_json" and read.position >= min(reach(piece, 0), window - _LONGEST_WORD)
+        if whole or not cut:
+            return replace(read, position=start + read.position, resume=start + read.resume)
+        window *= 2
 
 
 def near(text: str, position: int) -> str:

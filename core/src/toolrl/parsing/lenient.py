@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from toolrl.parsing.jsonvalue import JsonFault, near, read_json
+from toolrl.parsing.jsonvalue import JsonFault, near, read_json_in_prose
 from toolrl.parsing.scanner import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
 
@@ -65,7 +65,7 @@ def _candidates(text: str, first: int, last: int, names: set[str], form: str) ->
             at = match.end()
             continue
         start, begin = match.start(), match.start("object")
-        read = read_json(piece, begin)
+        read = read_json_in_prose(piece, begin)
         if isinstance(read, JsonFault):
             end = max(read.resume, match.end())
             message = f"The call is not valid JSON: {read.reason}, near {near(piece, read.position)}. {form}"

@@ -54,6 +54,8 @@ class TurnScanner(ABC):
 
     MARKS: ClassVar[re.Pattern[str]]
     """`<think>` and every tag that means something in content or can end a block."""
+    SIGNALS: ClassVar[re.Pattern[str]]
+    """Whatever may decide a block that waited for more text: MARKS and more."""
     OPENERS: ClassVar[re.Pattern[str]]
     """The tags that begin a call."""
     LONGEST: ClassVar[int]
@@ -102,7 +104,7 @@ class TurnScanner(ABC):
         """Take more text. True where it completed a call."""
         looked = max(len(self.text) - self.LONGEST, 0)
         self.text += piece
-        if not self._thinking and self.MARKS.search(self.text, looked) is None:
+        if not self._thinking and self.SIGNALS.search(self.text, looked) is None:
             return False
         known = len(self.items)
         self._advance(final=False)

@@ -69,7 +69,7 @@ class HermesParser:
 class HermesScanner(TurnScanner):
     """The state machine of a turn."""
 
-    MARKS = re.compile("</?tool_call>|<think>")
+    MARKS = SIGNALS = re.compile("</?tool_call>|<think>")
     OPENERS = re.compile(OPEN)
     LONGEST = len(CLOSE)
     STOP = CLOSE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from toolrl import Component, hookimpl
 
 
 @hookimpl
-def toolrl_parsers() -> Iterator[Component]:
+def toolrl_parsers() -> Iterator[Component[Any]]:
     """The parsers `hermes` and `qwen3_coder`."""
     yield Component(
         "hermes",

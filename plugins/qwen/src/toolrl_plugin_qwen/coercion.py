@@ -1,0 +1,78 @@
+"""What the text of a parameter means under its JSON Schema.
+
+A schema that allows a string and nothing else keeps the text. Otherwise the text is read as JSON, and the value counts
+if the schema allows its type; if it is no JSON, or of another type, the text stays, and the executor's schema check
+tells the model. JSON's grammar is the rule: Python's would also read `1_000`, `nan` and full-width digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolrl.parsing import JsonFault, mend_json, read_json
+
+_DEPTH = 8
+"""References and unions within each other that are followed."""
+
+
+def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = False) -> tuple[Any, bool]:
+    """The value of a parameter's text, and whether it had to be mended. `root` is what references start from."""
+    types = _types(schema, root, _DEPTH)
+    if not types - {"string"}:
+        return text, False
+    body = text.strip(" \t\r\n")
+    read: Any = read_json(body)
+    mended = False
+    if isinstance(read, JsonFault) and repair and body[:1] in ("{", "["):
+        read, mended = mend_json(body), True
+    if not isinstance(read, tuple) or read[1] != len(body):
+        return text, False
+    value = read[0]
+    if isinstance(value, float) and value.is_integer() and "integer" in types and "number" not in types:
+        value = int(value)  # JSON Schema calls 3.0 an integer
+    fits = _type(value) in types or (_type(value) == "integer" and "number" in types)
+    return (value, mended) if fits else (text, False)
+
+
+def _type(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
+    """The JSON types that a schema allows; empty where it says nothing that is understood."""
+    if not isinstance(schema, Mapping) or depth == 0:
+        return set()
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return {declared}
+    if isinstance(declared, list):
+        return {name for name in declared if isinstance(name, str)}
+    if isinstance(schema.get("enum"), list):
+        return {_type(value) for value in schema["enum"]}
+    if "const" in schema:
+        return {_type(schema["const"])}
+    if isinstance(schema.get("$ref"), str):
+        return _types(_resolve(schema["$ref"], root), root, depth - 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(word), list):
+            return set().union(*(_types(part, root, depth - 1) for part in schema[word]))
+    if "properties" in schema:
+        return {"object"}
+    return {"array"} if "items" in schema else set()
+
+
+def _resolve(reference: str, root: Any) -> Any:
+    """What `#/a/b` points to within the tool's own schema; None where it points elsewhere."""
+    if not reference.startswith("#/"):
+        return None
+    for part in reference[2:].split("/"):
+        if not isinstance(root, Mapping) or part not in root:
+            return None
+        root = root[part]
+    return root

@@ -1,0 +1,241 @@
+"""The parser `qwen3_coder`: a function tag with parameter tags, whose values are plain text.
+
+    <tool_call>
+    <function=edit>
+    <parameter=path>
+    a.py
+    </parameter>
+    </function>
+    </tool_call>
+
+The format has no escapes, so a value ends only where the structure shows it (`toolrl_plugin_qwen.values`). One newline
+is taken off on each side of a value, indentation stays; then the tool's schema decides what the text means
+(`toolrl_plugin_qwen.coercion`). The outer tags may be missing, as the models sometimes leave them out, and so may the
+function's closing tag where the outer one is there. Where a block can't be read, reading goes on at the nearest outer
+tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from toolrl.parsing import Block, TurnScanner, take_bare_calls, tool_messages
+from toolrl.parsing.jsonvalue import near
+from toolrl.protocols import BuildContext
+from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl_plugin_qwen.coercion import coerce
+from toolrl_plugin_qwen.options import Qwen3CoderOptions
+from toolrl_plugin_qwen.values import Value, ValueEnds
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FUNCTION_CLOSE, PARAMETER_CLOSE = "</function>", "</parameter>"
+
+_SPACE = re.compile(r"\s*")
+_TAG = re.compile("</?tool_call>")
+_NEXT = re.compile("</?tool_call>|<function=")
+_FUNCTION = re.compile(r"<function=([^<>\n]*)>")
+_PARAMETER = re.compile(r"<parameter=([^<>\n]*)>")
+_PARTIAL_HEAD = re.compile(r"<(?:function|parameter)=[^<>\n]*\Z")
+
+
+def form(name: str | None = None) -> str:
+    """How a call is written, for the model."""
+    return (
+        f"Write a call as {OPEN}\n<function={name or 'TOOL'}>\n<parameter=ARGUMENT>\nVALUE\n{PARAMETER_CLOSE}\n"
+        f"{FUNCTION_CLOSE}\n{CLOSE}"
+    )
+
+
+class Qwen3CoderParser:
+    """Function and parameter tags. Stateless: one object serves all episodes."""
+
+    def __init__(self, options: Qwen3CoderOptions | None = None, context: BuildContext | None = None) -> None:
+        self._options = options or Qwen3CoderOptions()
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        """Nothing, so that a turn may hold several calls; the closing tag where `stop_after_call` is set."""
+        return (CLOSE,) if self._options.stop_after_call else ()
+
+    def scanner(self, tools: Sequence[ToolSpec] = (), *, prefilled_thinking: bool = False) -> TurnScanner:
+        """The state machine of one turn, for text that comes in pieces; `parse` runs the same one on a whole text."""
+        return Qwen3CoderScanner(self._options, tools, thinking=prefilled_thinking)
+
+    def parse(
+        self,
+        text: str,
+        *,
+        tools: Sequence[ToolSpec],
+        finish: Literal["stop", "length", "abort"] = "stop",
+        stopped_by: str | None = None,
+        prefilled_thinking: bool = False,
+    ) -> ParsedTurn:
+        """Read a turn. `tools` tell what the text of a parameter means; parameters of unknown tools stay text."""
+        scanner = self.scanner(tools, prefilled_thinking=prefilled_thinking)
+        scanner.text = text
+        return scanner.finish(stopped_by)
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
+        """A tool message for each item, in order."""
+        return tool_messages(records)
+
+
+class Qwen3CoderScanner(TurnScanner):
+    """The state machine of a turn."""
+
+    MARKS = re.compile("</?tool_call>|<function=|<think>")
+    SIGNALS = re.compile("</?tool_call>|</?function|</?parameter|<think>")
+    OPENERS = re.compile("<tool_call>|<function=")
+    LONGEST = len(CLOSE)
+    STOP = CLOSE
+
+    def __init__(self, options: Qwen3CoderOptions, tools: Sequence[ToolSpec] = (), *, thinking: bool = False) -> None:
+        super().__init__(thinking=thinking, call_ends_thinking=options.call_ends_thinking)
+        self._repair = options.repair
+        self._bare = tools if options.lenient_json else ()
+        self._schemas = {tool.name: tool.parameters for tool in tools}
+        self._ends = ValueEnds()
+
+    def complete(self, parsed: ParsedTurn) -> ParsedTurn:
+        return take_bare_calls(parsed, self.text, self._bare, form()) if self._bare else parsed
+
+    def read_block(self, start: int, tag: str, final: bool) -> Block | None:
+        text = self.text
+        if tag == CLOSE:
+            message = f"{CLOSE} closes no call: there is no {OPEN} before it. {form()}"
+            return self.error("stray_close", message, start, start + len(CLOSE))
+        if tag != OPEN:
+            return self._function(start, start, final, wrapped=False)
+        body = self._space(start + len(OPEN))
+        if text.startswith("<function=", body):
+            return self._function(start, body, final, wrapped=True)
+        stopped = body == len(text) and self.stopped_by == CLOSE
+        if text.startswith(CLOSE, body) or (stopped and final):
+            message = f"The call is empty: nothing stands between its tags. {form()}"
+            return self.error("empty", message, start, min(body + len(CLOSE), len(text)))
+        return self._malformed(start, body, final, f"expected <function=TOOL>, got {near(text, body + 20)}")
+
+    def _function(self, start: int, at: int, final: bool, *, wrapped: bool) -> Block | None:
+        """A function tag at `at`; `wrapped` says that the outer tag stands before it."""
+        head = _FUNCTION.match(self.text, at)
+        if head is None:
+            if not final and _PARTIAL_HEAD.match(self.text, at):
+                return None
+            after = at + len("<function=")
+            return self._malformed(start, after, final, "the function tag has no closing >", wrapped=wrapped)
+        name = head[1].strip()
+        values: dict[str, str] = {}
+        at = head.end()
+        while True:
+            at = self._space(at)
+            if not self.text.startswith("<parameter=", at):
+                return self._function_end(start, at, final, name, values, wrapped=wrapped)
+            parameter = _PARAMETER.match(self.text, at)
+            if parameter is None or not parameter[1].strip():
+                if not final and parameter is None and _PARTIAL_HEAD.match(self.text, at):
+                    return None
+                reason = "a parameter tag has no closing >" if parameter is None else "a parameter has no name"
+                after = at + len("<parameter=")
+                return self._malformed(start, after, final, reason, name, wrapped=wrapped)
+            value = self._ends.find(self.text, parameter.end(), final)
+            if value is None:
+                return None
+            if not value.closed:
+                return self._open_value(start, value, name)
+            values[parameter[1].strip()] = self.text[parameter.end() : value.end]
+            at = value.resume
+
+    def _function_end(
+        self, start: int, at: int, final: bool, name: str, values: dict[str, str], *, wrapped: bool
+    ) -> Block | None:
+        """After the last parameter: the closing tags, of which the inner one may be missing."""
+        text = self.text
+        closed = text.startswith(FUNCTION_CLOSE, at)
+        if closed:
+            at += len(FUNCTION_CLOSE)
+            if not wrapped:
+                return self._judge(start, at, name, values)
+            at = self._space(at)
+        if wrapped and text.startswith(CLOSE, at):
+            return self._judge(start, at + len(CLOSE), name, values)
+        if wrapped and final and at == len(text) and self.stopped_by == CLOSE:
+            return self._judge(start, at, name, values)
+        expected = CLOSE if closed else f"<parameter=ARGUMENT> or {FUNCTION_CLOSE}"
+        reason = f"expected {expected}, got {near(text, at + 20)}"
+        kind = "extra_data" if closed else "malformed"
+        return self._malformed(start, at, final, reason, name, wrapped=wrapped, kind=kind)
+
+    def _open_value(self, start: int, value: Value, name: str) -> Block:
+        if self.stopped_by == CLOSE:
+            self.stop_was_text()  # generation stopped inside a value: the model may be quoting a call
+        if value.end == value.resume:
+            return self._unclosed(start, value.end, name)
+        message = f"The call can't be read: a parameter was not closed with {PARAMETER_CLOSE}. {form(name)}"
+        return self.error("malformed", message, start, value.resume, name=name or None)
+
+    def _malformed(
+        self,
+        start: int,
+        at: int,
+        final: bool,
+        reason: str,
+        name: str | None = None,
+        *,
+        wrapped: bool = True,
+        kind: str = "malformed",
+    ) -> Block | None:
+        """A block that can't be read: it ends at the nearest outer tag, or at the next call where it has none."""
+        tag = (_TAG if wrapped else _NEXT).search(self.text, at)
+        if tag is None and not final:
+            return None
+        stopped = tag is None and self.stopped_by == CLOSE
+        if wrapped and not stopped and (tag is None or tag.group() != CLOSE):
+            return self._unclosed(start, tag.start() if tag else len(self.text), name)
+        if not wrapped and tag is None:
+            return self._unclosed(start, len(self.text), name)
+        end = len(self.text) if tag is None else tag.end() if wrapped else tag.start()
+        return self.error(kind, f"The call can't be read: {reason}. {form(name)}", start, end, name=name or None)
+
+    def _judge(self, start: int, end: int, name: str, values: dict[str, str]) -> Block:
+        if not name:
+            return self.error("missing_name", f"The function tag has no name. {form()}", start, end)
+        schema: Any = self._schemas.get(name)
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        recovered = False
+        arguments: dict[str, Any] = {}
+        for key, text in values.items():
+            declared = properties.get(key) if isinstance(properties, dict) else None
+            value, mended = coerce(_trimmed(text), declared, schema or {}, repair=self._repair)
+            arguments[key] = value
+            recovered = recovered or mended
+        return self.call(name, arguments, start, end, recovered=recovered)
+
+    def _unclosed(self, start: int, end: int, name: str | None = None) -> Block:
+        message = f"The call was not closed with {CLOSE}, so it was not run. {form(name)}"
+        return self.error("unclosed", message, start, end, name=name or None)
+
+    def _space(self, at: int) -> int:
+        """The index after whitespace."""
+        return _SPACE.match(self.text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+
+
+def _trimmed(text: str) -> str:
+    """A value without the one newline on each side that the format puts there."""
+    for newline in ("\r\n", "\n"):
+        if text.startswith(newline):
+            text = text[len(newline) :]
+            break
+    for newline in ("\r\n", "\n"):
+        if text.endswith(newline):
+            return text[: -len(newline)]
+    return text
+
+
+def check() -> str:
+    """For `toolrl doctor`: read a call."""
+    text = f"{OPEN}\n<function=now>\n{FUNCTION_CLOSE}\n{CLOSE}"
+    items = Qwen3CoderParser().parse(text, tools=()).items
+    if len(items) != 1 or not isinstance(items[0], ToolCall):
+        raise RuntimeError(f"a well-formed call was read as {items!r}")
+    return "reads a call"

@@ -1,0 +1,113 @@
+"""Where the plain-text value of a parameter ends. The format has no escapes, so the structure has to tell.
+
+A value ends at the first `</parameter>` behind which a parameter, the function's end or the call's end follows; any
+other `</parameter>` is text. A whole call quoted in the value counts as text up to its own `</function>`. Where the
+closing tag was forgotten, a parameter tag or `</function>` at the start of a line ends the value, or `</tool_call>`
+there with nothing or another call behind it.
+
+If a new call begins at the start of a line, and no `</parameter>` of this value comes soon after it, the value was cut
+off and the new call is no quotation: it has to survive.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+QUOTED = 16384
+"""Characters within which a quoted call and the value around it have to end."""
+
+_TOKEN = re.compile(
+    r"(?P<close></parameter>)"
+    r"|\n[ \t]*+(?:(?P<parameter><parameter=)|(?P<function_end></function>)|(?P<call_end></tool_call>)"
+    r"|(?P<call><tool_call>\s*+(?P<called><function=[^<>\n]*>)?)|(?P<function><function=[^<>\n]*>))"
+    r"|(?P<inner></function>)"
+)
+_OUTER = re.compile("</?tool_call>")
+_SPACE = re.compile(r"\s*")
+_AFTER_CLOSE = ("<parameter=", "</function>", "</tool_call>")
+
+
+class Value(NamedTuple):
+    """Where a value ends."""
+
+    end: int
+    resume: int
+    """Where reading goes on."""
+    closed: bool
+    """False where the call can't run: `end` is where it was cut off, or `resume` is after its `</tool_call>`."""
+
+
+class ValueEnds:
+    """Finds ends in one text. Remembers from where on there is none, so that many open values cost one look."""
+
+    def __init__(self) -> None:
+        self._none_from: int | None = None
+
+    def find(self, text: str, start: int, final: bool) -> Value | None:
+        """The end of the value that begins at `start`; None where only more text can tell."""
+        if self._none_from is not None and start >= self._none_from:
+            return self._cut_off(text, start)
+        depth, limit = 0, len(text)
+        first: Value | None = None  # the first possible end, quotations not respected
+        new_call: int | None = None
+        for token in _TOKEN.finditer(text, start):
+            if token.start() > limit:
+                return self._without_quotation(first, new_call)
+            kind = token.lastgroup
+            if kind == "call" and new_call is None and depth == 0:
+                new_call = token.start("call")
+                limit = min(limit, new_call + QUOTED)
+            if kind == "function" or token["called"]:
+                depth += 1
+                continue
+            end = self._end(text, token, final)
+            if end == "wait":
+                return None
+            if isinstance(end, Value):
+                if first is None:
+                    first, limit = end, min(limit, end.resume + QUOTED)
+                if depth == 0:
+                    by_close = kind == "close"
+                    return end if by_close or new_call is None else Value(new_call, new_call, False)
+            if kind in ("function_end", "inner") and depth:
+                depth -= 1
+        if not final:
+            return None
+        if first is None:
+            self._none_from = start
+            return self._cut_off(text, start)
+        return self._without_quotation(first, new_call)
+
+    def _end(self, text: str, token: re.Match[str], final: bool) -> Value | str | None:
+        """The end that a token is if no quotation surrounds it; `wait` where what follows it isn't there yet."""
+        kind = token.lastgroup
+        if kind in ("parameter", "function_end"):
+            return Value(token.start(), token.start(kind), True)
+        if kind not in ("close", "call_end"):
+            return None
+        after = _SPACE.match(text, token.end()).end()  # type: ignore[union-attr]
+        follows = _AFTER_CLOSE if kind == "close" else ("<tool_call>",)
+        if after == len(text) or any(tag.startswith(text[after : after + len(tag)]) for tag in follows):
+            partial = not text.startswith(follows, after)
+            if partial and not final:
+                return "wait"
+            if after == len(text) or not partial:
+                return Value(token.start(), token.end(), kind == "close")
+        return None
+
+    @staticmethod
+    def _without_quotation(first: Value | None, new_call: int | None) -> Value:
+        """What looked like a quoted call never ended; one of both is there."""
+        if new_call is not None and (first is None or new_call < first.end):
+            return Value(new_call, new_call, False)
+        assert first is not None
+        return first
+
+    @staticmethod
+    def _cut_off(text: str, start: int) -> Value:
+        """No end at all: the call was cut off, and the next tag of a call begins something new."""
+        tag = _OUTER.search(text, start)
+        if tag is None:
+            return Value(len(text), len(text), False)
+        return Value(tag.start(), tag.end() if tag.group() == "</tool_call>" else tag.start(), False)
