@@ -19,7 +19,7 @@ from toolrl.config.env import Interpolated, interpolate
 from toolrl.config.model import ComponentUse, Config, EnvironmentConfig
 from toolrl.config.override import apply_overrides
 from toolrl.config.paths import Path, get, step
-from toolrl.config.problems import Problem, find_problems, show_value
+from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, show_value
 from toolrl.config.read import read_config, unaliased
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
@@ -93,9 +93,13 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
     for site in found:
         problems += check_site(registry, site, shown)
     problems += find_duplicates(found)
-    # Where a variable is missing, nothing else can be said of the value.
+    # Where a variable is missing, nothing can be said of the value; only the key itself can still be wrong.
     named = len(values.missing)
-    return config, problems[:named] + [problem for problem in problems[named:] if problem.path not in values.missing]
+    return config, problems[:named] + [
+        problem
+        for problem in problems[named:]
+        if problem.path not in values.missing or problem.message.startswith(UNKNOWN_KEY)
+    ]
 
 
 def _line(problem: Problem, values: Interpolated, set_paths: Sequence[Path]) -> str:

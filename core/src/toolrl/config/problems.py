@@ -19,6 +19,7 @@ _SYMBOLS = (
     ("greater than", ">"),
     ("less than", "<"),
 )
+UNKNOWN_KEY = "unknown key"
 _SHOULD = "Input should be "
 _MAPPING_TYPES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type", "mapping_type")
 
@@ -120,12 +121,12 @@ def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     key = str(path[-1]) if path else ""
     owner = _model_at(model, path[:-1])
     if owner is None:
-        return "unknown key"
+        return UNKNOWN_KEY
     names = [field.alias or name for name, field in owner.model_fields.items()]
     if not names:
-        return "unknown key; it takes none"
+        return f"{UNKNOWN_KEY}; it takes none"
     near = nearest(key, names)
-    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; there are: {', '.join(names)}"
+    return f"{UNKNOWN_KEY}; did you mean {near!r}?" if near else f"{UNKNOWN_KEY}; there are: {', '.join(names)}"
 
 
 def _model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:

@@ -1,0 +1,74 @@
+"""`toolrl config`: check a config, show what it comes to, or print the schema of configs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from toolrl.cli.common import add_set_argument
+from toolrl.cli.output import print_json, table
+
+HELP = "check or show a config, or print the schema of configs"
+EXAMPLE = """toolrl config check grpo.yaml --set trainer.steps=50
+  toolrl config show grpo.yaml
+  toolrl config schema > toolrl.schema.json"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="find every mistake, without building or starting anything")
+    show = actions.add_parser("show", help="print all values, defaults included; variables stay ${NAME}")
+    for action in (check, show):
+        action.add_argument("config", help="a config file")
+        add_set_argument(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
+    schema = actions.add_parser("schema", help="print the JSON Schema of configs with all installed components")
+    schema.add_argument("--json", action="store_true", help="the schema is JSON anyway")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    return {"check": _check, "show": _show, "schema": _schema}[args.action](args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from toolrl.cli.common import read
+    from toolrl.config.components import sites
+
+    loaded, registry = read(args)
+    uses: dict[str, list[str]] = {}
+    for site in sites(loaded.config.model_dump(by_alias=True)):
+        qualified = registry.get(site.kind, site.name).qualified
+        if qualified not in uses.setdefault(site.kind, []):
+            uses[site.kind].append(qualified)
+    if args.json:
+        print_json({"ok": True, "config": loaded.source, "components": uses})
+        return 0
+    print(f"{loaded.source}: ok")
+    print(table([(f"  {kind}", ", ".join(names)) for kind, names in uses.items()]))
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from toolrl.cli.common import read
+    from toolrl.report.folder import config_text
+
+    loaded, _ = read(args)
+    if args.json:
+        print_json(loaded.resolved)
+    else:
+        print(config_text(loaded.resolved), end="")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from toolrl.config.schema import config_schema
+    from toolrl.plugins.registry import load_registry
+
+    schema, problems = config_schema(load_registry())
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    print(json.dumps(schema, indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,193 @@
+"""`toolrl doctor`: whether what is installed works here.
+
+Imports every component's target and options model and runs its self-check, which `toolrl list-plugins` leaves out
+because it takes time. A self-check that only misses an optional package says so and counts as no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import traceback
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import importlib_metadata
+
+import toolrl
+from toolrl.cli.output import UsageError, print_json, table
+from toolrl.component import KINDS, Component
+from toolrl.errors import ComponentLoadError, ToolrlError
+from toolrl.plugins.checks import nearest
+from toolrl.plugins.discovery import DISABLE
+from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.registry import Registry, load_registry
+
+HELP = "check that what is installed works here"
+EXAMPLE = "toolrl doctor\n  toolrl doctor calculator"
+
+OK, FAILED, UNAVAILABLE = "ok", "failed", "unavailable"
+LIBRARIES = ("pydantic", "torch", "transformers", "vllm", "ray")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one component, or of a plugin as a whole."""
+
+    plugin: str
+    status: str
+    """`ok`, `failed`, `unavailable` (an optional package is missing), or the plugin's own status."""
+    kind: str = ""
+    name: str = ""
+    detail: str = ""
+    next: str = ""
+    traceback: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.status not in (OK, UNAVAILABLE, "disabled")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add arguments."""
+    parser.add_argument("plugin", nargs="?", help="only this plugin, with tracebacks")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print, and give 1 where something failed."""
+    from toolrl.cli.main import COMMANDS
+
+    registry = load_registry()
+    plugins = _selected(registry, args.plugin)
+    findings = [finding for plugin in plugins for finding in examine(plugin, COMMANDS)]
+    failures = sum(finding.is_failure for finding in findings)
+    facts = machine()
+    if args.json:
+        print_json(
+            {
+                "ok": not failures,
+                "machine": facts,
+                "findings": [{k: v or None for k, v in vars(finding).items()} for finding in findings],
+            }
+        )
+        return 1 if failures else 0
+    if not args.plugin:
+        print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
+    _print(findings, tracebacks=bool(args.plugin))
+    for note in _notes(registry):
+        print(f"note: {note}")
+    print(f"\n{failures} failed" if failures else "\neverything works")
+    return 1 if failures else 0
+
+
+def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
+    if name is None:
+        return registry.plugins
+    chosen = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
+    if not chosen:
+        names = [plugin.name for plugin in registry.plugins]
+        near = nearest(name, names)
+        known = f"Installed: {', '.join(names) or 'none'}."
+        raise UsageError(f"no plugin is named {name!r}", hint=f"Did you mean {near!r}? {known}" if near else known)
+    return chosen
+
+
+def examine(plugin: PluginInfo, core_commands: Collection[str] = ()) -> Iterator[Finding]:
+    """Everything of one plugin: one finding for each component, or one for all where it can't be used."""
+    if not plugin.usable:
+        yield Finding(plugin.name, plugin.status, detail=plugin.reason, next=plugin.hint, traceback=plugin.traceback)
+        return
+    for kind in KINDS:
+        for component in plugin.components.get(kind, []):
+            if kind == "commands" and plugin.name in core_commands:
+                why = f"`toolrl {plugin.name}` is a command of toolrl's own, so this one can't be reached"
+                yield Finding(plugin.name, FAILED, kind, component.name, why, "Give the entry point another name.")
+            else:
+                yield _component(plugin, kind, component)
+
+
+def _component(plugin: PluginInfo, kind: str, component: Component[Any]) -> Finding:
+    """Import a component's parts and run its self-check."""
+    try:
+        target = component.load()
+        if kind != "tools" and not callable(target):
+            raise ComponentLoadError(
+                f"its target {component.target!r} is a {type(target).__name__} and can't be called"
+            )
+        options = component.load_options()
+        if options is not None and not hasattr(options, "model_json_schema"):
+            raise ComponentLoadError(f"its options {component.options!r} aren't a pydantic model")
+        check = component.load_check()
+    except ComponentLoadError as error:
+        return _finding(plugin, kind, component, error, FAILED)
+    try:
+        said = check() if check is not None else ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin's check raises is its finding
+        return _finding(plugin, kind, component, error, UNAVAILABLE if _is_missing_package(error) else FAILED)
+    return Finding(plugin.name, OK, kind, component.name, str(said or ""))
+
+
+def _finding(plugin: PluginInfo, kind: str, component: Component[Any], error: BaseException, status: str) -> Finding:
+    message = error.message if isinstance(error, ToolrlError) else f"{type(error).__name__}: {error}"
+    hint = error.hint if isinstance(error, ToolrlError) else None
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return Finding(plugin.name, status, kind, component.name, message, hint or "", trace)
+
+
+def _is_missing_package(error: BaseException | None) -> bool:
+    """True where a package that isn't installed is behind an exception."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def machine() -> dict[str, str]:
+    """Versions and the device that a run would pick; empty for what isn't installed."""
+    facts = {"toolrl": toolrl.__version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            facts[name] = importlib_metadata.version(name)
+        except importlib_metadata.PackageNotFoundError:
+            facts[name] = ""
+    facts["device"] = _device() if facts["torch"] else ""
+    return facts
+
+
+def _device() -> str:
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        return f"unknown: torch can't be imported: {error}"
+    if not torch.cuda.is_available():
+        return f"cpu ({torch.get_num_threads()} threads)"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"cuda ({', '.join(names)})"
+
+
+def _notes(registry: Registry) -> Iterator[str]:
+    """What is no failure and yet may surprise."""
+    known = {name for plugin in registry.plugins for name in (plugin.name, plugin.distribution)}
+    for name in os.environ.get(DISABLE, "").split(","):
+        if name.strip() and name.strip() not in known:
+            yield f"{DISABLE} names {name.strip()!r}, and no plugin of that name is installed"
+    for kind in KINDS:
+        for name in registry.names(kind):
+            if "/" in name:
+                yield f"{kind}: the short name of {name} is taken twice; only the full one works"
+
+
+def _print(findings: list[Finding], *, tracebacks: bool) -> None:
+    rows = []
+    for finding in findings:
+        detail = finding.detail + (f"\n→ {finding.next}" if finding.next else "")
+        rows.append((finding.plugin, finding.kind or "-", finding.name or "-", finding.status, detail))
+    print(table(rows, header=("PLUGIN", "KIND", "COMPONENT", "STATUS", "DETAIL")))
+    for finding in findings:
+        if finding.is_failure and finding.traceback and (tracebacks or finding.status == "broken"):
+            print(f"\n{'/'.join(part for part in (finding.plugin, finding.name) if part)}:\n{finding.traceback}")

@@ -1,0 +1,130 @@
+"""The JSON Schema of a config: the frame, and the options of every installed component.
+
+An editor that knows it completes section names, component names after `use:`, and the options of the component that was
+named. It is made from the same models that check a config, so it says what they say.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pydantic import BaseModel
+
+from toolrl.config.components import POLICY, late
+from toolrl.config.model import Config
+from toolrl.errors import PluginError
+from toolrl.plugins.info import KIND_LABELS
+from toolrl.plugins.registry import Found, Registry
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+FIELDS: dict[tuple[str, str], str] = {
+    ("DataConfig", "train"): "datasets",
+    ("DataConfig", "eval"): "datasets",
+    ("EnvironmentConfig", "parser"): "parsers",
+    ("EnvironmentConfig", "chat_format"): "chat_formats",
+    ("EnvironmentConfig", "tools"): "tools",
+    ("EnvironmentConfig", "rewards"): "rewards",
+    ("Config", "engine"): "engines",
+    ("Config", "observers"): "observers",
+    ("SftConfig", "data"): "datasets",
+}
+"""Model and field to the kind of component that it names."""
+
+_FORMS = {"tools": "ToolUse", "rewards": "RewardUse"}
+_VARIABLE = r"\$\{"
+
+
+def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
+    """The schema, and a line for each component whose options couldn't be read: it takes any options there."""
+    schema = Config.model_json_schema(by_alias=True)
+    definitions: dict[str, Any] = schema["$defs"]
+    problems: list[str] = []
+    definitions["PolicyOptions"] = _schema_of(late(POLICY), "PolicyOptions", definitions)
+    definitions["ToolUse"]["properties"]["policy"] = {"$ref": "#/$defs/PolicyOptions"}
+    kinds = sorted(set(FIELDS.values()))
+    forms = {kind: copy.deepcopy(definitions[_FORMS.get(kind, "ComponentUse")]) for kind in kinds}
+    for (model, name), kind in FIELDS.items():
+        owner = schema if model == "Config" else definitions[model]
+        owner["properties"][name] = _redirected(owner["properties"][name], f"#/$defs/{kind}")
+    for kind in kinds:
+        definitions[kind] = _use_of(kind, forms[kind], registry, definitions, problems)
+    for form in ("ComponentUse", *_FORMS.values()):
+        del definitions[form]
+    _allow_variables(schema)
+    return {"$schema": DIALECT, "title": "toolrl config", **{k: v for k, v in schema.items() if k != "title"}}, problems
+
+
+def _redirected(node: Any, target: str) -> Any:
+    """A field's schema with its component forms replaced by a kind's."""
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return {**node, "$ref": target}
+        return {key: _redirected(item, target) for key, item in node.items()}
+    return [_redirected(item, target) for item in node] if isinstance(node, list) else node
+
+
+def _use_of(
+    kind: str, form: dict[str, Any], registry: Registry, definitions: dict[str, Any], problems: list[str]
+) -> dict[str, Any]:
+    """A component of one kind: a bare name, or `{use, options}` with the options of that component."""
+    choices = []
+    cases = []
+    for found in registry.components(kind):
+        names = [name for name in (found.component.name, found.qualified) if _means(registry, kind, name, found)]
+        choices += names
+        options = _options_of(kind, found, definitions, problems)
+        cases.append(
+            {
+                "if": {"properties": {"use": {"enum": names}}, "required": ["use"]},
+                "then": {"properties": {"options": options}},
+            }
+        )
+    installed = {"enum": sorted(choices), "description": f"An installed {KIND_LABELS[kind]}."}
+    # A name may also come from an environment variable.
+    name = {"anyOf": [installed, {"type": "string", "pattern": _VARIABLE}]}
+    form["properties"]["use"] = name
+    if cases:
+        form["allOf"] = cases
+    return {"anyOf": [name, form]}
+
+
+def _means(registry: Registry, kind: str, name: str, found: Found) -> bool:
+    try:
+        return registry.get(kind, name) == found
+    except PluginError:
+        return False
+
+
+def _options_of(kind: str, found: Found, definitions: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    try:
+        model = found.component.load_options()
+    except PluginError as error:
+        problems.append(f"{found.qualified}: {error.message}")
+        return {"type": "object", "description": "Its options couldn't be read."}
+    if model is None:
+        return {"type": "object", "maxProperties": 0, "description": f"{found.component.name} takes no options."}
+    name = f"{kind}.{found.plugin.name}.{found.component.name}"
+    definitions[name] = _schema_of(model, name, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _schema_of(model: type[BaseModel], name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A model's schema; the models inside it are added to `definitions` under its name."""
+    schema = model.model_json_schema(by_alias=True, ref_template=f"#/$defs/{name}.{{model}}")
+    for inner, value in schema.pop("$defs", {}).items():
+        definitions[f"{name}.{inner}"] = value
+    return schema
+
+
+def _allow_variables(node: Any) -> None:
+    """Wherever a number or a truth value is asked for, text with `${NAME}` will do."""
+    if isinstance(node, dict):
+        if node.get("type") in ("integer", "number", "boolean"):
+            node["type"] = [node["type"], "string"]
+            node["pattern"] = _VARIABLE
+        for item in node.values():
+            _allow_variables(item)
+    elif isinstance(node, list):
+        for item in node:
+            _allow_variables(item)
