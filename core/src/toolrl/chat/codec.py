@@ -9,7 +9,6 @@ know. So the text is split at the same places and every other token stays what i
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -118,16 +117,27 @@ class _PlainCopy:
 
     def _rename(self) -> Any:
         backend: Any = self._backend
-        state = json.loads(backend.to_str())
-        state["truncation"] = state["padding"] = None
-        for token in state["added_tokens"]:
-            token["content"] = self._names.get(token["content"], token["content"])
-        # The post-processor names special tokens that the copy no longer has; nothing is added here anyway.
-        state["post_processor"] = None
-        return type(backend).from_str(json.dumps(state))
+        # The model, which is nearly all of a tokenizer, is shared and not copied.
+        copy = type(backend)(backend.model)
+        if backend.normalizer is not None:
+            copy.normalizer = backend.normalizer
+        if backend.pre_tokenizer is not None:
+            copy.pre_tokenizer = backend.pre_tokenizer
+        added = [token for _, token in sorted(self._tokenizer.added_tokens_decoder.items())]
+        copy.add_tokens([self._renamed(token) for token in added])
+        return copy
+
+    def _renamed(self, token: Any) -> Any:
+        return type(token)(
+            self._names.get(token.content, token.content),
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=token.normalized,
+        )
 
     def _ids_of_copy(self) -> dict[int, int]:
-        # A copy numbers renamed tokens by itself, behind the vocabulary.
+        # A copy numbers the renamed tokens by itself, behind the vocabulary.
         names = {text: self._names.get(text, text) for text in self._added}
         copy: Any = self._copy
         return {int(copy.token_to_id(name)): self._added[text] for text, name in names.items()}

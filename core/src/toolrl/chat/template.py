@@ -45,7 +45,7 @@ class TemplateFormat(TokenFormat):
         self._ends = TurnEnds(self._render, self._codec, self._conversation, self._where)
         self.end_ids: tuple[int, ...] = self._ends.ids
         turn_marks = self._ends.structural_tokens()
-        markup = {text for text in self._codec.added if _is_tag(text) and text in self._markup_source()}
+        markup = {text for text in self._codec.added if self._is_markup(text)}
         self._codec.add_control(turn_marks | markup)
         self._outside = finder(self._codec.special | turn_marks)
         self._tool_output = finder(self._codec.special | turn_marks | markup)
@@ -164,10 +164,10 @@ class TemplateFormat(TokenFormat):
             for spec in tools
         ]
 
-    def _markup_source(self) -> str:
-        return self._render.source + self._conversation.markup
-
-
-def _is_tag(text: str) -> bool:
-    """Whether an added token looks like markup, such as `</tool_response>`: some vocabularies also add plain words."""
-    return len(text) > 2 and text[0] in "<[" and text[-1] in ">]"
+    def _is_markup(self, text: str) -> bool:
+        """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags
+        are not: some vocabularies hold HTML."""
+        if len(text) < 3 or text[0] not in "<[" or text[-1] not in ">]":
+            return False
+        written = text in self._render.source or text in self._conversation.markup
+        return written or any(word in text.lower() for word in ("think", "tool"))

@@ -22,7 +22,7 @@ from toolrl.types import Message, ToolCall, ToolSpec
 
 _WAY_OUT = (
     "Give a template that can be continued (`options: {chat_template: FILE.jinja}`), try "
-    "`options: {preamble: always}`, or use another chat format."
+    "`options: {preamble: always}`, or lay prompts out as text with `chat_format: plain`."
 )
 
 

@@ -1,0 +1,243 @@
+"""Tiny byte-level BPE tokenizers with chat templates of every kind that the formats have to deal with."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from toolrl.chat.options import TemplateOptions
+from toolrl.chat.template import TemplateFormat
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, ToolCall, ToolSpec
+
+CORPUS = [
+    "user assistant system tool What is the answer? The answer is 42. calculator expression search query",
+    '{"name": "calculator", "arguments": {"expression": "2*3"}} function parameters type object string description',
+    "You may call one or more functions to assist with the user query. <tools></tools> <tool_call> </tool_call>",
+    "héllo wörld, 你好 naïve café — 1234567890\n\n\t for each, return a json object within XML tags",
+] * 4
+
+QWEN = """{%- macro calls(message) -%}
+{%- for call in message.tool_calls %}{{ '\\n' if message.content or not loop.first }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{%- endfor %}{%- endmacro -%}
+{%- if tools %}<|im_start|>system
+{{ messages[0].content + '\\n\\n' if messages[0].role == 'system' }}# Tools
+<tools>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}
+</tools><|im_end|>
+{% elif messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% elif message.role == 'assistant' -%}
+<|im_start|>assistant
+{% if KEEPS_THINKING -%}
+<think>
+{{ message.reasoning_content | trim if message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}{{ calls(message) }}<|im_end|>
+{% elif message.role == 'tool' -%}
+{{ '<|im_start|>user' if loop.first or messages[loop.index0 - 1].role != 'tool' }}
+<tool_response>
+{{ message.content }}
+</tool_response>{{ '<|im_end|>\\n' if loop.last or messages[loop.index0 + 1].role != 'tool' }}
+{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
+
+LAST_QUERY = """{%- set ns = namespace(last=-1) %}{% for message in messages %}{% if message.role == 'user' %}
+{%- set ns.last = loop.index0 %}{% endif %}{% endfor %}"""
+
+TEMPLATES: dict[str, str] = {
+    # Native tools and calls, results in a user turn, a newline behind the end mark.
+    "qwen": QWEN.replace("KEEPS_THINKING", "false"),
+    # The same, and thinking that is kept only behind the last question.
+    "thinking": LAST_QUERY
+    + QWEN.replace("KEEPS_THINKING", "loop.index0 > ns.last and (loop.last or message.reasoning_content)"),
+    # Ignores tools, drops calls, prints any role.
+    "smollm": """{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""",
+    # No end mark: the next header ends a turn.
+    "headers": """{% for tool in tools or [] %}<|system|>{{ tool | tojson }}{% endfor %}{% for message in messages %}
+{%- if message.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|observation|>{% endif %}
+<tool_response>{{ message.content }}</tool_response>{% else %}<|{{ message.role }}|>
+{{ message.content }}{% for call in message.tool_calls %}
+<tool_call>{{ call.function.name }} {{ call.function.arguments | tojson }}</tool_call>{% endfor %}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}""",
+    # Arguments as JSON text, one call a turn, another end mark behind calls, content and calls exclude each other.
+    "one_call": """{{ bos_token }}{% for tool in tools or [] %}<|system|>{{ tool | tojson }}<|end|>{% endfor %}
+{%- for message in messages %}{% if message.tool_calls %}{% if message.tool_calls | length > 1 %}
+{{- raise_exception('one call at once') }}{% endif %}{% set f = message.tool_calls[0].function -%}
+<|assistant|>to={{ f.name }} {{ '' + f.arguments }}<|call|>{% elif message.role == 'tool' -%}
+<|observation|>{{ message.content | tojson }}<|end|>{% else -%}
+<|{{ message.role }}|>{{ message.content | trim }}<|end|>{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}""",
+    # Roles must alternate, no system message, no tools.
+    "strict": """{{ bos_token }}{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}
+{{- raise_exception('Role ' + message.role + ' not supported') }}{% endif %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif -%}
+<|{{ message.role }}|>
+{{ message.content | trim }}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}""",
+    # The prompt opens a thinking block, earlier turns show none.
+    "opened": """{% for message in messages %}<|{{ message.role }}|>
+{{ message.content.split('</think>')[-1] }}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+<think>
+{% endif %}""",
+    # Contents as lists of parts.
+    "parts": """{% for message in messages %}<|im_start|>{{ message.role }}
+{% for part in message.content if part.type == 'text' %}{{ part.text }}{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""",
+    # Turns end in ordinary text.
+    "text_ends": """{% for message in messages %}### {{ message.role }}: {{ message.content }}
+
+{% endfor %}{% if add_generation_prompt %}### assistant: {% endif %}""",
+}
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|call|>", "<|bos|>"]
+SPECIAL += ["<|user|>", "<|assistant|>", "<|system|>", "<|observation|>"]
+TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
+END = {
+    "headers": "<|endoftext|>",
+    "one_call": "<|end|>",
+    "strict": "<|end|>",
+    "opened": "<|end|>",
+    "text_ends": "<|endoftext|>",
+}
+
+
+def train(*, normalizer: Any = None) -> Tokenizer:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    )
+    backend.add_special_tokens(SPECIAL)
+    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    return backend
+
+
+@pytest.fixture(scope="session")
+def backend_json() -> str:
+    return train(normalizer=normalizers.NFC()).to_str()
+
+
+class Named(dict[str, Any]):
+    """Tokenizers by name; shown in a failing example by name only."""
+
+    def __repr__(self) -> str:
+        return f"tokenizers({', '.join(self)})"
+
+
+@pytest.fixture(scope="session")
+def tokenizers(backend_json: str) -> dict[str, Any]:
+    made = Named()
+    for name, template in TEMPLATES.items():
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(backend_json),
+            eos_token=END.get(name, "<|im_end|>"),
+            bos_token="<|bos|>",
+            clean_up_tokenization_spaces=False,
+        )
+        tokenizer.chat_template = template
+        made[name] = tokenizer
+    return made
+
+
+@pytest.fixture(scope="session")
+def base_tokenizer(backend_json: str) -> Any:
+    """Without a chat template."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json), eos_token="<|endoftext|>")
+
+
+Build = Callable[..., TemplateFormat]
+
+
+@pytest.fixture(scope="session")
+def build(tokenizers: dict[str, Any]) -> Build:
+    """`build("qwen", preamble="always")`: a template format."""
+
+    def make(name: str, **options: Any) -> TemplateFormat:
+        context = BuildContext("template", where="environments.default.chat_format", tokenizer=tokenizers[name])
+        return TemplateFormat(TemplateOptions(**options), context)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def calculator() -> ToolSpec:
+    properties = {"expression": {"type": "string", "description": "What to compute."}}
+    return ToolSpec(
+        "calculator", "Exact arithmetic.", {"type": "object", "properties": properties, "required": ["expression"]}
+    )
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+letters = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Co", "Cn"))
+words = st.text(letters, min_size=1, max_size=30).map(lambda text: _composed(text).strip()).filter(bool)
+"""Text that no template trims. NFC, as the tokenizers normalise."""
+names = st.sampled_from(["calculator", "search", "look_up"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | words,
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
+arguments = st.dictionaries(st.sampled_from(["expression", "query", "n"]), values, max_size=3)
+results = st.just("") | st.text(letters | st.sampled_from("\n\t "), max_size=40).map(_composed)
+
+
+@st.composite
+def conversations(
+    draw: st.DrawFn, *, parallel: int = 3, content_beside_calls: bool = True, reasoning: bool = False, rounds: int = 3
+) -> list[Message]:
+    """A canonical conversation, the last message an answer. With `reasoning` there is one question, and answers to it
+    think; else there may be several."""
+    messages = [Message("system", draw(words))] if draw(st.booleans()) else []
+    messages.append(Message("user", draw(words)))
+    for number in range(draw(st.integers(0, rounds))):
+        thought = draw(words) if reasoning else None
+        kind = draw(st.sampled_from(["calls", "calls", "answer"])) if not reasoning else "calls"
+        if kind == "answer":
+            messages += [Message("assistant", draw(words)), Message("user", draw(words))]
+            continue
+        calls = tuple(
+            ToolCall(draw(names), draw(arguments), id=f"call{number:02d}{index:03d}")
+            for index in range(draw(st.integers(1, parallel)))
+        )
+        content = draw(st.just("") | words) if content_beside_calls else ""
+        messages.append(Message("assistant", content, tool_calls=calls, reasoning=thought))
+        messages += [Message("tool", draw(results), tool_call_id=call.id, name=call.name) for call in calls]
+    messages.append(Message("assistant", draw(words), reasoning=draw(words) if reasoning else None))
+    return messages
+
+
+@pytest.fixture(scope="session")
+def make_conversations() -> Callable[..., st.SearchStrategy[list[Message]]]:
+    return conversations

@@ -1,0 +1,143 @@
+"""Ids to text with offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from toolrl.chat.decoding import Decoder
+from toolrl.chat.template import TemplateFormat
+
+Build = Callable[..., TemplateFormat]
+
+
+@pytest.fixture(scope="module")
+def metaspace() -> Any:
+    """Like Llama 2's: `▁` for blanks, bytes as tokens, a leading blank that decoding takes off again."""
+    backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>", "<s>", "</s>", *byte_tokens], show_progress=False
+    )
+    backend.train_from_iterator(["the answer is what you say it is, and so on"] * 4, trainer)
+    # The trainer makes special tokens of the bytes; in a vocabulary they are ordinary ones.
+    plain = Tokenizer(models.BPE(**_model(backend), byte_fallback=True, unk_token="<unk>"))
+    plain.normalizer, plain.decoder = backend.normalizer, backend.decoder
+    return PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", bos_token="<s>", unk_token="<unk>")
+
+
+def _model(backend: Tokenizer) -> dict[str, Any]:
+    import json
+
+    model = json.loads(backend.to_str())["model"]
+    return {"vocab": model["vocab"], "merges": [tuple(merge) for merge in model["merges"]]}
+
+
+@pytest.fixture(scope="module")
+def words_only() -> Any:
+    """A decoder that no table of bytes describes: tokens are joined with blanks."""
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="[END]")
+
+
+def own(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+@settings(max_examples=200)
+@given(text=st.text(st.characters(codec="utf-8"), max_size=40))
+def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
+    tokenizer = tokenizers["qwen"]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    decoded = _decoder(tokenizer)(ids)
+    assert decoded.text == own(tokenizer, ids)
+    _offsets_hold(tokenizer, ids, decoded.offsets, decoded.text)
+
+
+@settings(max_examples=200)
+@given(ids=st.lists(st.integers(0, 640), max_size=20))
+def test_any_ids_decode_as_the_tokenizer_decodes_them(ids: list[int], tokenizers: Any) -> None:
+    """Broken characters and ids beyond the vocabulary included."""
+    tokenizer = tokenizers["qwen"]
+    decoded = _decoder(tokenizer)(ids)
+    assert decoded.text == own(tokenizer, ids)
+    assert len(decoded.offsets) == len(ids) + 1
+    assert list(decoded.offsets) == sorted(decoded.offsets)
+    assert decoded.offsets[-1] == len(decoded.text)
+
+
+_DECODERS: dict[int, Decoder] = {}
+
+
+def _decoder(tokenizer: Any) -> Decoder:
+    if id(tokenizer) not in _DECODERS:
+        _DECODERS[id(tokenizer)] = Decoder(tokenizer)
+    return _DECODERS[id(tokenizer)]
+
+
+def _offsets_hold(tokenizer: Any, ids: list[int], offsets: tuple[int, ...], text: str) -> None:
+    """A token's start is the number of whole characters before its first byte."""
+    position = 0
+    data = text.encode()
+    for token_id, offset in zip(ids, offsets, strict=False):
+        assert offset == len(data[:position].decode(errors="ignore"))
+        position += len(_decoder(tokenizer)._bytes(token_id))
+    assert position == len(data)
+
+
+def test_a_character_across_tokens(tokenizers: Any) -> None:
+    tokenizer = tokenizers["qwen"]
+    ids = tokenizer("a🎉b", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 6, "the tokenizer spells the emoji as four bytes"
+    assert _decoder(tokenizer)(ids).offsets == (0, 1, 1, 1, 1, 2, 3)
+
+
+def test_a_broken_character_is_a_character_of_its_own(tokenizers: Any) -> None:
+    tokenizer = tokenizers["qwen"]
+    party = tokenizer("🎉", add_special_tokens=False)["input_ids"]
+    letter = tokenizer("b", add_special_tokens=False)["input_ids"]
+    decoded = _decoder(tokenizer)([*party[:2], *letter])
+    assert decoded.text == "\N{REPLACEMENT CHARACTER}b"
+    assert decoded.offsets == (0, 0, 1, 2)
+
+
+def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
+    chat, tokenizer = build("qwen"), tokenizers["qwen"]
+    ids = tokenizer("the<|im_end|>answer<|end|><|im_end|>", add_special_tokens=False)["input_ids"]
+    decoded = chat.decode(ids)
+    # Only the last one is a mark of this turn; before it, special tokens are text.
+    assert decoded.text == "the<|im_end|>answer<|end|>"
+    assert decoded.offsets[-2:] == (len(decoded.text), len(decoded.text))
+    assert len(decoded.offsets) == len(ids) + 1
+    assert chat.decode(()).offsets == (0,)
+    assert chat.decode(chat.end_ids[:1]).text == ""
+
+
+def test_sentence_piece_spelling(metaspace: Any) -> None:
+    decoder = Decoder(metaspace)
+    assert decoder.spelled
+    ids = metaspace("the answer é🎉 is", add_special_tokens=False)["input_ids"]
+    decoded = decoder(ids)
+    assert decoded.text == own(metaspace, ids) == "the answer é🎉 is"
+    assert decoded.offsets[0] == 0
+    assert decoded.offsets[-1] == len(decoded.text)
+    assert decoder(ids[1:]).text == own(metaspace, ids[1:])
+
+
+def test_a_decoder_without_a_table(words_only: Any) -> None:
+    decoder = Decoder(words_only)
+    assert not decoder.spelled
+    decoded = decoder([1, 2, 3])
+    assert decoded.text == own(words_only, [1, 2, 3]) == "one two three"
+    assert decoded.offsets == (0, 3, 7, 13)

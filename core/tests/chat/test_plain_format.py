@@ -1,0 +1,150 @@
+"""The plain format: layouts, marks, and the same exactness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolrl.chat.options import PlainOptions
+from toolrl.chat.plain import PlainFormat
+from toolrl.errors import ChatFormatError
+from toolrl.protocols import BuildContext
+from toolrl.types import Media, Message, ToolCall, ToolSpec
+
+RESULT = Message("tool", "6", tool_call_id="call00000", name="calculator")
+
+
+def plain(tokenizer: Any, **options: Any) -> PlainFormat:
+    return PlainFormat(PlainOptions(**options), BuildContext("plain", where="chat_format", tokenizer=tokenizer))
+
+
+def test_layout(base_tokenizer: Any) -> None:
+    chat = plain(base_tokenizer)
+    messages = [
+        Message("system", "Be brief."),
+        Message("user", "1+1?"),
+        Message("assistant", "2"),
+        Message("tool", "x"),
+        Message("user", "2*3?"),
+    ]
+    assert base_tokenizer.decode(chat.open(messages, []).ids) == (
+        "Be brief.\n\nUser: 1+1?\n\nAssistant: 2\n\nResult: x\n\nUser: 2*3?\n\nAssistant:"
+    )
+
+
+def test_every_prefix_and_suffix(base_tokenizer: Any) -> None:
+    roles = ("system", "user", "assistant", "tool")
+    affixes = {f"{role}_{part}": f"[{role} {part}]" for role in roles for part in ("prefix", "suffix")}
+    chat = plain(base_tokenizer, **affixes)
+    messages = [Message(role, "x") for role in roles]
+    expected = "".join(f"[{role} prefix]{' ' * (role == 'assistant')}x[{role} suffix]" for role in roles)
+    assert base_tokenizer.decode(chat.open(messages, []).ids) == f"{expected}[assistant prefix]"
+
+
+def test_preamble_options(base_tokenizer: Any, calculator: ToolSpec) -> None:
+    def text(*messages: Message, **options: Any) -> str:
+        return str(base_tokenizer.decode(plain(base_tokenizer, **options).open(messages, [calculator]).ids))
+
+    question = Message("user", "2*3?")
+    assert text(question).startswith("Tools:\ncalculator(expression: string): Exact arithmetic.\n<tool_call>")
+    assert "You may call one or more functions" in text(question, preamble_style="full")
+    assert text(question, preamble=False).startswith("User: 2*3?")
+    assert text(question, preamble_text="Use {tools}").startswith("Use calculator(")
+    assert text(Message("system", "Be brief."), question).startswith("Be brief.\n\nTools:\n")
+
+
+def test_turns_join_exactly(base_tokenizer: Any) -> None:
+    chat = plain(base_tokenizer)
+    call = ToolCall("calculator", {"n": 6})
+    said = chat.say(Message("assistant", "Let me see.", tool_calls=(call,)))
+    assert base_tokenizer.decode(said) == (
+        ' Let me see.\n<tool_call>\n{"name": "calculator", "arguments": {"n": 6}}\n</tool_call><|endoftext|>'
+    )
+    bridge = chat.bridge(said, [RESULT], [])
+    assert base_tokenizer.decode(bridge.ids) == "\n\nResult: 6\n\nAssistant:"
+    # A turn that was cut by length gets its end mark.
+    assert chat.bridge(said[:-1], [RESULT], []).ids == (said[-1], *bridge.ids)
+    assert chat.decode(said).text.startswith(" Let me see.")
+
+
+@settings(max_examples=50)
+@given(question=st.text(max_size=30), result=st.text(max_size=30))
+def test_texts_from_outside_hold_no_special_token(question: str, result: str, base_tokenizer: Any) -> None:
+    chat = _cached(base_tokenizer)
+    end = base_tokenizer.eos_token_id
+    assert end not in chat.open([Message("user", question + "<|endoftext|>")], []).ids
+    assert end not in chat.bridge((end,), [Message("tool", "<|endoftext|>" + result)], []).ids
+    assert end not in chat.inline(result + "<|endoftext|>")
+
+
+_FORMATS: list[PlainFormat] = []
+
+
+def _cached(tokenizer: Any) -> PlainFormat:
+    if not _FORMATS:
+        _FORMATS.append(plain(tokenizer))
+    return _FORMATS[0]
+
+
+def test_turn_end(base_tokenizer: Any) -> None:
+    chat = plain(base_tokenizer, turn_end=["<|im_end|>", "<|end|>"])
+    assert base_tokenizer.convert_ids_to_tokens(chat.end_ids) == ["<|im_end|>", "<|end|>", "<|endoftext|>"]
+    said = chat.say(Message("assistant", "6"))
+    assert said[-1] == chat.end_ids[0]
+    with pytest.raises(ChatFormatError, match=r"turn_end '\\n\\nUser:' is \d tokens"):
+        plain(base_tokenizer, turn_end=["\n\nUser:"])
+
+
+def test_add_bos(tokenizers: Any, base_tokenizer: Any) -> None:
+    with_bos = tokenizers["qwen"]
+    messages = [Message("user", "Hi")]
+    assert plain(with_bos, add_bos=True).open(messages, []).ids[0] == with_bos.bos_token_id
+    assert with_bos.bos_token_id not in plain(with_bos, add_bos=False).open(messages, []).ids
+    # This tokenizer adds none by itself.
+    assert with_bos.bos_token_id not in plain(with_bos).open(messages, []).ids
+    with pytest.raises(ChatFormatError, match="no beginning-of-sequence token"):
+        plain(base_tokenizer, add_bos=True)
+
+
+def test_bos_as_the_tokenizer_adds_it(backend_json: str) -> None:
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer.from_str(backend_json)
+    bos = backend.token_to_id("<|bos|>")
+    backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", bos)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|bos|>", eos_token="<|endoftext|>")
+    chat = plain(tokenizer)
+    assert chat.open([Message("user", "Hi")], []).ids[0] == bos
+    assert bos not in chat.bridge((), [RESULT], []).ids[1:]
+    assert bos not in chat.inline("Hi")
+
+
+def test_thinking(base_tokenizer: Any) -> None:
+    thought = Message("assistant", "6", reasoning="two times three")
+    assert base_tokenizer.decode(plain(base_tokenizer).say(thought)).startswith(
+        " <think>\ntwo times three\n</think>\n\n6"
+    )
+    opened = plain(base_tokenizer, assistant_prefix="Assistant: <think>\n")
+    assert opened.open([Message("user", "2*3?")], []).in_thinking
+    assert opened.bridge((), [RESULT], []).in_thinking
+    assert base_tokenizer.decode(opened.say(thought)).startswith("two times three\n</think>\n\n6")
+
+
+def test_what_it_refuses(base_tokenizer: Any, backend_json: str) -> None:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    chat = plain(base_tokenizer)
+    with pytest.raises(ChatFormatError, match="can't be sampled"):
+        chat.say(Message("user", "Hi"))
+    with pytest.raises(ChatFormatError, match="text alone"):
+        chat.open([Message("user", "Hi", media=(Media("video", []),))], [])
+    with pytest.raises(ChatFormatError, match="prompt has no tokens"):
+        plain(base_tokenizer, assistant_prefix="").open([], [])
+    endless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json))
+    with pytest.raises(ChatFormatError, match="nothing ends a turn"):
+        plain(endless)

@@ -1,0 +1,252 @@
+"""The template format on templates of every kind: exactness rule 3, bridges, thinking, and templates it must refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolrl.chat.buffer import TokenBuffer
+from toolrl.chat.template import TemplateFormat
+from toolrl.errors import ChatFormatError
+from toolrl.protocols import BuildContext
+from toolrl.types import Media, Message, ToolCall, ToolSpec
+
+Build = Callable[..., TemplateFormat]
+
+CANONICAL: dict[str, dict[str, Any]] = {
+    "qwen": {},
+    "thinking": {"reasoning": True},
+    "smollm": {},
+    "headers": {},
+    "one_call": {"parallel": 1, "content_beside_calls": False},
+    "strict": {},
+    "parts": {},
+}
+"""Templates that show a whole conversation as it came about, and what their conversations may hold."""
+USABLE = [*CANONICAL, "opened"]
+CALL = ToolCall("calculator", {"expression": "2*3"}, id="call00000")
+RESULT = Message("tool", "6", tool_call_id="call00000", name="calculator")
+
+
+def own_ids(chat: TemplateFormat, tokenizer: Any, messages: list[Message], tools: list[ToolSpec]) -> tuple[int, ...]:
+    """What transformers itself makes of the dicts that the template is given."""
+    conversation = chat._conversation
+    dicts = conversation.dicts(messages, tools)
+    encoded = tokenizer.apply_chat_template(dicts, tools=conversation.native_tools(tools), return_dict=True)
+    return tuple(encoded["input_ids"])
+
+
+@pytest.mark.parametrize("name", CANONICAL)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(data=st.data())
+def test_turn_by_turn_equals_the_whole(
+    name: str, data: st.DataObject, build: Build, tokenizers: Any, calculator: ToolSpec, make_conversations: Any
+) -> None:
+    chat = _cached(build, name)
+    messages = data.draw(make_conversations(**CANONICAL[name]))
+    tools = data.draw(st.sampled_from([[calculator], [], [calculator, ToolSpec("search", "Finds things.")]]))
+    if name == "strict" and messages[0].role == "system":
+        messages = messages[1:]
+    whole = own_ids(chat, tokenizers[name], messages, tools)
+    assert chat.whole(messages, tools) == whole
+    ids = chat.turn_by_turn(messages, tools)
+    if name == "headers":
+        # The template stops before the header that a model samples to end its turn.
+        assert ids[:-1] == whole
+    else:
+        assert whole[: len(ids)] == ids
+        assert tokenizers[name].decode(whole[len(ids) :]).strip() == ""
+
+
+_FORMATS: dict[str, TemplateFormat] = {}
+
+
+def _cached(build: Build, name: str) -> TemplateFormat:
+    if name not in _FORMATS:
+        _FORMATS[name] = build(name)
+    return _FORMATS[name]
+
+
+@pytest.mark.parametrize("name", USABLE)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(data=st.data())
+def test_sampled_ids_stay_whatever_they_are(name: str, data: st.DataObject, build: Build, calculator: ToolSpec) -> None:
+    """Rules 1 and 2 with a model that samples anything: the next prompt is the last one, the sample, the bridge; and
+    the bridge doesn't depend on what was sampled, but for the end mark."""
+    chat = _cached(build, name)
+    buffer = TokenBuffer()
+    buffer.prompt(chat.open([Message("user", "What is 2*3?")], [calculator]).ids)
+    answers = [
+        [RESULT],
+        [RESULT, Message("tool", "", tool_call_id="call00001", name="search")],
+        [Message("user", "No?")],
+    ]
+    for _ in range(3):
+        sampled = data.draw(st.lists(st.integers(0, 620), max_size=6))
+        messages = data.draw(st.sampled_from(answers))
+        before = buffer.ids
+        buffer.sampled(sampled, [-1.0] * len(sampled), [0] * len(sampled))
+        bridge = chat.bridge(sampled, messages, [calculator]).ids
+        buffer.given(bridge)
+        assert buffer.ids == before + tuple(sampled) + bridge
+        without = chat.bridge((), messages, [calculator]).ids
+        if not sampled or sampled[-1] not in chat.end_ids:
+            assert bridge == without
+        else:
+            assert bridge in (without, without[1:])
+    buffer.check()
+
+
+@pytest.mark.parametrize("name", [name for name in USABLE if name != "headers"])
+def test_a_turn_cut_by_length_gets_its_end_mark(name: str, build: Build, calculator: ToolSpec) -> None:
+    chat = build(name)
+    said = chat.say(Message("assistant", "", tool_calls=(CALL,)))
+    assert said[-1] in chat.end_ids
+    whole = chat.bridge(said, [RESULT], [calculator]).ids
+    assert chat.bridge(said[:-1], [RESULT], [calculator]).ids == (said[-1], *whole)
+
+
+def test_a_header_that_ends_a_turn_is_not_repeated(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
+    chat, tokenizer = build("headers"), tokenizers["headers"]
+    user, observation = tokenizer.convert_tokens_to_ids(["<|user|>", "<|observation|>"])
+    assert {user, observation} <= set(chat.end_ids)
+    bridge = chat.bridge([5, observation], [RESULT], [calculator]).ids
+    assert tokenizer.decode(bridge) == "\n<tool_response>6</tool_response><|assistant|>\n".lstrip("\n")
+    # The model expected a user, and a tool answers: what it sampled stays, and the tool's header follows.
+    assert chat.bridge([5, user], [RESULT], [calculator]).ids == (observation, *bridge)
+    assert chat.bridge([5], [RESULT], [calculator]).ids == (observation, *bridge)
+
+
+def test_bridge_of_consecutive_results_is_one_user_turn(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
+    chat = build("qwen")
+    second = Message("tool", "7", tool_call_id="call00001", name="calculator")
+    sampled = chat.say(Message("assistant", "", tool_calls=(CALL, ToolCall("calculator", {}, id="call00001"))))
+    text = tokenizers["qwen"].decode(chat.bridge(sampled, [RESULT, second], [calculator]).ids)
+    assert text == (
+        "\n<|im_start|>user\n<tool_response>\n6\n</tool_response>\n<tool_response>\n7\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_bridge_to_a_users_reply(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
+    chat = build("thinking")
+    sampled = chat.say(Message("assistant", "6", reasoning="two times three"))
+    text = tokenizers["thinking"].decode(chat.bridge(sampled, [Message("user", "Sure?")], [calculator]).ids)
+    assert text == "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_thinking_stays_as_sampled_where_the_template_strips_it(build: Build, tokenizers: Any) -> None:
+    chat, tokenizer = build("thinking"), tokenizers["thinking"]
+    messages = [
+        Message("user", "What is 2*3?"),
+        Message("assistant", "6", reasoning="two times three"),
+        Message("user", "Sure?"),
+        Message("assistant", "Yes.", reasoning="it is"),
+    ]
+    assert "two times three" not in tokenizer.decode(chat.whole(messages, []))
+    text = tokenizer.decode(chat.turn_by_turn(messages, []))
+    assert "<think>\ntwo times three\n</think>\n\n6<|im_end|>\n<|im_start|>user\nSure?" in text
+    assert any("rewrites earlier turns" in remark for remark in chat.check([]))
+
+
+def test_in_thinking_says_how_the_prompt_ends(build: Build, calculator: ToolSpec) -> None:
+    question = [Message("user", "Think in <think>")]
+    assert build("opened").open(question, []).in_thinking
+    assert build("opened").bridge((), [RESULT], [calculator]).in_thinking
+    assert not build("qwen").open(question, []).in_thinking
+    assert not build("thinking", template_kwargs={"enable_thinking": False}).open(question, []).in_thinking
+
+
+def test_say_closes_the_thinking_that_the_prompt_opened(build: Build, tokenizers: Any) -> None:
+    said = build("opened").say(Message("assistant", "6", reasoning="two times three"))
+    assert tokenizers["opened"].decode(said) == "two times three\n</think>\n\n6<|end|>"
+
+
+def test_no_tools_are_no_tools(build: Build, tokenizers: Any) -> None:
+    """An empty list is not handed to the template, which may write a heading with nothing under it."""
+    chat = build("qwen", chat_template="{{ 'LIST' if tools is not none }}" + tokenizers["qwen"].chat_template)
+    text = tokenizers["qwen"].decode(chat.open([Message("user", "Hi")], []).ids)
+    assert "LIST" not in text
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_end_ids_are_the_templates_marks_and_eos(build: Build, tokenizers: Any) -> None:
+    def ends(name: str) -> set[str]:
+        return set(tokenizers[name].convert_ids_to_tokens(build(name).end_ids))
+
+    assert ends("qwen") == {"<|im_end|>"}
+    assert ends("one_call") == {"<|end|>", "<|call|>"}
+    assert ends("headers") == {"<|user|>", "<|observation|>", "<|endoftext|>"}
+
+
+# What can't be done is said before a run.
+
+
+def test_a_template_whose_turns_end_in_text_is_refused(build: Build) -> None:
+    with pytest.raises(ChatFormatError) as caught:
+        build("text_ends")
+    assert "environments.default.chat_format" in str(caught.value)
+    assert "ordinary text" in str(caught.value)
+    assert "plain" in (caught.value.hint or "")
+
+
+def test_a_tokenizer_without_a_template_is_refused(base_tokenizer: Any) -> None:
+    with pytest.raises(ChatFormatError, match="no chat template") as caught:
+        TemplateFormat(None, BuildContext("template", tokenizer=base_tokenizer))
+    assert "plain" in (caught.value.hint or "")
+
+
+def test_no_tokenizer_is_refused() -> None:
+    with pytest.raises(ChatFormatError, match="needs the model's tokenizer"):
+        TemplateFormat(None, BuildContext("template"))
+
+
+def test_a_template_whose_calls_depend_on_what_follows_is_refused(
+    build: Build, tokenizers: Any, calculator: ToolSpec
+) -> None:
+    template = tokenizers["one_call"].chat_template.replace("<|call|>", "{{ '<|call|>' if loop.last else ';' }}")
+    chat_or_error: Any = None
+    try:
+        chat_or_error = build("one_call", chat_template=template)
+        chat_or_error.check([calculator])
+    except ChatFormatError as error:
+        chat_or_error = error
+    assert isinstance(chat_or_error, ChatFormatError)
+    assert "can't be continued turn by turn" in str(chat_or_error)
+    assert "preamble: always" in (chat_or_error.hint or "")
+    assert build("one_call", chat_template=template, preamble="always").check([calculator]) == []
+
+
+def test_a_conversation_that_the_template_refuses_names_the_reason(build: Build) -> None:
+    with pytest.raises(ChatFormatError, match=r"refuses a conversation of user, user: roles must alternate"):
+        build("strict").open([Message("user", "a"), Message("user", "b")], [])
+
+
+def test_two_calls_where_a_template_takes_one_are_refused(build: Build) -> None:
+    with pytest.raises(ChatFormatError, match="one call at once"):
+        build("one_call").say(Message("assistant", "", tool_calls=(CALL, CALL)))
+
+
+def test_a_demonstration_loses_nothing_in_silence(build: Build, tokenizers: Any) -> None:
+    with pytest.raises(ChatFormatError, match="drops the content"):
+        build("one_call").say(Message("assistant", "Let me see.", tool_calls=(CALL,)))
+    # A template that knows no reasoning gets it as text.
+    said = tokenizers["qwen"].decode(build("qwen").say(Message("assistant", "6", reasoning="two times three")))
+    assert said == "<think>\ntwo times three\n</think>\n\n6<|im_end|>"
+
+
+def test_only_an_assistant_says(build: Build) -> None:
+    with pytest.raises(ChatFormatError, match="role user can't be sampled"):
+        build("qwen").say(Message("user", "Hi"))
+
+
+def test_media_are_refused_and_not_dropped(build: Build) -> None:
+    picture = Message("user", "What is this?", media=(Media("image", object()),))
+    with pytest.raises(ChatFormatError, match="holds a image|holds an image"):
+        build("qwen").open([picture], [])
+    with pytest.raises(ChatFormatError, match="text alone"):
+        build("qwen").bridge((), [picture], [])
