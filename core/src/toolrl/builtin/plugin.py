@@ -9,7 +9,7 @@ from toolrl.component import Component
 from toolrl.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from toolrl.protocols import ChatFormat, Observer, TaskSource
+    from toolrl.protocols import ChatFormat, Observer, Reward, TaskSource
 
 
 @hookimpl
@@ -26,6 +26,17 @@ def toolrl_datasets() -> Iterator[Component[TaskSource]]:
         "toolrl.builtin.datasets:parquet",
         summary="Rows of Parquet files.",
         options="toolrl.builtin.options:FileDatasetOptions",
+    )
+
+
+@hookimpl
+def toolrl_rewards() -> Iterator[Component[Reward]]:
+    """Rewards that any task can have."""
+    yield Component(
+        "format",
+        "toolrl.builtin.rewards:FormatReward",
+        summary="The share of calls that are well-formed.",
+        options="toolrl.builtin.rewards:FormatOptions",
     )
 
 

@@ -32,7 +32,7 @@ MAX_MATCHES = 64
 
 _ANSWER = re.compile("</?answer>")
 _ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
-_BRACES = re.compile(r"\\boxed\s*\{|\\.|\{+|\}+", re.DOTALL)
+_BRACES = re.compile(r"\\boxed\s*\{|\\.|(?P<flat>(?:\{[^{}\\]*+\})++)|\{+|\}+", re.DOTALL)
 
 
 class Content:
@@ -48,10 +48,11 @@ class Content:
         """The content among the text's characters [start, end)."""
         return "".join([self.text[max(a, start) : min(b, end)] for a, b in self.spans if a < end and b > start])
 
-    def locate(self, index: int) -> int:
-        """Where the joined content's character stood in the text."""
+    def rest(self, index: int) -> Span:
+        """Of a character of the joined content: where it stood in the text, and where that piece of content ends."""
         piece = min(bisect_right(self._starts, index), len(self.spans)) - 1
-        return self.spans[piece][0] + index - self._starts[piece]
+        first, last = self.spans[piece]
+        return first + index - self._starts[piece], last
 
 
 Found = tuple[str | None, list[CallError]]
@@ -140,22 +141,22 @@ def _answer(content: Content, stopped_by: str | None) -> Found:
     """`<answer>…</answer>`; the closing tag may be the stop string that was cut off."""
     errors: list[CallError] = []
     opened: Span | None = None
+    opened_in: Span = (0, 0)
     pair: Span | None = None
     for first, last in content.spans:
         for tag in _ANSWER.finditer(content.text, first, last):
             if tag.group() == _ANSWER_OPEN:
-                opened = tag.span()
+                opened, opened_in = tag.span(), (tag.start(), last)
             elif opened is not None:
                 pair, opened = (opened[1], tag.start()), None
             elif len(errors) <= MAX_ITEMS:
                 message = f"{_ANSWER_CLOSE} closes nothing: there is no {_ANSWER_OPEN} before it."
-                errors.append(_error("stray_close", f"{message} {_ANSWER_FORM}", content.text, *tag.span()))
-    end = len(content.text)
+                errors.append(_error("stray_close", f"{message} {_ANSWER_FORM}", content.text, tag.span()))
     if opened is not None and stopped_by == _ANSWER_CLOSE:
-        pair = (opened[1], end)
+        pair = (opened[1], len(content.text))
     elif opened is not None:
         message = f"The answer was not closed with {_ANSWER_CLOSE}, so it does not count. {_ANSWER_FORM}"
-        errors.append(_error("unclosed", message, content.text, opened[0], end))
+        errors.append(_error("unclosed", message, content.text, opened_in))
     return content.between(*pair).strip() if pair else None, errors
 
 
@@ -172,6 +173,8 @@ def _boxed(content: Content, stopped_by: str | None) -> Found:
     depth = 0
     for token in _BRACES.finditer(joined, joined.index("\\boxed")):
         head = token.group()
+        if token["flat"]:
+            continue
         if head[0] == "{":
             depth += len(head)
         elif head[0] == "}":
@@ -189,7 +192,7 @@ def _boxed(content: Content, stopped_by: str | None) -> Found:
     if not boxes:
         return answer, []
     message = "\\boxed{ was not closed, so it does not count. Write the answer as \\boxed{ANSWER}."
-    return answer, [_error("unclosed", message, content.text, content.locate(boxes[0][0]), len(content.text))]
+    return answer, [_error("unclosed", message, content.text, content.rest(boxes[0][0]))]
 
 
 class _Pattern:
@@ -222,5 +225,5 @@ class _Pattern:
         return answer, []
 
 
-def _error(kind: str, message: str, text: str, start: int, end: int) -> CallError:
-    return CallError(kind, message, span=(start, end), raw=text[start:end])
+def _error(kind: str, message: str, text: str, span: Span) -> CallError:
+    return CallError(kind, message, span=span, raw=text[span[0] : span[1]])

@@ -104,13 +104,16 @@ def _fault(text: str, start: int, end: int, error: json.JSONDecodeError) -> Json
     if error.msg.startswith("Invalid control character"):
         reason = "a string holds a raw line break or control character; write it as an escape such as \\n"
         return JsonFault("invalid_json", reason, position, max(text.rfind('"', start, position), start))
+    if text[max(position - 64, start) : position].rstrip().endswith(",") and text.startswith(("}", "]"), position):
+        return JsonFault("invalid_json", _TRAILING_COMMA, position, position)
     return JsonFault("invalid_json", _REASONS.get(error.msg, error.msg.lower()), position, position)
 
 
+_TRAILING_COMMA = "a comma stands before the closing bracket"
 _REASONS = {
     "Expecting property name enclosed in double quotes": "expected a key in double quotes",
-    "Illegal trailing comma before end of object": "a comma stands before the closing brace",
-    "Illegal trailing comma before end of array": "a comma stands before the closing bracket",
+    "Illegal trailing comma before end of object": _TRAILING_COMMA,
+    "Illegal trailing comma before end of array": _TRAILING_COMMA,
     "Expecting value": "expected a JSON value",
     "Expecting ',' delimiter": "expected a comma or the closing brace",
     "Expecting ':' delimiter": "expected a colon after the key",

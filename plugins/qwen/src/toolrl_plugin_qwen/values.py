@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-QUOTED = 16384
+QUOTED = 4096
 """Characters within which a quoted call and the value around it have to end."""
 
 _TOKEN = re.compile(
@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 )
 _OUTER = re.compile("</?tool_call>")
 _SPACE = re.compile(r"\s*")
+_AFTER_CALL = ("<tool_call>",)
 _AFTER_CLOSE = ("<parameter=", "</function>", "</tool_call>")
 
 
@@ -86,15 +87,14 @@ class ValueEnds:
             return Value(token.start(), token.start(kind), True)
         if kind not in ("close", "call_end"):
             return None
-        after = _SPACE.match(text, token.end()).end()  # type: ignore[union-attr]
-        follows = _AFTER_CLOSE if kind == "close" else ("<tool_call>",)
-        if after == len(text) or any(tag.startswith(text[after : after + len(tag)]) for tag in follows):
-            partial = not text.startswith(follows, after)
-            if partial and not final:
-                return "wait"
-            if after == len(text) or not partial:
-                return Value(token.start(), token.end(), kind == "close")
-        return None
+        after, follows = token.end(), _AFTER_CLOSE if kind == "close" else _AFTER_CALL
+        if not text.startswith("<", after):
+            after = _SPACE.match(text, after).end()  # type: ignore[union-attr]
+        if text.startswith(follows, after):
+            return Value(token.start(), token.end(), kind == "close")
+        if not final:
+            return "wait" if any(tag.startswith(text[after : after + len(tag)]) for tag in follows) else None
+        return Value(token.start(), token.end(), kind == "close") if after == len(text) else None
 
     @staticmethod
     def _without_quotation(first: Value | None, new_call: int | None) -> Value:

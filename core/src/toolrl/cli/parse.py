@@ -1,0 +1,154 @@
+"""`toolrl parse`: what a parser makes of a text, or of a file of cases."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolrl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from toolrl.parsing.cases import Case, Outcome
+    from toolrl.parsing.flags import EndFlags
+    from toolrl.protocols import ToolParser
+
+HELP = "show what a parser makes of a text"
+EXAMPLE = """toolrl parse --parser hermes '<tool_call>{"name": "now", "arguments": {}}</tool_call>'"""
+
+_ANSWER = "answer"
+"""Cases of the end flag `answer` name this as their parser and run under `hermes`."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("text", nargs="?", metavar="TEXT", help="the text of a turn; - reads it from standard input")
+    source.add_argument("--cases", metavar="FILE", help="parse the cases of a JSON Lines file; others' are skipped")
+    parser.add_argument("--parser", required=True, metavar="NAME", help="a parser's name, or plugin/name")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the parser")
+    parser.add_argument("--tools", metavar="FILE", help="a JSON list of the tools that the text may call")
+    parser.add_argument("--end-flag", action="append", metavar="FLAG", help="what ends an episode (default: answer)")
+    parser.add_argument("--stopped-by", metavar="STRING", help="the stop string that ended the text")
+    parser.add_argument("--prefilled-thinking", action="store_true", help="the text begins inside a thinking block")
+    parser.add_argument("--check", action="store_true", help="with --cases: compare with what the cases expect")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each text")
+
+
+def run(args: argparse.Namespace) -> int:
+    from toolrl.parsing.flags import EndFlags
+
+    parser = _build(args.parser, args.option)
+    flags = EndFlags(args.end_flag or [_ANSWER], where="--end-flag")
+    if args.cases:
+        return _run_cases(args, parser, flags)
+    return _run_text(args, parser, flags)
+
+
+def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
+    from toolrl.parsing.cases import Case, run_case, tool_spec
+
+    text = sys.stdin.read() if args.text == "-" else args.text
+    tools = tuple(tool_spec(tool) for tool in _read_tools(args.tools)) if args.tools else ()
+    case = Case("", text, None, tools, args.stopped_by, args.prefilled_thinking)
+    outcome = run_case(parser, flags, case)
+    print(json.dumps(outcome.facts()) if args.json else describe(outcome))
+    return 0
+
+
+def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
+    """Each case of this parser and each that names none. Exit status 1 where `--check` finds a fault."""
+    from toolrl.parsing.cases import differences, read_cases, run_case
+
+    name = args.parser.rpartition("/")[2]
+    mine = {None, name, args.parser} | ({_ANSWER} if name == "hermes" else set())
+    counts = {"run": 0, "skipped": 0, "wrong": 0, "debatable": 0}
+    for case in read_cases(args.cases):
+        if case.parser not in mine:
+            counts["skipped"] += 1
+            continue
+        outcome = run_case(parser, flags, case)
+        counts["run"] += 1
+        if args.json:
+            print(json.dumps({"id": case.id, **outcome.facts()}))
+        elif not args.check:
+            print(f"{case.id}\n{describe(outcome)}\n")
+        if args.check and (found := differences(case, outcome)):
+            counts["debatable" if case.wanted.get("debatable") else "wrong"] += 1
+            _report(case, found)
+    summary = f"{counts['run']} cases run, {counts['skipped']} of other parsers skipped"
+    if args.check:
+        summary += f", {counts['wrong']} wrong, {counts['debatable']} debatable ones different"
+    print(summary, file=sys.stderr)
+    if not counts["run"]:
+        raise DataError(f"no case is for the parser {args.parser!r}", where=args.cases)
+    return 1 if counts["wrong"] else 0
+
+
+def _report(case: Case, found: list[str]) -> None:
+    """What differs, on standard error."""
+    debatable = case.wanted.get("debatable")
+    alternatives = "; ".join(map(str, case.wanted.get("alternatives") or ()))
+    remark = f" (debatable; also possible: {alternatives})" if debatable else ""
+    print(f"{case.id}{remark}", *(f"  {line}" for line in found), sep="\n", file=sys.stderr)
+
+
+def describe(outcome: Outcome) -> str:
+    """What was read, for a reader."""
+    from toolrl.types import ToolCall
+
+    parsed = outcome.parsed
+    lines = []
+    for item in parsed.items:
+        place = f"[{item.span[0]}:{item.span[1]}]"
+        if isinstance(item, ToolCall):
+            arguments = json.dumps(dict(item.arguments), ensure_ascii=False)
+            lines.append(f"call   {place} {item.name} {arguments}{' (recovered)' if item.recovered else ''}")
+        else:
+            message = item.message.replace("\n", "\n       ")
+            lines.append(f"error  {place} {item.kind}{f' ({item.name})' if item.name else ''}: {message}")
+    if parsed.reasoning is not None:
+        lines.append(f"reasoning {parsed.reasoning!r}")
+    lines.append(f"content   {parsed.content!r}")
+    if parsed.answer is not None:
+        lines.append(f"answer    {parsed.answer!r}")
+    lines.append(f"status    {parsed.status}, read in {outcome.seconds * 1e6:.0f} µs")
+    return "\n".join(lines)
+
+
+def _build(name: str, options: list[str]) -> ToolParser:
+    """The parser with its options. Raises PluginError or ConfigError."""
+    from toolrl.config.components import build_component
+    from toolrl.config.model import ComponentUse
+    from toolrl.plugins.registry import load_registry
+    from toolrl.protocols import BuildContext
+
+    use = ComponentUse(use=name, options=_options(options))
+    parser: ToolParser = build_component(load_registry(), "parsers", use, BuildContext(name=name), "")
+    return parser
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    import yaml
+
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"got {pair!r}", where="--option", hint="Write NAME=VALUE, for example repair=true.")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {name} is no YAML: {error}", where="--option") from error
+    return options
+
+
+def _read_tools(path: str) -> list[dict[str, Any]]:
+    try:
+        tools = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"the tools can't be read: {error}", where=path) from error
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise DataError("expected a list of tools", where=path, hint='For example [{"name": "now", "parameters": {}}].')
+    return tools
