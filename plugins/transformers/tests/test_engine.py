@@ -331,10 +331,7 @@ def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: 
             jobs = [asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)]
             await asyncio.sleep(0.02)
 
-            def broken(*args: Any) -> None:
-                raise RuntimeError("out of memory")
-
-            module.model.layers[0].register_forward_pre_hook(broken)
+            module.model.norm.weight = torch.nn.Parameter(torch.ones(7))
             outcomes = await asyncio.gather(*jobs, return_exceptions=True)
             with pytest.raises(EngineError, match="failed"):
                 await running.generate([1], Sampling(3), session="z")
@@ -342,7 +339,7 @@ def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: 
 
     for outcome in _run(run()):
         assert isinstance(outcome, EngineError)
-        assert "out of memory" in str(outcome)
+        assert "RuntimeError" in str(outcome)
 
 
 def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(

@@ -26,6 +26,7 @@ import torch
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
 from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
@@ -164,6 +165,7 @@ class Batch:
             runner = ModelRunner(module, sampled_ids=self.runner.ids)
             if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
                 raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
+            verify(runner)
             self.runner = runner
 
     def enter(self) -> None:

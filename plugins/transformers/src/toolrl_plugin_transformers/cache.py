@@ -88,9 +88,14 @@ class SlotCache:
         starts = torch.arange(new_slots * heads, device=self.shape.device) * (new_columns + 1)
         self._row_starts = starts.view(new_slots, heads)
 
-    def write_index(self, first: int, columns_BT: Tensor) -> Tensor:
-        """Where the keys `[B, heads, T, dim]` of slots `first …` go, as rows of a layer seen as `[-1, dim]`."""
+    def write_index(self, first: int, columns_BT: Tensor, *, heads_last: bool = False) -> Tensor:
+        """Where the keys of slots `first …` go, as rows of a layer seen as `[-1, dim]`.
+
+        The keys are `[B, heads, T, dim]`, or `[B, T, heads, dim]` with `heads_last`.
+        """
         starts = self._row_starts[first : first + columns_BT.shape[0]]
+        if heads_last:
+            return (starts[:, None, :] + columns_BT[:, :, None]).reshape(-1)
         return (starts[:, :, None] + columns_BT[:, None, :]).reshape(-1)
 
     def save(self, slot: int, length: int) -> tuple[Tensor, Tensor]:

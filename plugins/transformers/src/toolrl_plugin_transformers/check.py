@@ -7,12 +7,15 @@ A model whose attention the engine misunderstands (another mask, positions insid
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from toolrl.errors import EngineError
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.model import ModelRunner
 
+logger = logging.getLogger(__name__)
 _PROMPTS = (5, 17, 9)
 _STEPS = 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
@@ -23,6 +26,16 @@ MEAN_TOLERANCE = 0.05
 
 def verify(runner: ModelRunner) -> float:
     """Greatest difference between the slot loop and a plain forward pass. Raises EngineError where it is too great."""
+    if runner.direct is not None:
+        try:
+            return _compare(runner)
+        except EngineError as error:
+            logger.warning("the module itself is used, since the shorter forward pass is wrong for it: %s", error)
+            runner.direct = None
+    return _compare(runner)
+
+
+def _compare(runner: ModelRunner) -> float:
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(runner.ids, (size + _STEPS,), generator=generator).tolist() for size in _PROMPTS]
     runner.enter()

@@ -1,9 +1,9 @@
 """Run a transformers model over the slot cache.
 
-The model is called as it is, with explicit positions, an explicit mask and a cache of ours; so any decoder whose
-attention is full or a sliding window over earlier tokens is served. `check.py` compares the result with a plain
-forward pass before the first episode. Right-aligned rows: the last token of each row stands in the last column,
-whatever its length.
+The model is called as it is (or `direct.py` in its place), with explicit positions, an explicit mask and a cache of
+ours; so any decoder whose attention is full or a sliding window over earlier tokens is served. `check.py` compares
+the result with a plain forward pass before the first episode. Right-aligned rows: the last token of each row stands
+in the last column, whatever its length.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from toolrl.errors import EngineError
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
+from toolrl_plugin_transformers.direct import Direct
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -37,6 +38,9 @@ class ModelRunner:
         self._training: list[Any] = []
         self._entered = False
         self._versions: list[int] | None = None
+        self.direct = Direct.of(module)
+        """Stands in for the module where it can."""
+        self._direct = self.direct
         self.shape = self._probe_shape()
 
     @staticmethod
@@ -70,6 +74,7 @@ class ModelRunner:
         if self._entered:
             return
         self._entered = True
+        self._direct = self.direct if self.direct is not None and self.direct.usable else None
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -118,11 +123,15 @@ class ModelRunner:
     def _forward(
         self, slots: SlotCache, first: int, ids_BT: Tensor, positions_BT: Tensor, columns_BT: Tensor, length: int
     ) -> Tensor:
+        mask = self._mask(positions_BT, length)
+        if self._direct is not None:
+            assert isinstance(mask, Tensor)
+            return self._direct(slots, first, ids_BT, positions_BT, columns_BT, mask)
         cache = StepCache(slots, first, ids_BT.shape[0], length, slots.write_index(first, columns_BT))
         extra = {"logits_to_keep": 1} if self._keeps_logits else {}
         output = self.module(
             input_ids=ids_BT,
-            attention_mask=self._mask(positions_BT, length),
+            attention_mask=mask,
             position_ids=positions_BT,
             past_key_values=cache,
             use_cache=True,

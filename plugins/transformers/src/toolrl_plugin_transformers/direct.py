@@ -1,0 +1,171 @@
+"""The forward pass of the llama family, on the module's own parameters, without the module's own Python.
+
+A transformers layer makes some eighty calls for each decoding step; where the model is small or few episodes decode
+they take longer than the arithmetic. This makes about twenty-five. No weight is copied. It stands in for a module
+only where every part is exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after
+the check at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
+from torch import Tensor, nn
+
+from toolrl_plugin_transformers.cache import SlotCache
+
+_FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary embedding whose angles depend on the position alone."""
+
+
+@dataclass(slots=True)
+class _Layer:
+    """A layer's modules. Their parameters are read anew at each step, since a trainer may replace them."""
+
+    before: Any
+    attention: Any
+    after: Any
+    mlp: Any
+
+
+class Direct:
+    """The forward pass of one module."""
+
+    def __init__(self, module: Any) -> None:
+        config = module.config
+        self._module = module
+        self._embedding = module.model.embed_tokens
+        self._layers = [
+            _Layer(layer.input_layernorm, layer.self_attn, layer.post_attention_layernorm, layer.mlp)
+            for layer in module.model.layers
+        ]
+        self._norm = module.model.norm
+        self._head = module.lm_head
+        self._heads = config.num_attention_heads
+        self._kv_heads = config.num_key_value_heads
+        self._rotary = module.model.rotary_emb
+        self._cos, self._sin = self._angles(0)
+
+    @classmethod
+    def of(cls, module: Any) -> Direct | None:
+        """For a module that it can stand in for, else None."""
+        if type(module).__name__ not in _FAMILY or not type(module).__module__.startswith("transformers.models."):
+            return None
+        config = module.config
+        rope = getattr(module.model.rotary_emb, "rope_type", None)
+        plain = (
+            getattr(config, "_attn_implementation", None) == "sdpa"
+            and getattr(config, "hidden_act", None) == "silu"
+            and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+            and getattr(config, "pretraining_tp", 1) == 1
+            and rope in _STATIC_ROPE
+        )
+        if not plain or not _untouched(module):
+            return None
+        direct = cls(module)
+        return direct if direct._cos.shape[-1] == module.model.layers[0].self_attn.head_dim else None
+
+    def _angles(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Tables `[positions, dim]` of cos and sin."""
+        weight = self._embedding.weight
+        every = torch.arange(positions, device=weight.device)[None]
+        cos, sin = self._rotary(weight.new_zeros(1), every)
+        # rotate_half(x) · sin, with the sign taken into the table: the first half of the dimensions is negated.
+        half = sin.shape[-1] // 2
+        return cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+
+    @property
+    def usable(self) -> bool:
+        """False while a hook or an adapter hangs on the module, which this would pass by."""
+        return _untouched(self._module)
+
+    def __call__(
+        self, slots: SlotCache, first: int, ids_BT: Tensor, positions_BT: Tensor, columns_BT: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns."""
+        batch, width = ids_BT.shape
+        rows = slice(first, first + batch)
+        index = slots.write_index(first, columns_BT, heads_last=True)
+        length = mask.shape[-1]
+        if length > self._cos.shape[0]:
+            self._cos, self._sin = self._angles(2 * length)
+        flat = positions_BT.reshape(-1)
+        cos, sin = self._cos[flat][:, None], self._sin[flat][:, None]
+        x = F.embedding(ids_BT.reshape(-1), self._embedding.weight)
+        for number, layer in enumerate(self._layers):
+            h = _norm(x, layer.before)
+            keys, values = slots.keys[number], slots.values[number]
+            query = self._project(h, layer.attention, cos, sin, keys, values, index)
+            heads = _attend(
+                query.view(batch, width, self._heads, -1), keys[rows, :, :length], values[rows, :, :length],
+                mask, layer.attention.scaling,
+            )  # fmt: skip
+            x = x + _linear(heads, layer.attention.o_proj)
+            h = _norm(x, layer.after)
+            h = F.silu(_linear(h, layer.mlp.gate_proj)).mul_(_linear(h, layer.mlp.up_proj))
+            x = x + _linear(h, layer.mlp.down_proj)
+        last = x.view(batch, width, -1)[:, -1]
+        return _linear(_norm(last, self._norm), self._head)
+
+    def _project(
+        self, h: Tensor, attention: Any, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, index: Tensor
+    ) -> Tensor:
+        """Queries `[B · T, heads, dim]`; keys and values go to their slots."""
+        count = h.shape[0]
+        query = _linear(h, attention.q_proj).view(count, self._heads, -1)
+        key = _linear(h, attention.k_proj).view(count, self._kv_heads, -1)
+        value = _linear(h, attention.v_proj)
+        if hasattr(attention, "q_norm"):
+            query, key = _norm(query, attention.q_norm), _norm(key, attention.k_norm)
+        key = _rotate(key, cos, sin)
+        keys.view(-1, keys.shape[-1]).index_copy_(0, index, key.view(-1, keys.shape[-1]))
+        values.view(-1, values.shape[-1]).index_copy_(0, index, value.view(-1, values.shape[-1]))
+        return _rotate(query, cos, sin)
+
+
+def _linear(x: Tensor, module: Any) -> Tensor:
+    return F.linear(x, module.weight, module.bias)
+
+
+def _norm(x: Tensor, module: Any) -> Tensor:
+    if x.dtype.itemsize > 2:
+        return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+    # In 16 bits the module rounds before it applies the weight; so must this, to sample what is trained.
+    return module.weight * F.rms_norm(x.float(), x.shape[-1:], None, module.variance_epsilon).to(x.dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of `[N, heads, dim]`; `sin` has the sign of rotate_half in it."""
+    rotated = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * cos, rotated, sin) if x.dtype.itemsize > 2 else x * cos + rotated * sin
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """`query [B, T, Hq, D]`, keys and values `[B, H, L, D]`, mask `[B, 1, T, L]`; gives `[B · T, Hq · D]`."""
+    batch, width, heads, dim = query.shape
+    kv_heads = key.shape[1]
+    if width == 1:  # the query heads of one key head side by side, as if they were positions
+        grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
+        out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+        return out.reshape(batch, heads * dim)
+    group = heads // kv_heads
+    if group > 1:
+        key = key.repeat_interleave(group, dim=1)
+        value = value.repeat_interleave(group, dim=1)
+    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, scale=scaling)
+    return out.transpose(1, 2).reshape(batch * width, heads * dim)
+
+
+def _untouched(module: Any) -> bool:
+    """Whether every part is the class that the forward pass above is written for, without hooks."""
+    source = type(module).__module__
+    for part in module.modules():
+        known = type(part) in _TORCH_PARTS or type(part).__module__ in (source, "transformers.activations")
+        if not known or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+            return False
+    return True

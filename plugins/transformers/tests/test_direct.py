@@ -1,0 +1,102 @@
+"""The shorter forward pass: equal to the module's, used where it fits and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from toolrl_plugin_transformers import direct
+from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.check import check, verify
+from toolrl_plugin_transformers.direct import Direct
+from toolrl_plugin_transformers.model import ModelRunner
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def _configs(sizes: dict[str, Any]) -> dict[str, Any]:
+    t = transformers
+    scaled = {**LLAMA3, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    return {
+        "qwen3": t.Qwen3Config(**sizes, head_dim=16),
+        "qwen2": t.Qwen2Config(**sizes, tie_word_embeddings=True),
+        "llama": t.LlamaConfig(**sizes, attention_bias=True, mlp_bias=True),
+        "llama one key head": t.LlamaConfig(**{**sizes, "num_key_value_heads": 1}, rope_parameters=scaled),
+        "llama all key heads": t.LlamaConfig(**{**sizes, "num_key_value_heads": 4}),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", list(_configs({})))
+def test_it_equals_the_module(name: str, dtype: torch.dtype, build: Any, sizes: Any) -> None:
+    module = build(_configs(sizes)[name]).to(dtype)
+    found = []
+    for use in (True, False):
+        runner = ModelRunner(module)
+        assert runner.direct is not None
+        runner.direct = runner.direct if use else None
+        runner.enter()
+        slots = SlotCache(runner.shape, 1 << 20)
+        slots.reserve(3, 40, used=0)
+        with torch.no_grad():
+            first = runner.prefill(slots, 0, [[1, 2, 3], list(range(20)), [7]], [0, 0, 0])
+            second = runner.prefill(slots, 0, [[4], [5, 6], [8, 9, 10]], [3, 20, 1])
+            third = runner.decode(slots, torch.tensor([11, 12, 13]), torch.tensor([4, 22, 4]), 23)
+        runner.leave()
+        found.append(torch.stack([first, second, third]).float())
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    assert (found[0] - found[1]).abs().max() <= tolerance * found[1].abs().max()
+
+
+def test_it_is_left_out_where_it_does_not_fit(build: Any, sizes: Any) -> None:
+    t = transformers
+    unlike = [
+        t.LlamaConfig(**sizes, attn_implementation="eager"),
+        t.LlamaConfig(**sizes, hidden_act="gelu"),
+        t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+        t.MistralConfig(**sizes),
+        t.LlamaConfig(**sizes, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+    ]
+    assert [Direct.of(build(config)) for config in unlike] == [None] * len(unlike)
+
+    class Other(transformers.LlamaForCausalLM):
+        """May do anything in its forward."""
+
+    assert Direct.of(Other(t.LlamaConfig(**sizes))) is None
+
+
+def test_hooks_and_replaced_parts_are_not_passed_by(build: Any, sizes: Any) -> None:
+    module = build(transformers.LlamaConfig(**sizes))
+    found = Direct.of(module)
+    assert found is not None
+    assert found.usable
+    handle = module.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    assert not found.usable
+    handle.remove()
+    assert found.usable
+
+    class LowRank(torch.nn.Linear):
+        """An adapter around a layer."""
+
+    module.model.layers[0].self_attn.q_proj = LowRank(32, 32, bias=False)
+    assert not found.usable
+
+
+def test_where_it_is_wrong_the_module_is_used(
+    build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = build(transformers.LlamaConfig(**sizes))
+    monkeypatch.setattr(direct, "_norm", lambda x, module: x)
+    runner = ModelRunner(module)
+    with caplog.at_level(logging.WARNING):
+        assert verify(runner) < 1e-4
+    assert runner.direct is None
+    assert "the module itself is used" in caplog.text
+
+
+def test_the_doctors_check_says_what_it_found() -> None:
+    assert "agrees with a plain forward pass" in check()
