@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolrl.testing.contracts import PluginContract
     from toolrl.testing.fakes import (
+        CharTokenizer,
         FakeChatFormat,
+        FakeWeights,
         RecordingToolset,
         ScriptedEngine,
         make_build_context,
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "PluginContract": "contracts",
+    "CharTokenizer": "fakes",
     "FakeChatFormat": "fakes",
+    "FakeWeights": "fakes",
     "RecordingToolset": "fakes",
     "ScriptedEngine": "fakes",
     "make_build_context": "fakes",
@@ -32,7 +36,9 @@ _MODULES = {
 }
 
 __all__ = [
+    "CharTokenizer",
     "FakeChatFormat",
+    "FakeWeights",
     "PluginContract",
     "RecordingToolset",
     "ScriptedEngine",

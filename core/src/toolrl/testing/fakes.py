@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from toolrl.errors import EngineError
@@ -28,7 +30,6 @@ from toolrl.types import (
     RewardEntry,
     Role,
     Sampling,
-    Score,
     Segment,
     StopReason,
     Task,
@@ -48,6 +49,49 @@ _ROLE_IDS: dict[Role, int] = {
     "tool": _FIRST_MARK + 4,
 }
 _MARK_TEXT = {END_ID: "<|end|>", **{number: f"<|{role}|>" for role, number in _ROLE_IDS.items()}}
+
+
+@dataclass(frozen=True)
+class _AddedToken:
+    content: str
+    special: bool = True
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+
+
+class CharTokenizer:
+    """A tokenizer with the part of transformers' interface that chat formats and engines use. Each character is a
+    token, `ord` its id; the special tokens are `<|end|>`, which is the end of sequence, and a mark for each role."""
+
+    eos_token, eos_token_id = _MARK_TEXT[END_ID], END_ID
+    bos_token = bos_token_id = chat_template = None
+    all_special_ids: Sequence[int] = tuple(_MARK_TEXT)
+
+    def __init__(self) -> None:
+        self.added_tokens_decoder = {number: _AddedToken(text) for number, text in _MARK_TEXT.items()}
+        self._ids = {text: number for number, text in _MARK_TEXT.items()}
+        self._marks = re.compile("(" + "|".join(map(re.escape, self._ids)) + ")")
+
+    def __len__(self) -> int:
+        return END_ID + len(_MARK_TEXT)
+
+    def __call__(self, text: str, *, split_special_tokens: bool = False, **options: Any) -> dict[str, list[int]]:
+        pieces = [text] if split_special_tokens else self._marks.split(text)
+        ids = [[self._ids[piece]] if piece in self._ids and not split_special_tokens else list(map(ord, piece))
+               for piece in pieces]  # fmt: skip
+        return {"input_ids": [number for piece in ids for number in piece]}
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return self(text, **options)["input_ids"]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **options: Any) -> str:
+        kept = [number for number in ids if not (skip_special_tokens and number in _MARK_TEXT)]
+        return "".join(self.convert_ids_to_tokens(number) for number in kept)
+
+    def convert_ids_to_tokens(self, number: int) -> str:
+        return _MARK_TEXT.get(number) or chr(number)
 
 
 class FakeChatFormat:
@@ -269,14 +313,20 @@ class _RecordingSession:
         return self._toolset.reward
 
 
-class FixedReward:
-    """A reward that gives one value to every episode."""
+@dataclass
+class FakeWeights:
+    """Weights of no model, for engines that have none."""
 
-    def __init__(self, value: float = 1.0) -> None:
-        self.value = value
+    version: int = 0
 
-    async def score(self, episode: Episode) -> Score:
-        return Score(self.value)
+    def module(self) -> None:
+        return None
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {}
+
+    def path(self) -> Path:
+        raise FileNotFoundError("these weights are of no model, so there is no folder of them")
 
 
 def make_task(question: str = "What is 2 + 2?", *, id: str = "task-0", **fields: Any) -> Task:  # noqa: A002

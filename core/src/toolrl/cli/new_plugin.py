@@ -1,0 +1,216 @@
+"""`toolrl new-plugin`: writes a plugin's package that installs, passes its tests and can be used from a config.
+
+Templates lie beside this module: `common` for every kind, and a folder a kind with its component, options and tests.
+What is written works as it is, and is meant to be changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import keyword
+import re
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+import toolrl
+from toolrl.cli.output import UsageError, print_json
+
+HELP = "write a new plugin's package, tests included"
+EXAMPLE = "toolrl new-plugin demo --kind tool"
+
+_PREFIX = "toolrl-plugin-"
+_NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of component needs in its templates."""
+
+    hook: str
+    protocol: str
+    module: str
+    target: str
+    """A template of the target's name."""
+    summary: str
+    label: str
+    component: str = "${name}"
+    """A template of the component's name."""
+    options: bool = True
+
+
+KINDS: dict[str, Kind] = {
+    "tool": Kind("toolrl_tools", "Toolset", "tool", "build", "Counts the words of a text.", "tool"),
+    "parser": Kind(
+        "toolrl_parsers", "ToolParser", "parser", "${cls}Parser", "JSON calls between <call> tags.", "parser"
+    ),
+    "reward": Kind(
+        "toolrl_rewards", "Reward", "reward", "${cls}Reward", "The answer stands in the model's last turn.", "reward"
+    ),
+    "engine": Kind(
+        "toolrl_engines", "RolloutEngine", "engine", "${cls}Engine", "Samples every token equally often.", "engine"
+    ),
+    "dataset": Kind(
+        "toolrl_datasets",
+        "TaskSource",
+        "dataset",
+        "${cls}Dataset",
+        "Questions and answers from a file with tabs.",
+        "data set",
+    ),
+    "chat-format": Kind(
+        "toolrl_chat_formats",
+        "ChatFormat",
+        "chat_format",
+        "${cls}Format",
+        "Each message behind its role's name.",
+        "chat format",
+    ),
+    "observer": Kind(
+        "toolrl_observers",
+        "Observer",
+        "observer",
+        "${cls}Observer",
+        "Writes a metric of each step to a file.",
+        "observer",
+    ),
+    "command": Kind(
+        "toolrl_commands",
+        "Command",
+        "command",
+        "${cls}Command",
+        "Counts the lines of files.",
+        "command",
+        component="count",
+        options=False,
+    ),
+    "environment": Kind(
+        "toolrl_tools",
+        "Toolset",
+        "environment",
+        "${cls}Environment",
+        "A game: the model guesses a number.",
+        "environment",
+    ),
+}
+
+_COMMON = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "gitignore": ".gitignore",
+    "init.py": "src/${package}/__init__.py",
+    "plugin.py": "src/${package}/plugin.py",
+}
+_OF_KIND = {
+    "component.py": "src/${package}/${module}.py",
+    "options.py": "src/${package}/options.py",
+    "test_contract.py": "tests/test_contract.py",
+    "test_component.py": "tests/test_${ident}.py",
+}
+"""Template to where it is written."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add arguments."""
+    parser.add_argument("name", metavar="NAME", help="the plugin's name: lower-case letters, digits, '-' and '_'")
+    parser.add_argument("--kind", required=True, choices=list(KINDS), help="what it gives to toolrl")
+    parser.add_argument("--dir", default=".", type=Path, help="where to make its folder (default: here)")
+    parser.add_argument("--json", action="store_true", help="print the folder and its files as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the package."""
+    from toolrl.cli.main import COMMANDS
+
+    folder = args.dir / f"{_PREFIX}{check_name(args.name)}"
+    if args.kind == "command" and args.name in COMMANDS:
+        raise UsageError(f"`toolrl {args.name}` is a command of core's, which would hide the plugin's")
+    written = write_plugin(folder, args.name, args.kind)
+    if args.json:
+        print_json({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in written]})
+        return 0
+    print(f"wrote {len(written)} files to {folder} (kind: {args.kind}). Next:\n")
+    print(f"  pip install -e '{folder}[test]'")
+    print(f"  pytest {folder}")
+    print("  toolrl list-plugins")
+    return 0
+
+
+def check_name(name: str) -> str:
+    """The name, if a plugin can have it. Raises UsageError."""
+    if name.startswith((_PREFIX, "toolrl_plugin_")):
+        raise UsageError(
+            f"plugin name {name!r}: the prefix is added by itself", hint=f"Try {name.removeprefix(_PREFIX)!r}."
+        )
+    if not _NAME.match(name):
+        raise UsageError(
+            f"plugin name {name!r}: use lower-case letters and digits, with single '-' or '_' between them",
+            hint=f"Try {_suggestion(name)!r}.",
+        )
+    if keyword.iskeyword(name) or name in ("builtin", "contract"):
+        raise UsageError(f"plugin name {name!r} has a meaning of its own", hint=f"Try 'my-{name}'.")
+    return name
+
+
+def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
+    """Write a plugin's package into a folder that doesn't exist yet; the files. Raises UsageError."""
+    values = _values(check_name(name), kind)
+    templates = importlib.resources.files("toolrl.cli") / "templates"
+    own = templates / KINDS[kind].module
+    values["usage"] = _filled((own / "usage.md.tmpl").read_text(encoding="utf-8"), values)
+    sources = {where: templates / "common" / f"{source}.tmpl" for source, where in _COMMON.items()}
+    sources |= {where: own / f"{source}.tmpl" for source, where in _OF_KIND.items()}
+    texts = {
+        _filled(where, values): _filled(source.read_text(encoding="utf-8"), values)
+        for where, source in sources.items()
+        if source.is_file()
+    }
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(
+            f"{folder} exists, and nothing is overwritten", hint="Choose another name, or another folder with --dir."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{folder} can't be made: {error.strerror}") from error
+    for where, text in texts.items():
+        path = folder / where
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return [folder / where for where in texts]
+
+
+def _values(name: str, kind_name: str) -> dict[str, str]:
+    kind = KINDS[kind_name]
+    ident = name.replace("-", "_")
+    major, minor = toolrl.__version__.split(".")[:2]
+    values = {
+        "name": name,
+        "ident": ident,
+        "distribution": f"{_PREFIX}{name.replace('_', '-')}",
+        "package": f"toolrl_plugin_{ident}",
+        "cls": "".join(part.capitalize() for part in ident.split("_")),
+        "label": kind.label,
+        "hook": kind.hook,
+        "protocol": kind.protocol,
+        "module": kind.module,
+        "summary": kind.summary,
+        "toolrl_low": f"{major}.{minor}",
+        "toolrl_high": f"{major}.{int(minor) + 1}",
+    }
+    values["component"] = _filled(kind.component, values)
+    values["target"] = _filled(kind.target, values)
+    options = f'        options="{values["package"]}.options:{values["cls"]}Options",\n' if kind.options else ""
+    values["options_line"] = options
+    return values
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    return string.Template(template).substitute(values)
+
+
+def _suggestion(name: str) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-").lstrip("0123456789-")
+    return plain or "my-plugin"

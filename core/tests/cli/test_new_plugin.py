@@ -1,0 +1,163 @@
+"""`toolrl new-plugin`: what it writes installs, passes its own tests, and can be used, for every kind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from toolrl.cli.main import COMMANDS, main
+from toolrl.cli.new_plugin import HELP, KINDS, check_name
+from toolrl.cli.output import UsageError
+
+needs_hatchling = pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
+    reason="hatchling and pip install the generated packages",
+)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A plugin of each kind, written and installed: the folder of their sources, and an environment that has them."""
+    sources = tmp_path_factory.mktemp("plugins")
+    target = tmp_path_factory.mktemp("site")
+    for kind in KINDS:
+        assert main(["new-plugin", f"demo-{kind}", "--kind", kind, "--dir", str(sources)]) == 0
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    folders = [str(folder) for folder in sorted(sources.iterdir())]
+    done = subprocess.run([*command, "--target", str(target), *folders], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+    return sources, {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(environment: dict[str, str], *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], env=environment, cwd=cwd, capture_output=True, text=True)
+
+
+@needs_hatchling
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_new_plugin_passes_its_tests(kind: str, installed: tuple[Path, dict[str, str]]) -> None:
+    sources, environment = installed
+    folder = sources / f"toolrl-plugin-demo-{kind}"
+    done = run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+@needs_hatchling
+def test_new_plugins_are_listed(installed: tuple[Path, dict[str, str]]) -> None:
+    done = run(installed[1], "-m", "toolrl", "list-plugins", "--json")
+    assert done.returncode == 0, done.stderr
+    plugins = {plugin["name"]: plugin for plugin in json.loads(done.stdout)["plugins"]}
+    for kind, about in KINDS.items():
+        plugin = plugins[f"demo-{kind}"]
+        assert plugin["status"] == "ok", plugin
+        expected = "count" if kind == "command" else f"demo-{kind}"
+        assert plugin["components"] == {about.hook.removeprefix("toolrl_"): [expected]}
+
+
+CONFIG = """
+model: {path: ./model}
+data: {train: {use: demo-dataset, options: {path: rows.tsv}}}
+engine: demo-engine
+environments:
+  default:
+    parser: {use: demo-parser, options: {tag: do}}
+    chat_format: demo-chat-format
+    tools: [{use: demo-tool, options: {max_length: 10}}, demo-environment]
+    rewards: [{use: demo-reward, weight: 2.0}]
+observers: [demo-observer]
+"""
+
+
+@needs_hatchling
+def test_a_config_uses_them_without_a_change_to_core(installed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG, encoding="utf-8")
+    check = (
+        "import sys; from toolrl.config.load import load_config; from toolrl.plugins.registry import load_registry; "
+    )
+    check += "load_config(sys.argv[1], [], registry=load_registry())"
+    done = run(installed[1], "-c", check, str(config))
+    assert done.returncode == 0, done.stderr
+    config.write_text(CONFIG.replace("max_length: 10", "max_length: 0"), encoding="utf-8")
+    done = run(installed[1], "-c", check, str(config))
+    assert "environments.default.tools[0].options.max_length" in done.stderr
+
+
+@needs_hatchling
+def test_a_new_command_runs(installed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("1\n2\n3\n")
+    done = run(installed[1], "-m", "toolrl", "demo-command", "count", "lines.txt", cwd=tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "lines.txt"]), done.stderr
+    done = run(installed[1], "-m", "toolrl", "demo-command", "count", "none.txt", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "none.txt: can't be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_is_written_is_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-plugin", "my_plug-in2", "--kind", kind, "--dir", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    folder = tmp_path / "toolrl-plugin-my_plug-in2"
+    assert facts["folder"] == str(folder)
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert found == sorted(facts["files"])
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "toolrl-plugin-my-plug-in2"
+    assert project["entry-points"]["toolrl.plugins"] == {"my_plug-in2": "toolrl_plugin_my_plug_in2.plugin"}
+    assert project["dependencies"] == ["toolrl>=0.1,<0.2"]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert "${" not in text
+            assert max(map(len, text.splitlines())) <= 120
+            if path.suffix == ".py":
+                compile(text, str(path), "exec")
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "toolrl-plugin-demo"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("precious")
+    assert main(["new-plugin", "demo", "--kind", "tool", "--dir", str(tmp_path)]) == 2
+    assert "exists, and nothing is overwritten" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Demo", "lower-case letters.*Try 'demo'"),
+        ("my plugin", "Try 'my-plugin'"),
+        ("2fast", "Try 'fast'"),
+        ("a--b", "Try 'a-b'"),
+        ("../evil", "Try 'evil'"),
+        ("", "Try 'my-plugin'"),
+        ("toolrl-plugin-demo", "prefix is added.*Try 'demo'"),
+        ("import", "meaning of its own.*Try 'my-import'"),
+        ("demo\n", "Try 'demo'"),
+    ],
+)
+def test_names_that_a_plugin_cannot_have(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){says}"):
+        check_name(name)
+
+
+def test_a_command_cannot_take_the_name_of_one_of_cores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-plugin", "train", "--kind", "command", "--dir", str(tmp_path)]) == 2
+    assert "`toolrl train` is a command of core's" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_help_is_the_one_in_the_overview() -> None:
+    assert COMMANDS["new-plugin"] == ("toolrl.cli.new_plugin", HELP)
