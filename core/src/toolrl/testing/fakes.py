@@ -30,6 +30,7 @@ from toolrl.types import (
     RewardEntry,
     Role,
     Sampling,
+    Score,
     Segment,
     StopReason,
     Task,
@@ -311,6 +312,16 @@ class _RecordingSession:
     async def reward(self) -> float | None:
         self._toolset._note("reward", self._episode_id)
         return self._toolset.reward
+
+
+class FixedReward:
+    """A reward that gives one value to every episode."""
+
+    def __init__(self, value: float = 1.0) -> None:
+        self.value = value
+
+    async def score(self, episode: Episode) -> Score:
+        return Score(self.value)
 
 
 @dataclass
