@@ -99,13 +99,14 @@ def test_order_is_enforced() -> None:
         started().given((-1,))
 
 
-def test_a_changed_token_is_seen_by_the_next_prompt() -> None:
+def test_a_token_changed_after_it_was_a_prompt_is_seen() -> None:
     buffer = started()
     assert buffer.ids == (1, 2, 3)
     buffer._ids[1] = 99
     buffer.given((4,))
-    with pytest.raises(ExactnessError, match="prompt of the one before"):
-        _ = buffer.ids
+    assert buffer.ids == (1, 2, 3, 4)
+    with pytest.raises(ExactnessError, match="after an engine was given them"):
+        buffer.check()
 
 
 @pytest.mark.parametrize(

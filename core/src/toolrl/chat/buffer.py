@@ -1,10 +1,10 @@
 """An episode's tokens: appended, never changed.
 
-Three things can happen to the sequence: the prompt comes first and once, an engine samples, and toolrl gives (a
-bridge to the next turn, or a tool's result inside a turn). Since there is no way to take a token back or to replace
-one, the prompt of every generation is the one before it, then what was sampled, then what was given; the buffer
-checks that too, on every prompt it hands out. What an engine brings back is checked as it arrives. All checks are
-always on: each is one pass in C over the new tokens, or a comparison of object identities.
+Three things can happen to the sequence: the prompt comes first and once, an engine samples, and toolrl gives (a bridge
+to the next turn, or a tool's result inside a turn). There is no way to take a token back or to replace one, and each
+prompt is made of the one before it and what came since, so the prompt of turn k+1 is prompt k, what was sampled, and
+the bridge. What an engine brings back is checked as it arrives, always, at the cost of a pass over the new tokens; `check`
+goes over everything once more when the episode is finished.
 """
 
 from __future__ import annotations
@@ -100,13 +100,11 @@ class TokenBuffer:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All tokens so far: what the next generation is conditioned on. Copied once after each change; immutable, so
-        that no engine can change what the trainer will see. Raises ExactnessError if an earlier prompt is no prefix."""
-        if len(self._handed_out) != len(self._ids):
-            current = tuple(self._ids)
-            if current[: len(self._handed_out)] != self._handed_out:
-                raise ExactnessError("the prompt of a generation doesn't begin with the prompt of the one before")
-            self._handed_out = current
+        """All tokens so far: what the next generation is conditioned on. Immutable, so that no engine can change what
+        the trainer will see, and made of the prompt before it and what came since: one copy after each change."""
+        known = len(self._handed_out)
+        if known != len(self._ids):
+            self._handed_out += tuple(self._ids[known:])
         return self._handed_out
 
     @property
@@ -149,4 +147,4 @@ class TokenBuffer:
             if mask and self._versions[position] < 0:
                 raise ExactnessError(f"token {position} was sampled, but has no weight version")
         if self.ids != tuple(self._ids):
-            raise ExactnessError("tokens changed after they were handed to an engine")
+            raise ExactnessError("tokens changed after an engine was given them as its prompt")

@@ -13,8 +13,7 @@ as plain text; system and assistant messages are the author's own and may hold t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from toolrl.chat.abilities import ANSWER, QUESTION, RESULT, TOOL, study
 from toolrl.chat.codec import Codec
@@ -23,10 +22,13 @@ from toolrl.chat.conversation import Conversation
 from toolrl.chat.options import TemplateOptions
 from toolrl.chat.rendering import Renderer, call_id
 from toolrl.chat.tokens import TokenFormat, opens_thinking, refuse_media
+from toolrl.chat.toolsets import KnownTools, ToolMemory
 from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
+
+_KEPT_PROMPTS = 64
 
 
 class TemplateFormat(TokenFormat):
@@ -50,21 +52,33 @@ class TemplateFormat(TokenFormat):
         self._outside = finder(self._codec.special | turn_marks)
         self._tool_output = finder(self._codec.special | turn_marks | markup)
         self._nothing = finder(())
+        self._tools = ToolMemory(self._outside)
+        self._opened: dict[Hashable, Rendered] = {}
 
     # The protocol.
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """The prompt of the first turn. Raises ChatFormatError."""
-        shield = Shield()
-        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
-        dicts = self._conversation.dicts(hidden, specs)
-        text = self._render(dicts, self._conversation.native_tools(specs), generation_prompt=True)
-        return Rendered(tuple(self._codec.encode_shielded(text, shield)), in_thinking=opens_thinking(text))
+        known = self._tools(tools)
+        key = _key(messages, known)
+        rendered = self._opened.get(key) if key is not None else None
+        if rendered is None:
+            shield = Shield()
+            text = self._conversation_text(messages, known, shield, generation_prompt=True)
+            rendered = Rendered(tuple(self._codec.encode_shielded(text, shield)), in_thinking=opens_thinking(text))
+            if key is not None:
+                # The episodes of a group open alike, one soon after the other.
+                if len(self._opened) >= _KEPT_PROMPTS:
+                    del self._opened[next(iter(self._opened))]
+                self._opened[key] = rendered
+        return rendered
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
-        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
+        hidden = self._hide(messages, shield)
+        known = self._tools(tools)
+        specs = known.shielded(shield, self._outside) if self._shape_bridges(known) else ()
         text = self._ends.after_turn(hidden, specs, generation_prompt=True)
         ids = self._codec.encode_shielded(text, shield)
         return Rendered(tuple(self._ends.skip_mark(sampled_ids, ids)), in_thinking=opens_thinking(text))
@@ -81,9 +95,8 @@ class TemplateFormat(TokenFormat):
     def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The template's own rendering of a whole conversation, without a generation prompt."""
         shield = Shield()
-        hidden, specs = self._hide(messages, shield), self._hide_specs(tools, shield)
-        dicts = self._conversation.dicts(hidden, specs)
-        return tuple(self._codec.encode_shielded(self._render(dicts, self._conversation.native_tools(specs)), shield))
+        text = self._conversation_text(messages, self._tools(tools), shield, generation_prompt=False)
+        return tuple(self._codec.encode_shielded(text, shield))
 
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
@@ -130,6 +143,21 @@ class TemplateFormat(TokenFormat):
                 ids += self.bridge(said, messages[index + 1 : turns[number + 1]], tools).ids
         return tuple(ids)
 
+    def _conversation_text(
+        self, messages: Sequence[Message], known: KnownTools, shield: Shield, *, generation_prompt: bool
+    ) -> str:
+        hidden, specs = self._hide(messages, shield), known.shielded(shield, self._outside)
+        dicts = self._conversation.dicts(hidden, specs)
+        return self._render(dicts, self._conversation.native_tools(specs), generation_prompt=generation_prompt)
+
+    def _shape_bridges(self, known: KnownTools) -> bool:
+        """Whether what follows a turn depends on the tools. In most templates it doesn't, and then they needn't be
+        rendered again at every turn."""
+        if known.shape_bridges is None:
+            follow = [[Message("user", RESULT)], [Message("tool", RESULT, tool_call_id=call_id(0), name=TOOL.name)]]
+            known.shape_bridges = any(not self._ends.same_without(messages, known.specs) for messages in follow)
+        return known.shape_bridges
+
     # Texts from outside.
 
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
@@ -152,18 +180,6 @@ class TemplateFormat(TokenFormat):
             reasoning=message.reasoning,
         )
 
-    def _hide_specs(self, tools: Sequence[ToolSpec], shield: Shield) -> Sequence[ToolSpec]:
-        if not any(self._outside.search(json.dumps(spec.as_function(), ensure_ascii=False)) for spec in tools):
-            return tools
-        return [
-            ToolSpec(
-                shield.hide(spec.name, self._outside),
-                shield.hide(spec.description, self._outside),
-                shield.hide_in(spec.parameters, self._outside),
-            )
-            for spec in tools
-        ]
-
     def _is_markup(self, text: str) -> bool:
         """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags
         are not: some vocabularies hold HTML."""
@@ -171,3 +187,10 @@ class TemplateFormat(TokenFormat):
             return False
         written = text in self._render.source or text in self._conversation.markup
         return written or any(word in text.lower() for word in ("think", "tool"))
+
+
+def _key(messages: Sequence[Message], known: KnownTools) -> Hashable | None:
+    """What an opening depends on; None where it isn't kept."""
+    if any(message.tool_calls or message.media for message in messages):
+        return None
+    return known.text, tuple((m.role, m.content, m.tool_call_id, m.name, m.reasoning) for m in messages)

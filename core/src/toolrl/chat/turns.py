@@ -136,6 +136,14 @@ class TurnEnds:
             raise self._unbridgeable("what it writes for a call depends on the messages that follow it")
         return text[len(close) :]
 
+    def same_without(self, messages: Sequence[Message], specs: Sequence[ToolSpec]) -> bool:
+        """Whether `after_turn` gives the same text without the tools."""
+        try:
+            without = self.after_turn(messages, (), generation_prompt=True)
+        except ChatFormatError:
+            return False
+        return without == self.after_turn(messages, specs, generation_prompt=True)
+
     def skip_mark(self, sampled_ids: Sequence[int], ids: list[int]) -> list[int]:
         """`ids` of a text from `after_turn`, without the end mark where the sampled turn brought its own."""
         if not sampled_ids or sampled_ids[-1] not in self.ids:

@@ -1,0 +1,59 @@
+"""What a template format knows of a set of tools, worked out once: sets are few and come with every turn."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from toolrl.chat.control import Shield
+from toolrl.types import ToolSpec
+
+_KEPT = 256
+
+
+@dataclass
+class KnownTools:
+    """One set of tools."""
+
+    specs: tuple[ToolSpec, ...]
+    text: str
+    """All that the model is told, as JSON: equal for equal sets."""
+    hostile: bool
+    """Some description holds a control string."""
+    shape_bridges: bool | None = field(default=None)
+    """Whether what follows a turn depends on them; None until it was tried."""
+
+    def shielded(self, shield: Shield, pattern: re.Pattern[str]) -> Sequence[ToolSpec]:
+        """The tools with control strings hidden."""
+        if not self.hostile:
+            return self.specs
+        return [
+            ToolSpec(
+                shield.hide(spec.name, pattern),
+                shield.hide(spec.description, pattern),
+                shield.hide_in(spec.parameters, pattern),
+            )
+            for spec in self.specs
+        ]
+
+
+class ToolMemory:
+    """Finds a set again by the identity of its tools, which episodes of an environment share. Bounded."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self._known: dict[tuple[int, ...], KnownTools] = {}
+
+    def __call__(self, tools: Sequence[ToolSpec]) -> KnownTools:
+        key = tuple(map(id, tools))
+        known = self._known.get(key)
+        if known is None:
+            text = json.dumps([spec.as_function() for spec in tools], ensure_ascii=False)
+            # The entry holds the tools, so that no other object can come to have their identity.
+            known = KnownTools(tuple(tools), text, self._pattern.search(text) is not None)
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = known
+        return known
