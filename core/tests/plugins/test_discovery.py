@@ -1,0 +1,158 @@
+"""Discovery: what metadata says, what importing says, and that neither hurts another plugin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from toolrl.plugins.discovery import GROUP, examine, find_candidates
+from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.registry import Registry, load_registry
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
+    """Reads the registry anew, with a folder of distributions in front."""
+
+    def loaded(site, disable: str = "") -> Registry:
+        monkeypatch.setenv("TOOLRL_DISABLE", disable)
+        monkeypatch.syspath_prepend(str(site.folder))
+        return load_registry.__wrapped__()
+
+    before = set(sys.modules)
+    yield loaded
+    for name in set(sys.modules) - before:
+        if name.startswith("toolrl_plugin_"):
+            del sys.modules[name]
+
+
+def _plugin(registry: Registry, name: str) -> PluginInfo:
+    plugin = registry.plugin(name)
+    assert plugin is not None
+    return plugin
+
+
+def test_each_trouble_has_its_status_reason_and_next_command(troubled_site, load) -> None:
+    registry = load(troubled_site)
+    expected = {
+        "missing_module": ("broken", "No module named 'no_such_module_xyz'", "pip install no_such_module_xyz"),
+        "raising": ("broken", "RuntimeError: boom at import", "toolrl doctor raising"),
+        "exiting": ("broken", "SystemExit: 3", "toolrl doctor exiting"),
+        "bad_syntax": ("broken", "SyntaxError", "toolrl doctor bad_syntax"),
+        "from_the_future": ("incompatible", "needs toolrl >=9", 'pip install -U "toolrl>=9"'),
+        "misspelled": ("broken", "no hook 'toolrl_tool'", "Did you mean 'toolrl_tools'?"),
+        "unmarked": ("broken", "toolrl_tools lacks the mark @hookimpl", "Put @hookimpl above `def toolrl_tools`"),
+        "asynchronous": ("broken", "toolrl_tools is `async def`", "Write `def toolrl_tools`"),
+        "object_giver": ("broken", "gave dict", "Component("),
+        "failing_hook": ("broken", "ValueError: boom in the hook", "toolrl doctor failing_hook"),
+    }
+    for name, (status, reason, hint) in expected.items():
+        plugin = _plugin(registry, name)
+        assert (plugin.status, plugin.components) == (status, {}), name
+        assert reason in plugin.reason, name
+        assert "\n" not in plugin.reason, name
+        assert hint in plugin.hint, name
+    assert _plugin(registry, "good").status == "ok"
+    assert registry.get("tools", "demo_tool").plugin.name == "good"
+
+
+def test_a_broken_plugin_keeps_its_own_traceback(troubled_site, load) -> None:
+    registry = load(troubled_site)
+    assert "raise RuntimeError('boom at import')" in _plugin(registry, "raising").traceback
+    assert "raise ValueError('boom in the hook')" in _plugin(registry, "failing_hook").traceback
+
+
+def test_two_plugins_of_one_name_are_both_reported_and_neither_wins(troubled_site, load) -> None:
+    twins = [plugin for plugin in load(troubled_site).plugins if plugin.name == "twin"]
+    assert [plugin.distribution for plugin in twins] == ["toolrl-plugin-twin-one", "toolrl-plugin-twin-two"]
+    for plugin in twins:
+        assert plugin.status == "broken"
+        assert "toolrl-plugin-twin-one 1.0 and toolrl-plugin-twin-two 1.0" in plugin.reason
+        assert f"pip uninstall {plugin.distribution}" in plugin.hint
+
+
+def test_disabling_a_distribution_leaves_its_twin(troubled_site, load) -> None:
+    registry = load(troubled_site, disable="toolrl-plugin-twin-one, good")
+    statuses = {plugin.distribution: plugin.status for plugin in registry.plugins}
+    assert statuses["toolrl-plugin-twin-one"] == "disabled"
+    assert statuses["toolrl-plugin-twin-two"] == "ok"
+    assert statuses["toolrl-plugin-good"] == "disabled"
+    assert "TOOLRL_DISABLE" in _plugin(registry, "good").reason
+
+
+def test_a_disabled_or_incompatible_plugin_is_never_imported(site, load) -> None:
+    mark = site.folder / "imported"
+    source = f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
+    site.add("blocked", source)
+    site.add("future", source, requires=("toolrl>=9",))
+    load(site, disable="blocked")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("requires", "running", "status", "hint"),
+    [
+        ("toolrl>=0.1,<0.2", "0.1.0", "ok", ""),
+        ("toolrl[train]>=0.1,<0.2", "0.1.5", "ok", ""),
+        ("toolrl (>=0.1)", "0.2.dev3", "ok", ""),
+        ("toolrl>=0.2", "0.1.0", "incompatible", 'pip install -U "toolrl>=0.2"'),
+        ("toolrl~=0.3.1", "0.1.0", "incompatible", 'pip install -U "toolrl~=0.3.1"'),
+        ("toolrl<0.1", "0.1.0", "incompatible", "pip install -U toolrl-plugin-some"),
+        ("ToolRL<0.1", "0.1.0", "incompatible", "pip install -U toolrl-plugin-some"),
+        ("toolrl>=9; extra == 'new'", "0.1.0", "ok", ""),
+        ("toolrl>=9; python_version < '3'", "0.1.0", "ok", ""),
+        ("toolrl-plugin-math>=9", "0.1.0", "ok", ""),
+        ("toolrl>=>1", "0.1.0", "broken", "pip install --force-reinstall toolrl-plugin-some"),
+    ],
+)
+def test_the_requirement_on_core_is_checked_against_the_running_version(
+    site, monkeypatch: pytest.MonkeyPatch, requires: str, running: str, status: str, hint: str
+) -> None:
+    site.add("some", "", requires=("numpy>=1", requires))
+    monkeypatch.syspath_prepend(str(site.folder))
+    candidates = [candidate for candidate in find_candidates() if candidate.name == "some"]
+    ((_, info),) = examine(candidates, running=running)
+    assert (info.status, info.hint) == (status, hint)
+
+
+def test_an_entry_point_must_name_an_existing_module(site, load) -> None:
+    site.add("lost", "", entry_point="toolrl_plugin_lost.nothing")
+    site.add("object", "class Plugin: ...\n", entry_point="toolrl_plugin_object.plugin:Plugin")
+    site.add("garbled", "", entry_point="not a module!")
+    registry = load(site)
+    assert _plugin(registry, "lost").hint == "pip install --force-reinstall toolrl-plugin-lost"
+    assert "expected a module" in _plugin(registry, "object").reason
+    assert _plugin(registry, "garbled").status == "broken"
+
+
+def test_a_distribution_without_metadata_is_named_and_stops_nothing(site, load) -> None:
+    package = site.add("halfway", "import toolrl\n")
+    (site.folder / f"{package}-1.0.dist-info" / "METADATA").unlink()
+    site.add("good", "import no_such_module_xyz\n")
+    registry = load(site)
+    assert "registers nothing" in _plugin(registry, "halfway").reason
+    assert _plugin(registry, "good").status == "broken"
+
+
+def test_core_registers_its_own_components_by_the_same_group(load, site) -> None:
+    assert any(candidate.name == "builtin" for candidate in find_candidates()), f"core has no entry point in {GROUP}"
+    registry = load(site)
+    assert {"jsonl", "parquet"} <= set(registry.names("datasets"))
+    assert {"template", "plain"} <= set(registry.names("chat_formats"))
+    assert {"console", "jsonl", "tensorboard"} <= set(registry.names("observers"))
+
+
+def test_every_target_of_core_can_be_imported() -> None:
+    builtin = load_registry().plugin("builtin")
+    assert builtin is not None
+    for components in builtin.components.values():
+        for component in components:
+            assert callable(component.load())
+            assert component.load_options() is not None
+            component.load_check()
+
+
+def test_the_registry_is_read_once() -> None:
+    assert load_registry() is load_registry()

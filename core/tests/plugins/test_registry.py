@@ -1,0 +1,129 @@
+"""The registry: names, clashes, and what it says of a name that there isn't."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from toolrl import Component, hookimpl
+from toolrl.errors import AmbiguousComponentError, UnknownComponentError
+from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.registry import Registry
+
+
+def plugin_module(**components: list[str]) -> ModuleType:
+    """A module that gives components of these names, by kind."""
+    made = ModuleType("demo")
+    for kind, names in components.items():
+
+        def hook(names: list[str] = names) -> list[Component[Any]]:
+            return [Component(name, "demo:thing") for name in names]
+
+        setattr(made, f"toolrl_{kind}", hookimpl(lambda hook=hook: hook()))
+    return made
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry.from_modules(
+        {
+            "math": plugin_module(tools=["calculator", "integrate"], rewards=["exact"]),
+            "other": plugin_module(tools=["calculator"]),
+        }
+    )
+
+
+def test_short_and_full_names_find_a_component(registry: Registry) -> None:
+    assert registry.get("tools", "integrate") == registry.get("tools", "math/integrate")
+    assert registry.get("rewards", "exact").qualified == "math/exact"
+
+
+def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry: Registry) -> None:
+    assert registry.names("tools") == ["integrate", "math/calculator", "other/calculator"]
+    assert registry.get("tools", "math/calculator").plugin.name == "math"
+    assert registry.get("tools", "other/calculator").plugin.name == "other"
+    with pytest.raises(AmbiguousComponentError) as caught:
+        registry.get("tools", "calculator")
+    assert "2 plugins give a tool named 'calculator'" in caught.value.message
+    assert caught.value.hint == "Write math/calculator or other/calculator."
+
+
+def test_kinds_are_apart(registry: Registry) -> None:
+    with pytest.raises(UnknownComponentError, match="no reward named 'integrate'"):
+        registry.get("rewards", "integrate")
+    with pytest.raises(ValueError, match="expected one of parsers, tools"):
+        registry.get("tool", "integrate")
+
+
+def test_an_unknown_name_gets_the_nearest_one_and_what_there_is(registry: Registry) -> None:
+    with pytest.raises(UnknownComponentError) as caught:
+        registry.get("tools", "integrat")
+    assert "there is no tool named 'integrat'; installed: integrate, math/calculator" in caught.value.message
+    assert caught.value.hint == "Did you mean 'integrate'?"
+    with pytest.raises(UnknownComponentError) as caught:
+        registry.get("tools", "maths/integrate")
+    assert "no plugin named 'maths'" in caught.value.message
+    assert caught.value.hint == "Did you mean 'math/integrate'?"
+    with pytest.raises(UnknownComponentError) as caught:
+        registry.get("engines", "vllm")
+    assert "installed: none" in caught.value.message
+    assert "toolrl list-plugins" in (caught.value.hint or "")
+
+
+def test_an_unknown_name_tells_what_was_not_loaded() -> None:
+    broken = PluginInfo(
+        "search", "toolrl-plugin-search", "1.0", "broken", "ImportError: no faiss", "pip install faiss", "Traceback: x"
+    )
+    disabled = PluginInfo("web", status="disabled", reason="named in TOOLRL_DISABLE")
+    registry = Registry([broken, disabled])
+    with pytest.raises(UnknownComponentError) as caught:
+        registry.get("tools", "retrieve")
+    assert "not loaded: search (broken: ImportError: no faiss), web (disabled: named in TOOLRL_DISABLE)" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("name", ["search/retrieve", "search"])
+def test_a_name_of_a_broken_plugin_brings_its_own_traceback(name: str) -> None:
+    broken = PluginInfo("search", status="broken", reason="ImportError: no faiss", hint="pip install faiss",
+                        traceback="Traceback:\n  line one")  # fmt: skip
+    with pytest.raises(UnknownComponentError) as caught:
+        Registry([broken]).get("tools", name)
+    assert caught.value.message == (
+        f"tool {name!r}: the plugin 'search' is broken: ImportError: no faiss\n    Traceback:\n      line one"
+    )
+    assert caught.value.hint == "pip install faiss"
+
+
+def test_a_hook_with_arguments_breaks_its_plugin_alone() -> None:
+    bad = ModuleType("bad")
+
+    @hookimpl
+    def toolrl_tools(config: Any) -> list[Component[Any]]:
+        return []
+
+    bad.toolrl_tools = toolrl_tools  # type: ignore[attr-defined]
+    registry = Registry.from_modules({"bad": bad, "good": plugin_module(tools=["t"])})
+    plugin = registry.plugin("bad")
+    assert plugin is not None
+    assert plugin.status == "broken"
+    assert "config" in plugin.reason
+    assert registry.names("tools") == ["t"]
+
+
+def test_one_module_under_two_names_breaks_the_second() -> None:
+    module = plugin_module(tools=["t"])
+    registry = Registry.from_modules({"first": module, "second": module})
+    assert [plugin.status for plugin in registry.plugins] == ["ok", "broken"]
+    assert registry.get("tools", "t").plugin.name == "first"
+
+
+def test_components_of_a_kind_come_in_the_order_of_their_plugins(registry: Registry) -> None:
+    assert [found.qualified for found in registry.components("tools")] == [
+        "math/calculator",
+        "math/integrate",
+        "other/calculator",
+    ]
+    assert registry.unusable() == []
