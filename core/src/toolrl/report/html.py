@@ -27,7 +27,7 @@ from toolrl.report.files import write_atomic
 from toolrl.report.folder import RunFolder, config_text
 from toolrl.report.metrics import MetricsLine
 from toolrl.report.names import Unit, format_duration, format_number, layout
-from toolrl.report.sample import Sample, Totals, sample_episodes, script_json
+from toolrl.report.sample import Sample, Totals, sample_episodes, script_json, whole_characters
 from toolrl.report.series import Headline, curves, headlines, stages
 
 PAGE_BYTES = 8 << 20
@@ -83,7 +83,7 @@ def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_byt
         "footer": escape(f"toolrl {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
     }
     # One pass: a part's text is never searched for marks of other parts.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return whole_characters(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html")))
 
 
 def _asset(name: str) -> str:
@@ -139,14 +139,14 @@ def _facts(summary: Mapping[str, Any], folder: RunFolder) -> str:
         f"{summary.get('episodes', 0)} episodes",
         format_duration(float(summary.get("seconds", 0.0))),
         f"model {model['path']}" if isinstance(model, Mapping) and "path" in model else "",
-        f"started {summary['started']}" if "started" in summary else "",
+        f"started {summary['started'].replace('T', ' ').replace('+00:00', ' UTC')}" if "started" in summary else "",
         f"resumed at step {', '.join(map(str, summary['resumed_at']))}" if summary.get("resumed_at") else "",
     ]
     return "".join(f"<li>{escape(fact)}</li>" for fact in facts if fact)
 
 
 def _number(value: float, unit: Unit) -> str:
-    return f"{100 * value:.1f} %" if unit == "share" else format_number(value)
+    return f"{100 * value:.1f}\u00a0%" if unit == "share" else format_number(value)
 
 
 def _tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ def layout(names: Iterable[str]) -> list[tuple[str, list[tuple[Chart, list[str]]
         by_prefix.setdefault(name.partition("/")[0] if "/" in name else "", []).append(name)
     others: list[tuple[Chart, list[str]]] = []
     for prefix, members in sorted(by_prefix.items()):
-        if prefix and len(members) <= 8:
+        if prefix and 1 < len(members) <= 8:
             others.append((Chart(prefix, tuple(members)), members))
         else:
             others += [(Chart(name, (name,)), [name]) for name in members]

@@ -150,7 +150,12 @@ def script_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
-    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair has no place in a page
+    return whole_characters(text)
+
+
+def whole_characters(text: str) -> str:
+    """A text with a question mark for each half of a surrogate pair, which no page can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def view(stored: StoredEpisode) -> dict[str, Any]:

@@ -53,9 +53,10 @@ function ticksFor(low, high) {
 
 function formatTick(value, step, unit) {
   const scale = unit === "share" ? 100 : 1;
+  if (value === 0) return "0" + (unit === "share" ? " %" : "");
   const digits = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
   const size = Math.abs(value * scale);
-  if (value !== 0 && (digits > 4 || size >= 1e6)) return value.toExponential(1);
+  if (digits > 4 || size >= 1e6) return value.toExponential(1);
   // 2.5 needs a digit more than its power of ten says
   const exact = Math.abs((step * scale * 10 ** digits) % 1) > 1e-6 ? digits + 1 : digits;
   return (value * scale).toFixed(exact) + (unit === "share" ? " %" : "");
@@ -77,14 +78,14 @@ function smooth(values, weight) {
 function seriesOf(chart, runs) {
   const found = [];
   runs.forEach((run, runIndex) => {
-    for (const kind of Object.keys(run.curves)) {
+    for (const kind of Object.keys(run.curves).sort(evaluationLast)) {
       chart.metrics.forEach((metric, metricIndex) => {
         const curve = run.curves[kind][metric];
         if (curve) found.push({ run: run.name, runIndex, kind, metric, metricIndex, steps: curve[0], values: curve[1] });
       });
     }
   });
-  const kinds = [...new Set(found.map((one) => one.kind))].sort((a, b) => (a === "eval") - (b === "eval"));
+  const kinds = [...new Set(found.map((one) => one.kind))].sort(evaluationLast);
   const many = { run: runs.length > 1, kind: kinds.length > 1, metric: new Set(found.map((one) => one.metric)).size > 1 };
   // The longest beginning, up to a slash, that all the metrics share says nothing in a legend.
   const shared = chart.metrics.length > 1 ? commonPrefix(chart.metrics) : 0;
@@ -93,10 +94,14 @@ function seriesOf(chart, runs) {
     one.label = parts.filter(Boolean).join(" · ") || one.kind;
     one.color = many.run ? one.runIndex : many.metric ? one.metricIndex : kinds.indexOf(one.kind);
     const rank = many.run && many.metric ? one.metricIndex : 0;
-    one.dash = one.kind === "eval" && (many.run || many.metric) ? "7 3" : ["", "2 3", "9 3 2 3"][rank % 3];
+    one.dash = one.kind === "eval" && many.kind && (many.run || many.metric) ? "7 3" : ["", "2 3", "9 3 2 3"][rank % 3];
     one.points = one.kind === "eval" || one.steps.length < 3;
   }
   return found;
+}
+
+function evaluationLast(a, b) {
+  return (a === "eval") - (b === "eval");
 }
 
 function commonPrefix(names) {
@@ -124,15 +129,14 @@ function range(series, unit) {
 function drawChart(chart, runs, smoothing) {
   const series = seriesOf(chart, runs);
   const box = el("div", { class: "chart" });
-  const latest = series.length === 1 || runs.length === 1 ? series[series.length - 1] : null;
-  const value = latest ? latest.values[latest.values.length - 1] : undefined;
-  const now = latest && new Set(series.map((one) => one.metric)).size === 1 ? formatNumber(value, chart.unit) : "";
+  const latest = (one) => formatNumber(one.values[one.values.length - 1], chart.unit);
+  const now = series.length === 1 ? latest(series[0]) : "";
   box.append(el("div", { class: "top" }, el("h3", { title: chart.note || chart.metrics.join(", ") }, chart.title),
     el("span", { class: "now", title: "latest" }, now)));
   const canvas = svg("svg", { role: "img", "aria-label": chart.title });
   box.append(canvas);
   const legend = series.length > 1 || series[0].label !== "train"
-    ? series.slice(0, 14).map((one) => el("li", {}, colored(one.color), one.label)) : [];
+    ? series.slice(0, 14).map((one) => el("li", {}, lineSample(one), one.label, now ? "" : el("b", { title: "latest" }, latest(one)))) : [];
   if (series.length > 14) legend.push(el("li", {}, `and ${series.length - 14} more`));
   const holes = series.reduce((sum, one) => sum + one.values.filter((item) => item === null).length, 0);
   if (holes) legend.push(el("li", {}, `✕ ${holes} not finite`));
@@ -142,6 +146,12 @@ function drawChart(chart, runs, smoothing) {
   canvas.addEventListener("pointermove", (event) => hover(state, event));
   canvas.addEventListener("pointerleave", () => leave(state));
   return { box, repaint: (weight) => { state.smoothing = weight; paint(state); } };
+}
+
+function lineSample(one) {
+  const sample = svg("svg", { viewBox: "0 0 18 10", "aria-hidden": "true" });
+  sample.append(svg("line", { x1: 0, x2: 18, y1: 5, y2: 5, stroke: `var(--c${one.color % 8})`, "stroke-width": 2.4, "stroke-dasharray": one.dash }));
+  return sample;
 }
 
 const MARGIN = { left: 46, right: 10, top: 8, bottom: 20 };
@@ -172,7 +182,7 @@ function paint(state) {
 function drawSeries(canvas, one, x, y, height) {
   const color = `var(--c${one.color % 8})`;
   if (one.drawn !== one.values) canvas.append(svg("path", { d: pathOf(one.steps, one.values, x, y), fill: "none", stroke: color, "stroke-opacity": 0.22, "stroke-width": 1 }));
-  canvas.append(svg("path", { d: pathOf(one.steps, one.drawn, x, y), fill: "none", stroke: color, "stroke-width": 1.8, "stroke-linejoin": "round", "stroke-dasharray": one.dash }));
+  canvas.append(svg("path", { d: pathOf(one.steps, one.drawn, x, y), fill: "none", stroke: color, "stroke-width": one.kind === "eval" ? 2.2 : 1.6, "stroke-linejoin": "round", "stroke-dasharray": one.dash }));
   one.steps.forEach((step, index) => {
     const value = one.drawn[index];
     if (value === null) canvas.append(svg("text", { x: x(step), y: height - MARGIN.bottom - 2, "text-anchor": "middle", style: "fill: var(--bad)" }, "✕"));

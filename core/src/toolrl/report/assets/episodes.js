@@ -30,6 +30,8 @@ function searchText(episode) {
   return parts.filter(Boolean).join("\n").toLowerCase();
 }
 
+const TABS = { conversation: conversation, tokens: tokenView, rewards: rewardView };
+
 const ORDERS = {
   "newest first": (a, b) => (b.step ?? Infinity) - (a.step ?? Infinity),
   "oldest first": (a, b) => (a.step ?? Infinity) - (b.step ?? Infinity),
@@ -41,9 +43,16 @@ const ORDERS = {
 
 function episodeBrowser(episodes, tokens) {
   const list = document.getElementById("list"), detail = document.getElementById("detail"), more = document.getElementById("more");
-  const state = { shown: [], limit: PAGE, current: null, tab: "conversation", shade: false };
+  // The page's address keeps filters and tab, so that a link opens the same view.
+  const link = new URLSearchParams(location.hash.slice(1));
+  const state = { shown: [], limit: PAGE, current: null, tab: link.get("tab") in TABS ? link.get("tab") : "conversation", shade: false };
   const texts = new Map();
-  const filters = makeFilters(episodes, () => { state.limit = PAGE; update(); });
+  const filters = makeFilters(episodes, link, () => { state.limit = PAGE; update(); keepLink(); });
+
+  function keepLink() {
+    const kept = Object.entries({ ...filters.read(), tab: state.tab }).filter(([, value]) => value);
+    history.replaceState(null, "", "#" + new URLSearchParams(kept));
+  }
 
   function update() {
     const wanted = filters.read();
@@ -76,7 +85,7 @@ function episodeBrowser(episodes, tokens) {
   }
 
   function show() {
-    detail.replaceChildren(...(state.current ? renderEpisode(state.current, tokens, state, show) : [el("p", { class: "empty" }, "No episode fits these filters.")]));
+    detail.replaceChildren(...(state.current ? renderEpisode(state.current, tokens, state, () => { show(); keepLink(); }) : [el("p", { class: "empty" }, "No episode fits these filters.")]));
   }
 
   more.addEventListener("click", () => { state.limit += PAGE; renderList(); });
@@ -89,7 +98,7 @@ function episodeBrowser(episodes, tokens) {
   update();
 }
 
-function makeFilters(episodes, changed) {
+function makeFilters(episodes, link, changed) {
   const values = (read) => [...new Set(episodes.map(read).filter((value) => value !== null && value !== undefined))];
   const choice = (all, options) => el("select", { "aria-label": all, onchange: changed }, el("option", { value: "" }, all),
     options.map((value) => el("option", { value }, String(value))));
@@ -103,6 +112,10 @@ function makeFilters(episodes, changed) {
     search: el("input", { type: "search", placeholder: "Search prompts, answers, calls …", oninput: changed, "aria-label": "search" }),
   };
   parts.environment.hidden = parts.environment.options.length < 3;
+  for (const [name, part] of Object.entries(parts)) {
+    const value = link.get(name);
+    if (value && (name === "search" || [...part.options].some((option) => option.value === value))) part.value = value;
+  }
   const count = el("output");
   document.getElementById("filters").append(...Object.values(parts), count);
   return {
@@ -117,7 +130,7 @@ function listItem(episode, current, opened) {
   const calls = callsOf(episode).length;
   const where = episode.step === null ? "unfinished step" : `step ${episode.step}`;
   return el("li", {}, el("button", { type: "button", "aria-current": String(current), onclick: opened },
-    el("span", { class: "what" }, el("span", { class: `mark ${style}`, title: meaning }, mark), ` ${question ? question[1].slice(0, 160) : episode.id}`),
+    el("span", { class: "what" }, el("span", { class: `mark ${style}`, title: meaning }, mark), ` ${question ? visible(question[1].slice(0, 160)) : episode.id}`),
     el("span", {}, formatNumber(episode.reward)),
     el("span", { class: "how" }, `${where} · ${episode.kind || ""} · ${calls} ${calls === 1 ? "call" : "calls"} · ${sampledOf(episode)} tokens · ${episode.stop}`)));
 }
@@ -139,7 +152,7 @@ function renderEpisode(episode, tokens, state, show) {
     el("div", { class: "chips" }, facts),
     episode.failure ? failureBox(episode.failure) : null,
     el("div", { class: "tabs", role: "tablist" }, tab("conversation", "Conversation"), tab("tokens", "Tokens"), tab("rewards", "Rewards"), state.tab === "tokens" ? shade : null),
-    { conversation: () => conversation(episode), tokens: () => tokenView(episode, tokens, state.shade), rewards: () => rewardView(episode) }[state.tab](),
+    TABS[state.tab](episode, tokens, state.shade),
   ].filter(Boolean);
 }
 
@@ -148,8 +161,14 @@ function failureBox([fault, component, message, traceback]) {
     traceback ? el("details", {}, el("summary", {}, "Traceback"), el("pre", {}, traceback)) : null);
 }
 
+// Control characters, and those that turn the direction of writing, as marks of themselves.
+function visible(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+    (char) => `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
 function block(origin, text) {
-  return el("div", { class: `text ${origin}` }, text);
+  return el("div", { class: `text ${origin}` }, visible(text));
 }
 
 function conversation(episode) {
@@ -174,8 +193,8 @@ function callBox(call) {
     call.truncated ? chip("cut", "warn", "The result was cut to its limit.") : null, call.done ? chip("ended the episode") : null,
     call.media ? chip(`${call.media} media`) : null, call.reward === null ? null : chip(`reward ${signed(call.reward)}`)];
   return el("div", { class: `call ${call.error ? "failed" : ""}` },
-    el("p", { class: "who" }, el("b", {}, call.name || "(unnamed)"), seconds(call.seconds), `at ${seconds(call.started)}`, flags),
-    el("pre", {}, call.arguments), block("tool", call.result));
+    el("p", { class: "who" }, el("b", {}, call.name || "(unnamed)"), `${seconds(call.seconds)} · started at ${seconds(call.started)}`, flags),
+    el("pre", {}, visible(call.arguments)), block("tool", call.result));
 }
 
 function signed(value) {
@@ -193,7 +212,7 @@ function tokenView(episode, tokens, shade) {
     const piece = known ? tokens[id] : `⟨${id}⟩`;
     const logprob = sampled.get(index);
     const chance = logprob === undefined ? "" : ` · log-probability ${logprob} · probability ${formatNumber(Math.exp(Number(logprob)), "share")}`;
-    const span = el("span", { class: `${origin}${known ? "" : " unknown"}`, title: `token ${index} · id ${id}${chance}` }, piece.replaceAll("\n", "↵\n") || "∅");
+    const span = el("span", { class: `${origin}${known ? "" : " unknown"}`, title: `token ${index} · id ${id}${chance}` }, visible(piece).replaceAll("\n", "↵\n") || "∅");
     if (shade && logprob !== undefined) span.style.background = `color-mix(in srgb, var(--bad) ${Math.round(75 * (1 - Math.exp(Number(logprob))))}%, var(--model))`;
     box.append(span);
   });

@@ -1,0 +1,54 @@
+"""`toolrl report`: write the report of a run, in whatever state it is.
+
+The report is written when a run ends. This command writes it anew: of a run that was killed or still goes on, in
+another place, or with the curves of other runs over its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolrl.cli.output import UsageError, print_json
+
+HELP = "write the report of a run"
+EXAMPLE = """toolrl report runs/grpo
+  toolrl report runs/with-tools --compare runs/no-tools --output compare.html"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add arguments."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo")
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=Path,
+        metavar="RUN",
+        help="other runs, whose curves are drawn over this run's; the episodes are of RUN alone",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to write; report.html in the run's folder by default"
+    )
+    parser.add_argument("--json", action="store_true", help="print where the report is and the run's summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from toolrl.report.folder import RunFolder
+    from toolrl.report.html import write_report
+
+    if args.output is not None and args.output.is_dir():
+        raise UsageError("--output is a folder", where=str(args.output), hint="Name a file: --output report.html")
+    folder = RunFolder.open(args.run)
+    others = [RunFolder.open(path) for path in args.compare]
+    path = write_report(folder, args.output, compare=others).absolute()
+    summary = folder.summary()
+    if args.json:
+        facts = {"report": path, "bytes": path.stat().st_size, "run": folder.directory, "summary": summary}
+        print_json({**facts, "compared": [other.directory for other in others]})
+        return 0
+    print(f"{folder.name}: {summary.get('status', 'not started')}, {summary.get('steps', 0)} steps")
+    print(path)
+    return 0
