@@ -48,7 +48,9 @@ def outcomes(installed: tuple[Path, dict[str, str]]) -> dict[str, list[str]]:
     sources, environment = installed
     report = sources.parent / f"{sources.name}.xml"
     folders = [f"toolrl-plugin-demo-{kind}/tests" for kind in KINDS]
-    options = ["-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}"]
+    # With an ini file here, test ids begin with the plugin's folder.
+    (sources / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}"]
     done = run(environment, "-m", "pytest", *options, *folders, cwd=sources)
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for case in ElementTree.parse(report).iter("testcase"):
