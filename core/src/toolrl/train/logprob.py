@@ -152,8 +152,8 @@ def selected_logprobs(
 
 
 def _memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of a chunk's logits, and of all chunks' together up to which they are kept."""
-    return (2**29, 2**30) if device.type == "cuda" else (2**26, 2**28)
+    """Bytes of a chunk's logits (on a CPU about what its cache holds), and of all chunks' up to which they are kept."""
+    return (2**29, 2**30) if device.type == "cuda" else (2**22, 2**28)
 
 
 @dataclass(frozen=True, slots=True)
