@@ -69,7 +69,8 @@ def _candidates(text: str, first: int, last: int, names: set[str], form: str) ->
         if isinstance(read, JsonFault):
             end = max(read.resume, match.end())
             message = f"The call is not valid JSON: {read.reason}, near {near(piece, read.position)}. {form}"
-            kind = "unclosed" if read.resume >= len(piece) or read.open_string else read.kind
+            open_end = read.resume >= len(piece) or read.open_string
+            kind = "unclosed" if open_end and read.kind == "invalid_json" else read.kind
             item: ToolCall | CallError = CallError(kind, message, name=name)
         else:
             value, end = read

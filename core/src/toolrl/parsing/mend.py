@@ -48,7 +48,7 @@ def mend_json(text: str, start: int = 0) -> tuple[Any, int] | Literal["unfinishe
                 written.pop()
         written.append(_as_json(kind, source))
         if depth <= 0:
-            return _strict("".join(written), at)
+            return _strict(" ".join(written), at)
     return "unfinished" if limit == len(text) else None
 
 

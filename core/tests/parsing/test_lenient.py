@@ -1,0 +1,97 @@
+"""Calls without tags."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from toolrl.parsing import MAX_ITEMS, take_bare_calls
+from toolrl.parsing.lenient import MAX_BROKEN
+from toolrl.types import CallError, ParsedTurn, ToolCall, ToolSpec
+
+TOOLS = (ToolSpec("f", ""), ToolSpec("g", ""))
+CALL = '{"name": "f", "arguments": {"a": 1}}'
+
+
+def take(text, items=()):
+    parsed = ParsedTurn(items=items, content=text, content_spans=((0, len(text)),) if text else ())
+    return take_bare_calls(parsed, text, TOOLS, "Write it right.")
+
+
+def read(turn):
+    return [item.name if isinstance(item, ToolCall) else (item.kind, item.name) for item in turn.items]
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (CALL, ""),
+        (f"Sure:\n{CALL}\nWait.", "Sure:\n\nWait."),
+        (f"```json\n{CALL}\n```", ""),
+        (f"a\n```\n{CALL}\n```\nb", "a\n\nb"),
+        (f"  {CALL}", ""),
+        ('{\n  "name": "f",\n  "arguments": {"a": 1}\n}', ""),
+    ],
+)
+def test_a_call_of_a_known_tool(text, content):
+    turn = take(text)
+    assert [(item.name, item.arguments) for item in turn.items] == [("f", {"a": 1})]
+    assert (turn.content, turn.status) == (content, "calls")
+    assert all(item.raw == text[slice(*item.span)] for item in turn.items)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "h", "arguments": {}}',
+        '{"name": "f"}',
+        '{"name": "f", "age": 3}',
+        f"like {CALL} in a line",
+        '{"a": 1}',
+        '{"name": "f", "arguments": {}, "name": "h"}',
+        "",
+    ],
+)
+def test_other_json_stays_content(text):
+    turn = take(text)
+    assert (turn.items, turn.content, turn.status) == ((), text, "final")
+
+
+def test_several_in_one_fence():
+    turn = take(f"```json\n{CALL}\n{CALL}\n```\nend")
+    assert (read(turn), turn.content) == (["f", "f"], "\n\nend")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"name": "f", "arguments": {"a": }}', "invalid_json"),
+        ('{"name": "f", "arguments": {"a": "x', "unclosed"),
+        ('{"name": "f", "arguments": {"a": 1', "unclosed"),
+        ('{"name": "f", "arguments": 5}', "bad_arguments"),
+        ('{"name": "f", "arguments": ' + "[" * 500, "too_deep"),
+    ],
+)
+def test_a_broken_call_is_an_error(text, kind):
+    turn = take(text)
+    assert read(turn)[0] == (kind, "f")
+    assert "Write it right." in turn.items[0].message
+
+
+def test_a_long_call_is_read_whole():
+    arguments = {"a": "x" * 50_000}
+    assert take(json.dumps({"name": "f", "arguments": arguments})).items[0].arguments == arguments
+
+
+def test_broken_ones_are_given_up_on():
+    turn = take('{"name": "f", "arguments": !}\n' * 100)
+    assert len(turn.items) == MAX_BROKEN
+    assert turn.content.count("name") == 100 - MAX_BROKEN
+
+
+def test_the_limit_of_items_holds():
+    turn = take(f"{CALL}\n" * 400)
+    assert len(turn.items) == MAX_ITEMS + 1
+    assert isinstance(turn.items[-1], CallError)
+    assert turn.items[-1].kind == "too_many_calls"
