@@ -20,6 +20,7 @@ import importlib_metadata
 import toolrl
 from toolrl.cli.output import UsageError, print_json, table
 from toolrl.component import KINDS, Component
+from toolrl.config.components import options_model
 from toolrl.errors import ComponentLoadError, ToolrlError
 from toolrl.plugins.checks import nearest
 from toolrl.plugins.discovery import DISABLE
@@ -118,9 +119,7 @@ def _component(plugin: PluginInfo, kind: str, component: Component[Any]) -> Find
             raise ComponentLoadError(
                 f"its target {component.target!r} is a {type(target).__name__} and can't be called"
             )
-        options = component.load_options()
-        if options is not None and not hasattr(options, "model_json_schema"):
-            raise ComponentLoadError(f"its options {component.options!r} aren't a pydantic model")
+        options_model(component)
         check = component.load_check()
     except ComponentLoadError as error:
         return _finding(plugin, kind, component, error, FAILED)

@@ -18,7 +18,7 @@ from toolrl import protocols
 from toolrl.component import Component
 from toolrl.config.model import ComponentUse, Config, EnvironmentConfig
 from toolrl.config.paths import Path, format_path
-from toolrl.config.problems import Problem, Shown, find_problems, show_value
+from toolrl.config.problems import UNKNOWN_KEY, Problem, Shown, find_problems, show_value
 from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError
 from toolrl.plugins.info import KIND_LABELS
 from toolrl.plugins.registry import Registry
@@ -127,6 +127,16 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
     return problems
 
 
+def options_model(component: Component[Any]) -> type[BaseModel] | None:
+    """The model of a component's options, None where it has none. Raises ComponentLoadError."""
+    model = component.load_options()
+    if model is None or (isinstance(model, type) and issubclass(model, BaseModel)):
+        return model
+    raise ComponentLoadError(
+        f"component {component.name!r}: its options {component.options!r} are {model!r:.60}, not a pydantic model"
+    )
+
+
 def check_options(
     component: Component[Any], options: Any, *, base: Path = (), shown: Shown = show_value
 ) -> tuple[BaseModel | None, list[Problem]]:
@@ -134,17 +144,11 @@ def check_options(
 
     Raises ComponentLoadError where the model can't be imported or isn't one.
     """
-    model = component.load_options()
+    model = options_model(component)
     if not isinstance(options, dict):
         return None, []  # The frame says so.
     if model is None:
-        if options:
-            return None, [Problem(base, f"it takes no options, got {', '.join(map(str, options))}", component.name)]
-        return None, []
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise ComponentLoadError(
-            f"component {component.name!r}: its options {component.options!r} are {model!r:.60}, not a pydantic model"
-        )
+        return None, [Problem((*base, key), f"{UNKNOWN_KEY}; it takes no options", component.name) for key in options]
     try:
         return model.model_validate(options), []
     except ValidationError as error:

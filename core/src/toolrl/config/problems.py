@@ -94,7 +94,7 @@ def _data_path(details: ErrorDetails, data: Any) -> Path:
         key = step(node, part)
         if key is not None:
             node = node[key]
-        elif not (isinstance(node, dict) and details["type"] == "missing" and position == len(location) - 1):
+        elif not (isinstance(node, dict | list) and details["type"] == "missing" and position == len(location) - 1):
             continue
         path.append(part if key is None else key)
     return tuple(path)
@@ -110,6 +110,10 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple
     if kind in ("value_error", "assertion_error"):
         text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return text, not isinstance(details["input"], dict | list)
+    if kind in ("too_short", "too_long"):
+        context = details["ctx"]
+        bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+        return f"needs {bound} items, but has {context['actual_length']}", False
     if kind in _MAPPING_TYPES:
         return f"{_SHOULD}a mapping", True
     for words, symbol in _SYMBOLS:

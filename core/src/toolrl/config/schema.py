@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from toolrl.config.components import POLICY, late
+from toolrl.config.components import POLICY, late, options_model
 from toolrl.config.model import Config
 from toolrl.errors import PluginError
 from toolrl.plugins.info import KIND_LABELS
@@ -98,7 +98,7 @@ def _means(registry: Registry, kind: str, name: str, found: Found) -> bool:
 
 def _options_of(kind: str, found: Found, definitions: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     try:
-        model = found.component.load_options()
+        model = options_model(found.component)
     except PluginError as error:
         problems.append(f"{found.qualified}: {error.message}")
         return {"type": "object", "description": "Its options couldn't be read."}

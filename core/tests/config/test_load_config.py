@@ -1,0 +1,244 @@
+"""Reading a config: both passes, and every mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from toolrl.config.load import check_config, load_config
+from toolrl.errors import ConfigError
+from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.registry import Registry
+
+
+def problems(tree: Any, registry: Registry, *overrides: str, **environ: str) -> list[str]:
+    """The mistakes of a config, without what they have as a common start."""
+    with pytest.raises(ConfigError) as caught:
+        check_config(tree, overrides, registry=registry, environ=environ)
+    return caught.value.problems
+
+
+def test_a_config_without_mistakes_is_completed(tree: dict[str, Any], registry: Registry) -> None:
+    loaded = check_config(tree, registry=registry)
+    environment = loaded.config.environments["default"]
+    assert environment.tools[0].use == "bare"
+    assert environment.tools[1].rename == {"calculator": "calc"}
+    assert loaded.config.trainer.steps == 3
+    assert loaded.config.algorithm.group_size == 8
+    assert loaded.resolved["environments"]["default"]["parser"] == {"use": "hermes", "options": {}}
+    assert loaded.resolved["environments"]["default"]["tools"][1]["as"] == {"calculator": "calc"}
+
+
+def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Registry, tmp_path: Path) -> None:
+    first = check_config(tree, registry=registry)
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(first.resolved))
+    second = load_config(file, registry=registry)
+    assert second.resolved == first.resolved
+    assert second.config == first.config
+    assert second.source == str(file)
+
+
+def test_three_mistakes_are_all_reported_with_their_paths(tree: dict[str, Any], registry: Registry) -> None:
+    tree["trainer"]["steps"] = 0
+    tree["environments"]["default"]["tools"][1]["options"]["precision"] = 0
+    tree["environments"]["default"]["parser"] = "hermess"
+    assert problems(tree, registry) == [
+        "trainer.steps: Input should be ≥ 1 (got 0)",
+        "environments.default.parser: there is no parser named 'hermess'; installed: failing, half, hermes; "
+        "did you mean 'hermes'?",
+        "environments.default.tools[1].options.precision: Input should be ≥ 1 (got 0) [calculator]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("trainer.stps=5", "trainer.stps: unknown key; did you mean 'steps'? (by --set)"),
+        ("model={}", "model.path: missing, and it has no default (by --set)"),
+        ("model=5", "model: Input should be a mapping (got 5) (by --set)"),
+        ("trainer=null", "trainer: Input should be a mapping (got null) (by --set)"),
+        ("seed=[1]", "seed: Input should be a valid integer (got a list) (by --set)"),
+        ("model.dtype=int8", "model.dtype: Input should be 'auto', 'float32' or 'bfloat16' (got 'int8') (by --set)"),
+        ("trainer.betas=[0.9]", "trainer.betas[1]: missing, and it has no default (by --set)"),
+        ("environments={}", "environments: needs at least 1 items, but has 0 (by --set)"),
+        ("sft={}", "sft: give exactly one of `data` and `from_run` (by --set)"),
+        ("data.train=null", None),
+        ("data.train.use=''", "data.train.use: String should have at least 1 character (got '') (by --set)"),
+        (
+            "environments.default.tools[0]=5",
+            "environments.default.tools[0]: Input should be a mapping (got 5) (by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.server.url=5",
+            "environments.default.tools[1].options.server.url: Input should be a valid string (got 5) [calculator] "
+            "(by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.servers=[{url: a}, {url: b, retry: 1}]",
+            "environments.default.tools[1].options.servers[1].retry: unknown key; did you mean 'retries'? [calculator] "
+            "(by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.named={a.b: {}}",
+            'environments.default.tools[1].options.named["a.b"].url: missing, and it has no default [calculator] '
+            "(by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.path=5",
+            "environments.default.tools[1].options.path: Input should be a valid string or a valid list (got 5) "
+            "[calculator] (by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.rate=11",
+            "environments.default.tools[1].options.rate: Input should be ≤ 10 (got 11) [calculator] (by --set)",
+        ),
+        (
+            "environments.default.tools[1].options.nothing=11",
+            "environments.default.tools[1].options.nothing: unknown key; there are: precision, mode, path, server, "
+            "servers, named, key, rate [calculator] (by --set)",
+        ),
+        (
+            "environments.default.tools[0].options.x=1",
+            "environments.default.tools[0].options.x: unknown key; it takes no options [bare] (by --set)",
+        ),
+        (
+            "environments.default.tools[1].policy.timeout=-1",
+            "environments.default.tools[1].policy.timeout: Input should be > 0 (got -1) (by --set)",
+        ),
+        (
+            "environments.default.tools[1].policy.timout=1",
+            "environments.default.tools[1].policy.timout: unknown key; did you mean 'timeout'? (by --set)",
+        ),
+        (
+            "engine=nope",
+            "engine: there is no engine named 'nope'; installed: transformers; `toolrl list-plugins` shows",
+        ),
+        ("sft.data.use=rws", "sft.data: there is no data set named 'rws'; installed: lost, rows; did you mean 'rows'?"),
+        ("observers=[consol]", "observers[0]: there is no observer named 'consol'; installed: console; did you mean"),
+        ("data.eval=lost", "data.eval: component 'lost': its options"),
+        (
+            "environments.default.rewards=[badmodel]",
+            "environments.default.rewards[0]: component 'badmodel': its options",
+        ),
+    ],
+)
+def test_a_mistake_and_its_line(tree: dict[str, Any], registry: Registry, override: str, problem: str | None) -> None:
+    if problem is None:
+        assert check_config(tree, [override], registry=registry).config.data.train is None
+        return
+    found = problems(tree, registry, override)
+    assert found[0].startswith(problem), found
+    if problem.endswith("(by --set)"):
+        assert found == [problem]
+
+
+def test_options_are_checked_also_where_the_frame_is_wrong(registry: Registry) -> None:
+    found = problems(
+        {
+            "modell": {"path": "x"},
+            "data": {"train": {"use": "rows", "options": {"rate": 0}}, "evaluate": "rows"},
+            "environments": {"a": 5, "b": {"max_turns": 0, "parser": {"use": "hermes", "options": {"mode": "slow"}}}},
+            "observers": "console",
+        },
+        registry,
+    )
+    assert found == [
+        "model: missing, and it has no default",
+        "data.evaluate: unknown key; did you mean 'eval'?",
+        "environments.a: Input should be a mapping (got 5)",
+        "environments.b.max_turns: Input should be ≥ 1 (got 0)",
+        "observers: Input should be a valid list (got 'console')",
+        "modell: unknown key; did you mean 'model'?",
+        "data.train.options.rate: Input should be > 0 (got 0) [rows]",
+        "environments.b.parser.options.mode: Input should be 'fast' or 'exact' (got 'slow') [hermes]",
+    ]
+
+
+def test_a_default_that_is_not_installed_is_said_to_be_one(tree: dict[str, Any]) -> None:
+    broken = PluginInfo("qwen", status="broken", reason="ImportError: x", hint="pip install x")
+    found = problems(tree, Registry([broken]))
+    line = next(line for line in found if line.startswith("environments.default.parser"))
+    assert "no parser named 'hermes'; installed: none; not loaded: qwen (broken: ImportError: x) (the default)" in line
+
+
+def test_the_same_component_twice_in_a_list_is_a_mistake(tree: dict[str, Any], registry: Registry) -> None:
+    environment = tree["environments"]["default"]
+    environment["tools"] = ["bare", {"use": "bare"}, {"use": "bare", "as": {"bare": "other"}}]
+    environment["rewards"] = ["exact", {"use": "exact", "weight": 2}]
+    lines = problems(tree, registry)
+    assert [line.partition(":")[0] for line in lines] == [
+        "environments.default.tools[1]",
+        "environments.default.rewards[1]",
+    ]
+    assert "'bare' stands here and at environments.default.tools[0]" in lines[0]
+
+
+def test_a_key_that_stands_twice_is_a_mistake_with_its_lines(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: {path: a}\nenvironments: {default: {}}\nseed: 1\nseed: 2\n")
+    with pytest.raises(ConfigError, match="line 4: the key 'seed' stands here and on line 3"):
+        load_config(file, registry=registry)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("model: {path: a\ntrainer: 5\n", ":2:8", "not valid YAML"),
+        ("a:\n\tb: 1\n", ":2:1", "cannot start any token"),
+        ("- a\n- b\n", "", "a config is a mapping of sections, this is a list"),
+        ("a: &x [*x]\n", "", "alias"),
+        ("a: *nowhere\n", ":1:4", "undefined alias"),
+        ("a: !!python/object:os.system {}\n", ":1:4", "could not determine a constructor"),
+    ],
+)
+def test_yaml_that_cannot_be_read(tmp_path: Path, registry: Registry, text: str, where: str, message: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, registry=registry)
+    assert message in str(caught.value)
+    assert f"{file}{where}" in str(caught.value) or not where
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, registry: Registry) -> None:
+    with pytest.raises(ConfigError, match="there is no file"):
+        load_config(tmp_path / "none.yaml", registry=registry)
+    with pytest.raises(ConfigError, match="is a folder"):
+        load_config(tmp_path, registry=registry)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_config(tmp_path / "binary.yaml", registry=registry)
+
+
+def test_an_empty_file_lacks_its_sections(tmp_path: Path, registry: Registry) -> None:
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "empty.yaml", registry=registry)
+    assert caught.value.problems == [
+        "model: missing, and it has no default",
+        "environments: missing, and it has no default",
+    ]
+
+
+def test_numbers_without_a_dot_are_numbers(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: {path: 1e-6}\nenvironments: {default: {}}\ntrainer: {learning_rate: 3e-6, eps: 1E-9}\n")
+    with pytest.raises(ConfigError, match=r"model\.path: Input should be a valid string \(got 1e-06\)"):
+        load_config(file, registry=registry)
+    loaded = load_config(file, ["model.path=e5"], registry=registry)
+    assert (loaded.config.trainer.learning_rate, loaded.config.trainer.eps) == (3e-6, 1e-9)
+
+
+def test_yaml_aliases_are_values_of_their_own(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "model: {path: a}\nenvironments: {default: {}}\n"
+        "data: {train: &rows {use: rows, options: {precision: 7}}, eval: *rows}\n"
+    )
+    loaded = load_config(file, ["data.train.options.precision=9"], registry=registry)
+    assert loaded.resolved["data"]["train"]["options"] == {"precision": 9}
+    assert loaded.resolved["data"]["eval"]["options"] == {"precision": 7}
