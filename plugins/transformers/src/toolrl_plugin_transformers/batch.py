@@ -14,69 +14,26 @@ Nothing here knows of threads: `worker.py` calls it from its own.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 
 from toolrl.errors import EngineError
-from toolrl.types import Generation, Sampling
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
-from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
+from toolrl_plugin_transformers.request import Request
+from toolrl_plugin_transformers.sampling import RowSettings, sample
 from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
-from toolrl_plugin_transformers.stops import StopStrings
 
 WORTH_SHARING = 128
 """Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
 SHORT = 32
 """New parts of prompts up to this long go together, whatever their lengths."""
-
-
-@dataclass(eq=False, slots=True)
-class Request:
-    """One generation, from its arrival to its end."""
-
-    session: str
-    prompt: list[int]
-    sampling: Sampling
-    uniforms: Uniforms
-    stops: StopStrings | None = None
-    tokens: list[int] = field(default_factory=list)
-    """Prompt and what was sampled so far; the session's own list once it is admitted."""
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    cached: int | None = None
-    finish: str | None = None
-    """Set when it is over: stop, length or error."""
-    stopped_by: str | int | None = None
-    error: EngineError | None = None
-    stop_ids: frozenset[int] = frozenset()
-
-    def __post_init__(self) -> None:
-        self.tokens = list(self.prompt)
-        self.stop_ids = frozenset(self.sampling.stop_token_ids)
-
-    @property
-    def longest(self) -> int:
-        """Tokens it can have at its end."""
-        return len(self.prompt) + self.sampling.max_new_tokens
-
-    def result(self) -> Generation:
-        """What the engine gives for it."""
-        return Generation(
-            ids=tuple(self.tokens[len(self.prompt) :]),
-            logprobs=tuple(self.logprobs),
-            finish="stop" if self.finish == "stop" else "length",
-            stopped_by=self.stopped_by,
-            versions=tuple(self.versions),
-            cached=self.cached or 0,
-        )
 
 
 @dataclass(slots=True)
@@ -223,20 +180,7 @@ class Batch:
         version = self.version
         self.sampled += len(rows)
         for row, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
-            if not math.isfinite(logprob):
-                row.finish, row.error = "error", _not_finite(version)
-                done.append(row)
-                continue
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            row.versions.append(version)
-            if token in row.stop_ids:
-                row.finish, row.stopped_by = "stop", token
-            elif row.stops is not None and row.stops.candidates[token]:
-                row.stopped_by = row.stops.find(row.tokens[len(row.prompt) :])
-                row.finish = "stop" if row.stopped_by is not None else None
-            if row.finish is None and len(row.logprobs) >= row.sampling.max_new_tokens:
-                row.finish = "length"
+            row.take(token, logprob, version)
             if row.finish is not None:
                 done.append(row)
         if done:
@@ -414,10 +358,3 @@ class Batch:
         new_slots, new_columns = self.slots.size_for(slots, columns)
         self.store.make_room(self.cache_tokens - new_slots * new_columns, set(keep))
         self.slots.reserve(slots, columns, used=used)
-
-
-def _not_finite(version: int) -> EngineError:
-    return EngineError(
-        f"the model gave logits that are not finite (weights of version {version})",
-        hint="The weights have diverged: lower trainer.learning_rate or go on from an earlier checkpoint.",
-    )

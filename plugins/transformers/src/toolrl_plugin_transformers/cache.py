@@ -67,8 +67,10 @@ class SlotCache:
         """Slots and columns that `reserve` with these arguments ends with: some to spare where the budget has them."""
         slots = max(slots, self.slots)
         spare = max(slots, min(2 * self.slots, slots + 32)) if slots > self.slots else slots
-        rounded = max(self.columns, -(-columns // COLUMN_STEP) * COLUMN_STEP)
-        for wanted in ((spare, rounded), (slots, rounded), (slots, max(columns, self.columns))):
+        rounded = max(self.columns, _round_up(columns))
+        # By a quarter at a time, so that all the copies together cost a few times the last one, however long rows get.
+        ample = rounded if rounded == self.columns else max(rounded, _round_up(self.columns * 5 // 4))
+        for wanted in ((spare, ample), (spare, rounded), (slots, rounded), (slots, max(columns, self.columns))):
             if wanted[0] * wanted[1] <= self.budget:
                 return wanted
         return slots, columns
@@ -123,6 +125,10 @@ class SlotCache:
         """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""
         self.keys[:, slot] = 0
         self.values[:, slot] = 0
+
+
+def _round_up(columns: int) -> int:
+    return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
 class StepCache(Cache):  # type: ignore[misc]  # transformers' classes are untyped

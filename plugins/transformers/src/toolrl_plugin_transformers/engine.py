@@ -27,11 +27,12 @@ from typing import Any
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_transformers.batch import Batch, Request
+from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.memory import default_cache_tokens
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
+from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import Uniforms
 from toolrl_plugin_transformers.stops import StopStrings
 from toolrl_plugin_transformers.worker import Worker

@@ -20,7 +20,8 @@ import torch
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation
-from toolrl_plugin_transformers.batch import Batch, Request
+from toolrl_plugin_transformers.batch import Batch
+from toolrl_plugin_transformers.request import Request
 
 T = TypeVar("T")
 _Outcome = tuple["_Reply", Any, BaseException | None]
