@@ -88,6 +88,31 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_run_that_ended_before_it_did_anything_is_replaced(tmp_path: Path) -> None:
+    for error in (None, ValueError("no such model")):
+        folder = RunFolder.create(tmp_path / "r", {"try": 1}, total_steps=1)
+        if error is not None:
+            RunRecorder(folder).toolrl_run_end(folder, error)
+        folder.close()
+    folder = RunFolder.create(tmp_path / "r", {"try": 2}, total_steps=1)
+    assert folder.summary() == {}
+    assert not list((tmp_path / "r").glob("config.before-*"))
+    folder.episode_store.directory.mkdir()
+    (folder.episode_store.directory / "open.jsonl").write_text("{}\n")
+    folder.close()
+    with pytest.raises(ToolrlError, match="a run here already"):
+        RunFolder.create(tmp_path / "r", {"try": 3}, total_steps=1)
+
+
+def test_what_a_kill_at_the_very_start_leaves_is_no_hindrance(tmp_path: Path) -> None:
+    directory = tmp_path / "r"
+    directory.mkdir()
+    for name in (".lock", "plugins.json", ".config.yaml.123.tmp"):
+        (directory / name).write_text("")
+    RunFolder.create(directory, CONFIG, total_steps=1)
+    assert sorted(path.name for path in directory.iterdir()) == [".lock", "config.yaml", "plugins.json"]
+
+
 def test_overwrite_deletes_the_run_and_nothing_else(make_run: MakeRun) -> None:
     directory = make_run().directory
     (directory / "notes.txt").write_text("mine")

@@ -73,20 +73,20 @@ class RunFolder:
         A folder that holds a run is refused. With `resume` that run is gone on with: call `rewind` with the step it
         goes on from (0 where there is no checkpoint); a config that differs takes the place of the old one, which is
         kept beside it. With `overwrite` what the old run wrote is deleted, its checkpoints included. Where there is no
-        run yet, neither matters. Raises ToolrlError.
+        run yet, or one that ended before it reported anything, neither matters. Raises ToolrlError.
         """
         directory = Path(path).absolute()
         if directory.exists() and not directory.is_dir():
             raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
         is_run = is_run_folder(directory)
-        if is_run and not (resume or overwrite):
+        if is_run and not (resume or overwrite or _did_nothing(directory)):
             raise ToolrlError(
                 f"there is a run here already ({describe_run(directory)})",
                 where=str(directory),
                 hint="Go on with it by --resume, start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
-        if not is_run and directory.exists() and any(directory.iterdir()):
+        if not is_run and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
             raise ToolrlError(
                 "the folder isn't empty and holds no run",
                 where=str(directory),
@@ -102,6 +102,8 @@ class RunFolder:
             )
         if is_run and not resume:
             _delete_run(directory)
+        for path in (*directory.glob(".*.tmp"), *directory.glob("episodes/.*.tmp")):
+            path.unlink()
         folder._write_head(dict(plugins or {}))
         return folder
 
@@ -236,6 +238,20 @@ def describe_run(directory: Path) -> str:
     if not summary:
         return "not started"
     return f"{summary.get('status')}, {summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
+
+
+def _did_nothing(directory: Path) -> bool:
+    """Whether the run here ended before it left anything that somebody could miss."""
+    metrics = directory / "metrics.jsonl"
+    folders = (directory / name for name in _OWN_FOLDERS)
+    return not (metrics.exists() and metrics.stat().st_size) and not any(
+        folder.is_dir() and any(folder.iterdir()) for folder in folders
+    )
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file is what a run leaves that was killed before it wrote its config."""
+    return path.name in (".lock", "plugins.json") or (path.name.startswith(".") and path.suffix == ".tmp")
 
 
 def _delete_run(directory: Path) -> None:

@@ -20,7 +20,7 @@ from toolrl.report.folder import RunFolder
 from toolrl.report.records import StoredEpisode, to_plain
 from toolrl.types import CallRecord, Episode, Message, Turn
 
-READ_BYTES = 64 << 20
+READ_BYTES = 32 << 20
 """Of files as they lie on the disk."""
 PER_FILE = 64
 """Episodes of one file at most."""
