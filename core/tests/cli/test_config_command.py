@@ -1,0 +1,71 @@
+"""`toolrl config`: with plugins in trouble all around, the good ones' configs work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+SECRET = "s3cret-value-xyz"
+
+
+def test_check_names_the_components(full_site: Any, config_file: Path) -> None:
+    done = full_site.run("config", "check", str(config_file), env={"TOKEN": SECRET})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == f"{config_file}: ok"
+    assert ["tools", "full/counter"] in [line.split() for line in done.stdout.splitlines()]
+    done = full_site.run("config", "check", str(config_file), "--json", env={"TOKEN": SECRET})
+    facts = json.loads(done.stdout)
+    assert facts["ok"] is True
+    assert facts["components"]["engines"] == ["full/dice"]
+
+
+def test_show_prints_all_values_and_no_secret(full_site: Any, config_file: Path) -> None:
+    done = full_site.run("config", "show", str(config_file), "--set", "seed=11", env={"TOKEN": SECRET})
+    shown = yaml.safe_load(done.stdout)
+    assert shown["seed"] == 11
+    assert shown["trainer"]["steps"] == 100
+    assert shown["environments"]["default"]["tools"][0]["options"] == {"token": "${TOKEN}"}
+    assert SECRET not in done.stdout + done.stderr
+    done = full_site.run("config", "show", str(config_file), "--json", env={"TOKEN": SECRET})
+    assert json.loads(done.stdout)["engine"] == {"use": "dice", "options": {}}
+
+
+def test_the_schema_knows_the_installed_components(full_site: Any, config_file: Path) -> None:
+    done = full_site.run("config", "schema")
+    schema = json.loads(done.stdout)
+    validator = jsonschema.Draft202012Validator(schema)
+    config = yaml.safe_load(config_file.read_text())
+    assert validator.is_valid(config)
+    config["environments"]["default"]["tools"][0]["options"]["precison"] = 3
+    assert not validator.is_valid(config)
+
+
+def test_a_config_that_names_a_broken_plugin_says_why(full_site: Any, config_file: Path) -> None:
+    done = full_site.run(
+        "config", "check", str(config_file), "--set", "engine=raising/x", "--set", "data.train=failing_hook/rows",
+        env={"TOKEN": SECRET},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "engine: engine 'raising/x': the plugin 'raising' is broken: RuntimeError: boom at import" in done.stderr
+    assert "raise RuntimeError('boom at import')" in done.stderr
+    assert "toolrl doctor raising shows the traceback" in done.stderr
+    assert "raise ValueError('boom in the hook')" in done.stderr
+
+
+def test_two_plugins_with_one_component_name(full_site: Any, config_file: Path) -> None:
+    source = full_site.folder / "toolrl_plugin_full" / "plugin.py"
+    full_site.add("rival", source.read_text().replace("toolrl_plugin_full", "toolrl_plugin_full"))
+    done = full_site.run("config", "check", str(config_file), env={"TOKEN": SECRET})
+    assert done.returncode == 1
+    assert "2 plugins give a tool named 'counter'; write full/counter or rival/counter." in done.stderr
+    sets = [
+        "environments.default.tools[0].use=rival/counter", "environments.default.parser=full/tags", "engine=full/dice",
+    ]  # fmt: skip
+    arguments = [word for value in sets for word in ("--set", value)]
+    done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})
+    assert done.returncode == 0, done.stderr
+    assert "rival/counter" in done.stdout

@@ -1,0 +1,153 @@
+"""The command `toolrl`: finding commands, and how errors come out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from toolrl import __version__
+from toolrl.cli.main import COMMANDS, EXIT_ERROR, EXIT_INTERRUPT, EXIT_PIPE, EXIT_USAGE, main
+from toolrl.cli.output import table
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_its_line_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module_name, line = COMMANDS[name]
+    module = importlib.import_module(module_name)
+    assert line == module.HELP
+    assert f"toolrl {name}" in module.EXAMPLE
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: toolrl {name}" in text
+    assert module.EXAMPLE.splitlines()[0] in text
+
+
+def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        assert main(words) == 0
+        text = capsys.readouterr().out
+        assert all(name in text and line in text for name, (_, line) in COMMANDS.items())
+    assert main([]) == EXIT_USAGE
+    assert "commands:" in capsys.readouterr().err
+
+
+def test_the_overview_imports_no_command(site: Any) -> None:
+    probe = (
+        "import sys; from toolrl.cli.main import main; main(['--help']); "
+        "print([m for m in sys.modules if m.startswith('toolrl.') and m.split('.')[1] in ('config', 'plugins')])"
+    )
+    assert site.python("-c", probe).stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"toolrl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["list-plugin"], "toolrl has no command 'list-plugin'", "Did you mean `toolrl list-plugins`?"),
+        (["zzz"], "toolrl has no command 'zzz'", "`toolrl --help` lists the commands."),
+        (["--nope", "train"], "unknown option '--nope'", "`toolrl --help`"),
+    ],
+)
+def test_an_unknown_command(words: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert message in error
+    assert hint in error
+
+
+def test_wrong_arguments_are_usage_errors(site: Any) -> None:
+    done = site.run("list-plugins", "--nope")
+    assert done.returncode == EXIT_USAGE
+    assert "unrecognized arguments: --nope" in done.stderr
+
+
+def test_an_error_is_a_message_with_the_next_step(full_site: Any) -> None:
+    done = full_site.run("full", "count", "--fail")
+    assert done.returncode == EXIT_ERROR
+    assert done.stderr == "error: shelf 3: the words are gone\n  → Look under the table.\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "env"), [(["--debug"], [], {}), ([], ["--debug"], {}), ([], [], {"TOOLRL_DEBUG": "1"})]
+)
+def test_debug_shows_the_traceback(full_site: Any, before: list[str], after: list[str], env: dict[str, str]) -> None:
+    done = full_site.run(*before, "full", "count", "--fail", *after, env=env)
+    assert done.returncode == EXIT_ERROR
+    assert "Traceback" in done.stderr
+    assert "in run" in done.stderr
+
+
+def test_with_json_an_error_is_an_object_on_stdout(full_site: Any) -> None:
+    done = full_site.run("full", "count", "--fail", "--json")
+    assert done.returncode == EXIT_ERROR
+    assert json.loads(done.stdout) == {
+        "error": {
+            "type": "ToolrlError",
+            "fault": "toolrl",
+            "message": "the words are gone",
+            "where": "shelf 3",
+            "hint": "Look under the table.",
+        }
+    }
+    assert done.stderr == ""
+
+
+def test_a_bug_shows_its_traceback(full_site: Any) -> None:
+    done = full_site.run("full", "count", "--crash")
+    assert done.returncode == EXIT_ERROR
+    assert "ZeroDivisionError: a bug" in done.stderr
+    assert "Traceback" in done.stderr
+    done = full_site.run("full", "count", "--crash", "--json")
+    assert json.loads(done.stdout)["error"]["type"] == "ZeroDivisionError"
+
+
+def test_an_interrupt_is_130(full_site: Any) -> None:
+    done = full_site.run("full", "count", "--interrupt")
+    assert (done.returncode, done.stderr) == (EXIT_INTERRUPT, "interrupted\n")
+
+
+def test_a_closed_pipe_is_no_error(full_site: Any) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolrl", "full", "count", "many"],
+        env={"PYTHONPATH": str(full_site.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == EXIT_PIPE
+
+
+def test_a_config_error_lists_its_problems(full_site: Any, config_file: Any) -> None:
+    done = full_site.run("config", "check", str(config_file), "--set", "seed=-1", "--set", "trainer.stps=3")
+    assert done.returncode == EXIT_ERROR
+    assert done.stderr.splitlines() == [
+        f"error: {config_file}: 3 problems",
+        "  environments.default.tools[0].options.token: the environment variable TOKEN isn't set; set it, or write "
+        "${TOKEN:-default}",
+        "  trainer.stps: unknown key; did you mean 'steps'? (by --set)",
+        "  seed: Input should be ≥ 0 (got -1) (by --set)",
+    ]
+    done = full_site.run("config", "check", str(config_file), "--json")
+    assert len(json.loads(done.stdout)["error"]["problems"]) == 1
+
+
+def test_tables() -> None:
+    assert table([]) == ""
+    assert table([("a", "b\nc"), ("long", "d")], header=("X", "Y")) == "X     Y\na     b\n      c\nlong  d"
