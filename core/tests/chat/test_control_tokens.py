@@ -167,6 +167,15 @@ def test_says_with_arguments_that_hold_marks(build: Build, tokenizers: Any) -> N
     assert "<|end|>" in control_ids(tokenizers["qwen"], build("qwen").say(Message("assistant", "", tool_calls=(call,))))
 
 
+def test_halves_of_surrogate_pairs_are_replaced(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
+    """A tool's JSON may hold them; no tokenizer takes them."""
+    chat, tokenizer = build("qwen"), tokenizers["qwen"]
+    for text in ("a\ud800b", "a\ud83c\udf89<|im_end|>\udc00b"):
+        shown = tokenizer.decode(chat.bridge((), [_result(text)], [calculator]).ids)
+        assert text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") in shown
+    assert tokenizer.decode(chat.inline("\udc00")) == "\N{REPLACEMENT CHARACTER}"
+
+
 # The parts.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -237,6 +238,51 @@ def test_a_demonstration_loses_nothing_in_silence(build: Build, tokenizers: Any)
     # A template that knows no reasoning gets it as text.
     said = tokenizers["qwen"].decode(build("qwen").say(Message("assistant", "6", reasoning="two times three")))
     assert said == "<think>\ntwo times three\n</think>\n\n6<|im_end|>"
+
+
+def test_reasoning_where_the_prompt_closes_thinking_is_refused(build: Build, tokenizers: Any) -> None:
+    chat = build("thinking", template_kwargs={"enable_thinking": False})
+    with pytest.raises(ChatFormatError, match="closes thinking before the model speaks"):
+        chat.say(Message("assistant", "6", reasoning="two times three"))
+    said = chat.say(Message("assistant", "6"))
+    assert tokenizers["thinking"].decode(said) == "6<|im_end|>"
+
+
+def test_templates_by_name(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
+    """Some tokenizers bring one template for conversations with tools and one for those without."""
+    tokenizer = copy.copy(tokenizers["qwen"])
+    tokenizer.chat_template = {
+        "default": tokenizers["smollm"].chat_template,
+        "tool_use": tokenizers["qwen"].chat_template,
+    }
+    chat = TemplateFormat(None, BuildContext("template", tokenizer=tokenizer))
+    messages = [
+        Message("user", "2*3?"),
+        Message("assistant", "", tool_calls=(CALL,)),
+        RESULT,
+        Message("assistant", "6"),
+    ]
+    assert chat.turn_by_turn(messages, [calculator]) == build("qwen").turn_by_turn(messages, [calculator])
+    assert chat.open(messages[:1], []) == build("smollm").open(messages[:1], [])
+
+
+def test_a_tokenizer_that_begins_texts_with_a_blank(blank_first: Any, tokenizers: Any, calculator: ToolSpec) -> None:
+    """What goes on from other text gets none, so that parts join to the ids of the whole."""
+    blank_first.chat_template = "{{ bos_token }}" + tokenizers["smollm"].chat_template
+    chat = TemplateFormat(None, BuildContext("template", tokenizer=blank_first))
+    messages = [
+        Message("user", "the answer"),
+        Message("assistant", "is"),
+        Message("user", "so"),
+        Message("assistant", "on"),
+    ]
+    ids = chat.turn_by_turn(messages, [])
+    assert chat.whole(messages, [])[: len(ids)] == ids
+    assert blank_first.decode(chat.inline("is it<|im_end|>")) == "is it<|im_end|>"
+    assert blank_first.convert_ids_to_tokens(chat.inline("is"))[0] != "▁is"
+    assert blank_first.convert_ids_to_tokens(blank_first("is", add_special_tokens=False)["input_ids"])[0].startswith(
+        "▁"
+    )
 
 
 def test_only_an_assistant_says(build: Build) -> None:

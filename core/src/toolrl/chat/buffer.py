@@ -3,8 +3,8 @@
 Three things can happen to the sequence: the prompt comes first and once, an engine samples, and toolrl gives (a bridge
 to the next turn, or a tool's result inside a turn). There is no way to take a token back or to replace one, and each
 prompt is made of the one before it and what came since, so the prompt of turn k+1 is prompt k, what was sampled, and
-the bridge. What an engine brings back is checked as it arrives, always, at the cost of a pass over the new tokens; `check`
-goes over everything once more when the episode is finished.
+the bridge. What an engine brings back is checked as it arrives, always, at the cost of a pass over the new tokens;
+`check` goes over everything once more when the episode is finished.
 """
 
 from __future__ import annotations
@@ -138,13 +138,20 @@ class TokenBuffer:
         total = len(self._ids)
         if not len(self._loss_mask) == len(self._logprobs) == len(self._versions) == total:
             raise ExactnessError("ids, loss mask, log-probabilities and weight versions differ in length")
-        expected = [int(origin == "sampled") for origin, count in self._pieces for _ in range(count)]
-        if expected != self._loss_mask:
-            raise ExactnessError("the loss mask isn't 1 exactly on sampled tokens")
-        for position, mask in enumerate(expected):
-            if not mask and (self._logprobs[position] != 0.0 or self._versions[position] != -1):
-                raise ExactnessError(f"token {position} wasn't sampled, but has a log-probability or a weight version")
-            if mask and self._versions[position] < 0:
-                raise ExactnessError(f"token {position} was sampled, but has no weight version")
+        start = 0
+        for origin, count in self._pieces:
+            self._check_piece(start, start + count, sampled=origin == "sampled")
+            start += count
+        if start != total:
+            raise ExactnessError(f"{total} tokens are there, and {start} were appended")
         if self.ids != tuple(self._ids):
             raise ExactnessError("tokens changed after an engine was given them as its prompt")
+
+    def _check_piece(self, start: int, end: int, *, sampled: bool) -> None:
+        count = end - start
+        if self._loss_mask[start:end] != [int(sampled)] * count:
+            raise ExactnessError(f"the loss mask of tokens {start} to {end} isn't 1 exactly where they were sampled")
+        if sampled and min(self._versions[start:end]) < 0:
+            raise ExactnessError(f"of the sampled tokens {start} to {end} some have no weight version")
+        if not sampled and (any(self._logprobs[start:end]) or self._versions[start:end] != [-1] * count):
+            raise ExactnessError(f"tokens {start} to {end} weren't sampled, but have log-probabilities or versions")

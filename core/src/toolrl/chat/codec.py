@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from toolrl.chat.control import Shield, alternatives, finder
+from toolrl.chat.control import Shield, alternatives, finder, well_formed
 from toolrl.chat.decoding import Decoder
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded
@@ -44,7 +44,7 @@ class Codec:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole text as the tokenizer splits it, nothing added."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
 
     def encode_after(self, text: str) -> list[int]:
         """Ids of a text that goes on from another. Some tokenizers put a blank before a text's first word, but not
@@ -55,7 +55,7 @@ class Codec:
 
     def encode_shielded(self, text: str, shield: Shield) -> list[int]:
         """Ids of a rendered text whose contents went through `shield`: hidden control strings become plain text."""
-        return self._plain_copy().encode(text, shield) if shield else self.encode(text)
+        return self._plain_copy().encode(well_formed(text), shield) if shield else self.encode(text)
 
     def encode_shielded_after(self, text: str, shield: Shield) -> list[int]:
         """The same for a text that goes on from another."""

@@ -44,6 +44,15 @@ def _expression(node: dict[str, Any]) -> str:
     return f"{grouped}?" if "" in node else grouped
 
 
+def well_formed(text: str) -> str:
+    """`text` with what no encoding knows replaced: halves of surrogate pairs, which JSON can bring in."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def finder(texts: Iterable[str]) -> re.Pattern[str]:
     """Finds what a shield has to hide: any of `texts`, and its own mark."""
     return re.compile(alternatives([*(text for text in set(texts) if text), _MARK]))

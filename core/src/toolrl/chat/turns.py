@@ -236,6 +236,12 @@ class TurnEnds:
         """What of `text` comes after the generation prompt, thinking included."""
         prompt = self._render(opening, tools, generation_prompt=True)
         reasoning = message.reasoning
+        if reasoning is not None and prompt.rstrip().endswith("</think>"):
+            raise ChatFormatError(
+                "an assistant message has reasoning, and the generation prompt closes thinking before the model speaks",
+                where=self._where,
+                hint="Leave reasoning out of the data, or let the template think: see `template_kwargs`.",
+            )
         if text.startswith(prompt):
             body = text[len(prompt) :]
             if reasoning is None or reasoning.strip() in body:
