@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from toolrl.protocols import ChatFormat, RolloutEngine, WeightSource
-from toolrl.testing.checks import require
+from toolrl.testing.checks import fail, require
 from toolrl.types import Generation, Sampling
 
 _PATIENCE = 300.0
@@ -112,8 +112,11 @@ async def check_versions(engine: RolloutEngine, prompt: Sequence[int], weights: 
 async def _generate(
     engine: RolloutEngine, prompt: Sequence[int], sampling: Sampling, session: str, *, close: bool = True
 ) -> Generation:
-    async with asyncio.timeout(_PATIENCE):
-        generation = await engine.generate(tuple(prompt), sampling, session=session)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            generation = await engine.generate(tuple(prompt), sampling, session=session)
+    except TimeoutError:
+        fail(f"a generation is stuck: session {session!r} had no answer within {_PATIENCE:g} s")
     if close:
         await engine.close(session)
     return generation

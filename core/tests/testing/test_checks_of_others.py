@@ -1,0 +1,597 @@
+"""Each contract of parsers, rewards, data sets, chat formats, engines, observers, commands and of the plugin itself
+fails on a component that breaks it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from email.message import Message as MailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from toolrl import Component
+from toolrl.testing.checks import chat_formats, datasets, engines, others, rewards
+from toolrl.testing.checks import plugin as plugins
+from toolrl.testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
+from toolrl.types import (
+    CallRecord,
+    Decoded,
+    Episode,
+    Generation,
+    Message,
+    ParsedTurn,
+    Rendered,
+    Sampling,
+    Score,
+    Task,
+    ToolCall,
+    ToolSpec,
+)
+
+parsers = pytest.importorskip("toolrl.testing.checks.parsers", reason="hypothesis tests parsers")
+
+
+# Parsers.
+
+
+class SoundParser:
+    """`!name` is a call."""
+
+    call = re.compile("!([a-z]+)")
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        items = tuple(ToolCall(m.group(1), {}, span=m.span(), raw=m.group()) for m in self.call.finditer(text))
+        return ParsedTurn(items, self.call.sub("", text), status="calls" if items else "final")
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
+        return [Message("tool", record.result.text) for record in records]
+
+
+class Raises(SoundParser):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        if "{" in text:
+            raise ValueError("unexpected {")
+        return super().parse(text)
+
+
+class WrongSpans(SoundParser):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        turn = super().parse(text)
+        return replace(turn, items=tuple(replace(item, span=(0, 1)) for item in turn.items))
+
+
+class OutOfOrder(SoundParser):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        turn = super().parse(text)
+        return replace(turn, items=turn.items[::-1])
+
+
+class Random(SoundParser):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        self.count += 1
+        return replace(super().parse(text), content=str(self.count))
+
+
+class WrongStatus(SoundParser):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return replace(super().parse(text), status="final")
+
+
+class BadStops(SoundParser):
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ("",)
+
+
+class DropsResults(SoundParser):
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
+        return "ok" if records else ""
+
+
+class Quadratic(SoundParser):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        for start in range(0, len(text), 8):
+            text[start:].count("\ufffe")
+        return super().parse(text)
+
+
+TEXTS = ("first !calculator then !search.",)
+
+
+def test_a_sound_parser_keeps_every_contract() -> None:
+    parsers.check_total(SoundParser(), TEXTS)
+    parsers.check_linear(SoundParser(), TEXTS)
+    parsers.check_calls_found(SoundParser(), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Raises, "parse\\(\\) raised ValueError: unexpected {"),
+        (WrongSpans, "raw is '!calculator', the span holds"),
+        (OutOfOrder, "begins before the last one's end"),
+        (Random, "two different turns"),
+        (WrongStatus, "status is 'final' with 2 items"),
+        (BadStops, "expected a text that isn't empty"),
+        (DropsResults, "leaves out 'result 0'"),
+    ],
+)
+def test_a_broken_parser_is_found(broken: type[SoundParser], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        parsers.check_total(broken(), TEXTS)
+
+
+def test_a_parser_that_takes_quadratic_time_is_found() -> None:
+    with pytest.raises(AssertionError, match="more than 32 times as long"):
+        parsers.check_linear(Quadratic(), TEXTS)
+
+
+def test_a_parser_that_finds_no_call() -> None:
+    with pytest.raises(AssertionError, match="no call was found"):
+        parsers.check_calls_found(SoundParser(), ["nothing here"])
+
+
+# Rewards.
+
+
+class SoundReward:
+    def make(self, episode: Episode) -> Score:
+        return Score(1.0, {len(episode.turns) - 1: 0.5} if episode.turns else {}, {"correct": 1.0})
+
+    async def score(self, episode: Episode) -> Any:
+        return self.make(episode)
+
+
+def reward_of(score: Callable[[Episode], Any]) -> SoundReward:
+    made = SoundReward()
+    made.make = score  # type: ignore[method-assign]
+    return made
+
+
+def _change(episode: Episode) -> Score:
+    episode.metrics["seen"] = 1.0  # type: ignore[index]
+    return Score(1.0)
+
+
+def test_a_sound_reward() -> None:
+    asyncio.run(rewards.check_scores(SoundReward(), rewards.sample_episodes()))
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda e: 1.0, "gave float 1.0, expected a Score"),
+        (lambda e: Score(float("nan")), "the score is nan"),
+        (lambda e: Score(len(e.turns[0].text)), r"raised IndexError.*with 0 turns"),
+        (lambda e: Score(1.0, {0: 1.0}), "credit for turn 0, which isn't there"),
+        (lambda e: Score(1.0, metrics={"correct": 2.0}), "`correct` is 2.0"),
+        (lambda e: Score(1.0, metrics={"x": float("inf")}), "metric 'x' is inf"),
+        (_change, "changed the episode"),
+    ],
+)
+def test_a_broken_reward_is_found(score: Callable[[Episode], Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        asyncio.run(rewards.check_scores(reward_of(score), rewards.sample_episodes()))
+
+
+# Data sets.
+
+
+class Rows:
+    def __init__(self, rows: Sequence[Any], extra: Any = None) -> None:
+        self.rows = list(rows)
+        self.extra = extra
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+class Endless(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index % len(self.rows)]
+
+
+class Fresh(Rows):
+    reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        row = super().__getitem__(index)
+        return replace(row, extra={"reads": self.reads})
+
+
+GOOD = [make_task(id="a"), make_task(id="b")]
+
+
+def test_a_sound_data_set() -> None:
+    datasets.check_rows(Rows(GOOD))
+    datasets.check_pickles(Rows(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Rows([]), "is empty"),
+        (Rows([{"id": "a"}]), "row 0 is dict"),
+        (Rows([Task("a", ())]), "has no messages"),
+        (Rows([GOOD[0], GOOD[0]]), "another row's"),
+        (Endless(GOOD), "no IndexError"),
+        (Fresh(GOOD), "another one when it is read again"),
+    ],
+)
+def test_a_broken_data_set_is_found(source: Rows, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        datasets.check_rows(source)
+
+
+def test_a_data_set_that_does_not_pickle() -> None:
+    with pytest.raises(AssertionError, match="doesn't pickle"):
+        datasets.check_pickles(Rows(GOOD, extra=lambda: None))
+
+
+# Chat formats.
+
+
+class NoEndInBridge(FakeChatFormat):
+    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        return super().bridge((END_ID,), messages, tools)
+
+
+class DropsHeaders(FakeChatFormat):
+    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        return Rendered(super().bridge(sampled_ids, messages, tools).ids[:-1])
+
+
+class IgnoresTools(FakeChatFormat):
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
+        return super().open(messages, ())
+
+
+class NoEndIds(FakeChatFormat):
+    end_ids = ()
+
+
+class KeepsEndMark(FakeChatFormat):
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        return super().decode([*ids, END_ID] if ids and ids[-1] == END_ID else ids)
+
+
+class WrongOffsets(FakeChatFormat):
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        decoded = super().decode(ids)
+        return replace(decoded, offsets=decoded.offsets[:-1])
+
+
+class Strips(FakeChatFormat):
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        decoded = super().decode(ids)
+        return replace(decoded, text=decoded.text.strip())
+
+
+class ReadsSpecials(FakeChatFormat):
+    def inline(self, text: str) -> tuple[int, ...]:
+        head, mark, tail = text.partition("<|end|>")
+        return (*super().inline(head), *((END_ID, *super().inline(tail)) if mark else ()))
+
+
+class MiscountsTokens(FakeChatFormat):
+    def token_count(self, text: str) -> int:
+        return len(text) + 1
+
+
+def test_a_sound_chat_format() -> None:
+    chat_formats.check_laws(FakeChatFormat())
+    chat_formats.check_text(FakeChatFormat())
+    chat_formats.check_laws(IgnoresTools(), tools=False)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (NoEndInBridge, "must begin with the end mark"),
+        (DropsHeaders, "differs from the conversation opened as a whole; from token"),
+        (IgnoresTools, "doesn't tell the model of 'look_up_word'"),
+        (NoEndIds, "end_ids is empty"),
+    ],
+)
+def test_a_chat_format_that_breaks_a_law_is_found(broken: type[FakeChatFormat], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        chat_formats.check_laws(broken())
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (KeepsEndMark, "the closing end mark is left out"),
+        (WrongOffsets, "offsets"),
+        (Strips, r"decode\(inline\(' two  spaces '\)\)"),
+        (ReadsSpecials, "could end the turn"),
+        (MiscountsTokens, "token_count"),
+    ],
+)
+def test_a_chat_format_that_mangles_text_is_found(broken: type[FakeChatFormat], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        chat_formats.check_text(broken())
+
+
+# Engines.
+
+
+class Uniform:
+    """Counts up from the seed; sound."""
+
+    places = 4
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.busy = asyncio.Semaphore(self.places)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def close(self, session: str) -> None: ...
+
+    async def update_weights(self, weights: Any, version: int) -> None:
+        self.version = version
+
+    def first(self, sampling: Sampling, session: str) -> int:
+        return 97 + (sampling.seed or 0) if sampling.temperature else 97
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
+    ) -> Generation:
+        async with self.busy:
+            ids: list[int] = []
+            stopped: str | int | None = None
+            while len(ids) < sampling.max_new_tokens and stopped is None:
+                await asyncio.sleep(0)
+                ids.append(self.first(sampling, session) + (len(prompt) + len(ids)) % 20)
+                text = "".join(map(chr, ids))
+                stopped = next((stop for stop in sampling.stop if stop in text), None)
+                stopped = ids[-1] if ids[-1] in sampling.stop_token_ids else stopped
+        return self.made(ids, stopped)
+
+    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
+        n = len(ids)
+        finish = "stop" if stopped is not None else "length"
+        return Generation(tuple(ids), (-1.0,) * n, finish, stopped, (self.version,) * n)  # type: ignore[arg-type]
+
+
+class TooFewLogprobs(Uniform):
+    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
+        return replace(super().made(ids, stopped), logprobs=(-1.0,))
+
+
+class PositiveLogprobs(Uniform):
+    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
+        return replace(super().made(ids, stopped), logprobs=(0.5,) * len(ids))
+
+
+class SeedsBySession(Uniform):
+    def first(self, sampling: Sampling, session: str) -> int:
+        return 97 + len(session)
+
+
+class DropsStopToken(Uniform):
+    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
+        return super().made(ids[:-1] if stopped is not None else ids, stopped)
+
+
+class IgnoresStops(Uniform):
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
+    ) -> Generation:
+        plain = replace(sampling, stop=(), stop_token_ids=sampling.stop_token_ids)
+        return await super().generate(prompt, plain, session=session)
+
+
+class LeaksPlaces(Uniform):
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
+    ) -> Generation:
+        await self.busy.acquire()
+        generation = self.made([97] * sampling.max_new_tokens, None)
+        await asyncio.sleep(0.02 if sampling.max_new_tokens > 50 else 0)
+        self.busy.release()
+        return generation
+
+
+class ForgetsSessions(Uniform):
+    def first(self, sampling: Sampling, session: str) -> int:
+        return 98 if session == "another" else 97
+
+
+class IgnoresVersions(Uniform):
+    async def update_weights(self, weights: Any, version: int) -> None: ...
+
+
+PROMPT = tuple(range(3, 19))
+
+
+def run_engine(engine: type[Uniform], check: Callable[[Any], Any]) -> None:
+    async def main() -> None:
+        await check(engine())
+
+    asyncio.run(main())
+
+
+ENGINE_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "sampling": lambda engine: engines.check_sampling(engine, PROMPT),
+    "stops": lambda engine: engines.check_stops(engine, PROMPT, FakeChatFormat()),
+    "sessions": lambda engine: engines.check_sessions(engine, PROMPT),
+    "cancel": lambda engine: engines.check_cancel(engine, PROMPT),
+    "versions": lambda engine: engines.check_versions(engine, PROMPT, FakeWeights()),
+}
+
+
+@pytest.mark.parametrize("name", list(ENGINE_CHECKS))
+def test_a_sound_engine(name: str) -> None:
+    run_engine(Uniform, ENGINE_CHECKS[name])
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "message"),
+    [
+        (TooFewLogprobs, "sampling", "12 ids and 1 log-probabilities"),
+        (PositiveLogprobs, "sampling", "at most 0"),
+        (SeedsBySession, "sampling", "seed 11 gave"),
+        (DropsStopToken, "stops", "stop id"),
+        (IgnoresStops, "stops", "stop '"),
+        (ForgetsSessions, "sessions", "in the session"),
+        (IgnoresVersions, "versions", "version 7"),
+    ],
+)
+def test_a_broken_engine_is_found(broken: type[Uniform], check: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        run_engine(broken, ENGINE_CHECKS[check])
+
+
+def test_an_engine_that_leaks_places_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_PATIENCE", 0.5)
+    with pytest.raises(AssertionError, match="a generation is stuck"):
+        run_engine(LeaksPlaces, ENGINE_CHECKS["cancel"])
+
+
+# Observers and commands.
+
+
+class SoundObserver:
+    def toolrl_step_end(self, run: Any, report: Any) -> None: ...
+
+    def toolrl_run_end(self, error: Any) -> None: ...
+
+
+class TakesMore:
+    def toolrl_step_end(self, run: Any, report: Any, model: Any) -> None: ...
+
+
+class AsyncObserver:
+    async def toolrl_step_end(self, run: Any, report: Any) -> None: ...
+
+
+class Misspelled:
+    def toolrl_step_ended(self, run: Any, report: Any) -> None: ...
+
+
+def test_observers() -> None:
+    others.check_observer(SoundObserver())
+    for broken, message in ((TakesMore, "takes model"), (AsyncObserver, "async"), (Misspelled, "no event")):
+        with pytest.raises(AssertionError, match=message):
+            others.check_observer(broken())
+
+
+class NoRun:
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+
+class BadArguments(NoRun):
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("x", help="100%")
+
+    def run(self, args: argparse.Namespace) -> int:
+        return 0
+
+
+def test_commands() -> None:
+    for broken, message in ((NoRun, r"no run\(args\)"), (BadArguments, r"configure\(\) raised")):
+        with pytest.raises(AssertionError, match=message):
+            others.check_command(broken())  # type: ignore[arg-type]
+
+
+# The plugin itself.
+
+
+class Open(BaseModel):
+    a: int = Field(1, description="a")
+
+
+class Undescribed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    a: int = 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("Open", "accepts unknown keys"), ("Undescribed", "'a' has no description"), ("GOOD", "isn't a pydantic model")],
+)
+def test_options_models(options: str, message: str) -> None:
+    sys.modules["toolrl_test_options"] = sys.modules[__name__]
+    try:
+        component: Component[Any] = Component("x", "toolrl_test_options:x", options=f"toolrl_test_options:{options}")
+        with pytest.raises(AssertionError, match=message):
+            plugins.check_options(component)
+    finally:
+        del sys.modules["toolrl_test_options"]
+
+
+def test_descriptors() -> None:
+    good: Component[Any] = Component("x", "m:x", summary="Does x.")
+    plugins.check_descriptors([("tools", good), ("rewards", good)])
+    with pytest.raises(AssertionError, match="two tools are called 'x'"):
+        plugins.check_descriptors([("tools", good), ("tools", good)])
+    with pytest.raises(AssertionError, match="needs a summary of one line"):
+        plugins.check_descriptors([("tools", replace(good, summary=""))])
+
+
+def test_a_plugin_module_that_imports_something_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toolrl_test_heavy.py").write_text("import pydantic\n")
+    (tmp_path / "toolrl_test_light.py").write_text("import toolrl\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plugins.check_discovery_is_light("toolrl_test_light")
+    with pytest.raises(AssertionError, match="importing toolrl_test_heavy imports pydantic"):
+        plugins.check_discovery_is_light("toolrl_test_heavy")
+    with pytest.raises(AssertionError, match="can't be imported"):
+        plugins.check_discovery_is_light("toolrl_test_missing")
+
+
+class _Distribution(importlib.metadata.Distribution):
+    def __init__(self, readme: str, needs: str) -> None:
+        mail = MailMessage()
+        mail["Metadata-Version"], mail["Name"], mail["Version"] = "2.1", "toolrl-plugin-x", "1"
+        if needs:
+            mail["Requires-Dist"] = needs
+        mail.set_payload(readme)
+        self._text = mail.as_string()
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(path)
+
+
+def test_what_the_distribution_carries() -> None:
+    plugins.check_readme(_Distribution("pip install toolrl-plugin-x", "toolrl>=0.1,<0.2"))
+    for readme, needs, message in (
+        ("", "toolrl", "has no README"),
+        ("hello", "toolrl", "how to install it"),
+        ("pip install x", "toolrl-plugin-y", "which toolrl it needs"),
+        ("pip install x", "", "which toolrl it needs"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            plugins.check_readme(_Distribution(readme, needs))
+    with pytest.raises(AssertionError, match="no distribution"):
+        plugins.check_readme(None)
+
+
+def test_an_entry_point_that_is_not_there() -> None:
+    with pytest.raises(AssertionError, match=r"0 entry points .* are called 'no-such-plugin'.*builtin"):
+        plugins.entry_point("no-such-plugin")
+    assert plugins.entry_point("builtin").value == "toolrl.builtin.plugin"

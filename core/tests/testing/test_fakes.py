@@ -1,0 +1,137 @@
+"""The fakes do what they say, exactly: other tests count on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from toolrl.errors import EngineError
+from toolrl.testing.fakes import (
+    END_ID,
+    CharTokenizer,
+    FakeChatFormat,
+    FakeWeights,
+    RecordingToolset,
+    ScriptedEngine,
+    make_build_context,
+    make_episode,
+    make_episode_context,
+    make_task,
+)
+from toolrl.types import CallRecord, Generation, Message, Sampling, ToolCall, ToolResult, ToolSpec
+
+
+def generate(engine: ScriptedEngine, sampling: Sampling, session: str = "s", prompt: str = "") -> Generation:
+    return asyncio.run(engine.generate(tuple(map(ord, prompt)), sampling, session=session))
+
+
+ENDED = Sampling(100, stop_token_ids=(END_ID,))
+
+
+def test_each_session_hears_the_script_from_the_first_text_on() -> None:
+    engine = ScriptedEngine(["one", "two"])
+    assert generate(engine, ENDED, "a").ids == (*map(ord, "one"), END_ID)
+    assert generate(engine, ENDED, "a").ids[:3] == tuple(map(ord, "two"))
+    assert generate(engine, ENDED, "b").ids[:3] == tuple(map(ord, "one"))
+    with pytest.raises(EngineError, match="script has 2 texts, and session 'a' asks for one more"):
+        generate(engine, ENDED, "a")
+    assert engine.calls == 3
+    assert [record.session for record in engine.generated] == ["a", "a", "b"]
+    asyncio.run(engine.close("a"))
+    assert generate(engine, ENDED, "a").ids[:3] == tuple(map(ord, "one"))
+    assert engine.closed == ["a"]
+
+
+def test_a_function_says_what_the_prompt_asks_for() -> None:
+    engine = ScriptedEngine(lambda prompt: prompt.upper())
+    assert generate(engine, ENDED, prompt="abc").ids == (*map(ord, "ABC"), END_ID)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "text", "finish", "stopped_by"),
+    [
+        (Sampling(100, stop=("</x>",)), "ab</x>", "stop", "</x>"),
+        (Sampling(100, stop=("cd", "</x>")), "ab</x>", "stop", "</x>"),
+        (Sampling(3, stop=("</x>",)), "ab<", "length", None),
+        (Sampling(6, stop=("</x>",)), "ab</x>", "stop", "</x>"),
+        (Sampling(100), "ab</x>cd", "length", None),
+        (Sampling(8, stop_token_ids=(END_ID,)), "ab</x>cd", "length", None),
+    ],
+)
+def test_what_ends_a_text(sampling: Sampling, text: str, finish: str, stopped_by: str | None) -> None:
+    generation = generate(ScriptedEngine(["ab</x>cd"]), sampling)
+    assert generation.ids == tuple(map(ord, text))
+    assert (generation.finish, generation.stopped_by) == (finish, stopped_by)
+    assert len(generation.logprobs) == len(generation.versions) == len(text)
+
+
+def test_the_engine_counts_what_runs_at_once_and_knows_its_version() -> None:
+    engine = ScriptedEngine(["x"], latency=0.005, logprob=-2.0)
+
+    async def main() -> Generation:
+        await engine.update_weights(FakeWeights(), 3)
+        done = await asyncio.gather(*(engine.generate((), ENDED, session=str(n)) for n in range(5)))
+        return done[0]
+
+    generation = asyncio.run(main())
+    assert engine.most_at_once == 5
+    assert (generation.versions, generation.logprobs) == ((3, 3), (-2.0, -2.0))
+
+
+def test_the_chat_format_shows_what_it_puts_where() -> None:
+    chat = FakeChatFormat()
+    messages = [Message("user", "Hi")]
+    ids = chat.open(messages, ()).ids
+    assert chat.decode(ids).text == "<|user|>Hi<|end|><|assistant|>"
+    call = ToolCall("f", {"a": 1})
+    spoken = chat.say(Message("assistant", "x", tool_calls=(call,), reasoning="hm"))
+    assert (
+        chat.decode(spoken).text == '<think>hm</think>x<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    )
+    assert '"name": "look"' in chat.decode(chat.open(messages, [ToolSpec("look", "d")]).ids).text
+
+
+def test_the_tokenizer_splits_special_tokens_unless_told_not_to() -> None:
+    tokenizer = CharTokenizer()
+    assert tokenizer("a<|end|>b")["input_ids"] == [97, END_ID, 98]
+    assert END_ID not in tokenizer("a<|end|>b", split_special_tokens=True)["input_ids"]
+    assert tokenizer.decode([97, END_ID]) == "a<|end|>"
+    assert tokenizer.decode([97, END_ID], skip_special_tokens=True) == "a"
+    assert max(tokenizer.all_special_ids) == len(tokenizer) - 1
+
+
+def test_an_episode_holds_together() -> None:
+    record = CallRecord(ToolCall("f", {}), ToolResult("4"))
+    episode = make_episode("call", "It is 4.", calls={0: [record]}, answer="4", metrics={"correct": 1.0})
+    assert len(episode.ids) == len(episode.loss_mask) == len(episode.logprobs) == len(episode.weight_versions)
+    assert not any(episode.loss_mask[: episode.prompt_length])
+    for turn in episode.turns:
+        (segment,) = turn.segments
+        assert all(episode.loss_mask[segment.tokens[0] : segment.tokens[1]])
+        assert FakeChatFormat().decode(episode.ids[segment.tokens[0] : segment.tokens[1]]).text == turn.text
+    assert sum(episode.loss_mask) == sum(turn.sampled_tokens for turn in episode.turns)
+    assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
+    assert (episode.final_text, episode.answer, episode.correct, len(episode.calls)) == ("It is 4.", "4", 1.0, 1)
+    assert make_episode().turns == ()
+
+
+def test_the_recorder_notes_everything_and_fails_where_it_is_told_to() -> None:
+    recorder = RecordingToolset(lambda call: ToolResult("x", reward=1.0), reward=2.0, fails=frozenset({"close"}))
+
+    async def main() -> None:
+        await recorder.start()
+        async with recorder.open(make_task(), make_episode_context(episode_id="e")) as session:
+            assert (await session.call(ToolCall("echo", {}))).reward == 1.0
+            assert await session.reward() == 2.0
+
+    with pytest.raises(RuntimeError, match="close fails"):
+        asyncio.run(main())
+    assert recorder.events == [("start", ""), ("open", "e"), ("call", "echo"), ("reward", "e"), ("close", "e")]
+    assert recorder.count("call") == 1
+
+
+def test_a_build_context_has_what_tests_need() -> None:
+    context = make_build_context("x", seed=3)
+    assert (context.name, context.where, context.seed) == ("x", "tests.x", 3)
+    assert isinstance(context.chat_format, FakeChatFormat)
