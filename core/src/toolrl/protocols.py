@@ -62,13 +62,17 @@ class BuildContext:
     where: str = ""
     """The YAML path of the component, for messages."""
     seed: int = 0
+    """The run's."""
     device: str = "cpu"
+    """Where the model is: cpu, cuda or cuda:N."""
     run_dir: Path | None = None
+    """The run's folder."""
     tokenizer: Any = None
     """A transformers tokenizer, as loaded from the model's folder."""
     processor: Any = None
     """A transformers processor where the model takes images, else None."""
     chat_format: ChatFormat | None = None
+    """For tools: that of their environment."""
     weights: WeightSource | None = None
     """For engines."""
     dtype: Any = None

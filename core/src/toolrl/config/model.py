@@ -149,9 +149,9 @@ class AlgorithmConfig(Frame):
 class OptimizerConfig(Frame):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(1e-6, gt=0)
-    betas: tuple[float, float] = Field((0.9, 0.95))
-    eps: float = Field(1e-8, gt=0)
+    learning_rate: float = Field(1e-6, gt=0, description="Its highest value, reached after the warm-up.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
+    eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
     weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="After the warm-up, down to min_rate."
@@ -198,7 +198,7 @@ class SftConfig(OptimizerConfig):
         None, description="A run folder whose episodes are the demonstrations, instead of data."
     )
     min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
-    steps: int = Field(100, ge=1)
+    steps: int = Field(100, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     probe: ProbeConfig | None = Field(None, description="Evaluate on data.eval and stop early.")
@@ -215,7 +215,7 @@ class RunConfig(Frame):
 
     name: str = Field("run", min_length=1, description="Name of its folder.")
     dir: str = Field("runs", description="Folder of run folders.")
-    save_episodes: bool = Field(True, description="Write every episode, tokens included, to episodes.jsonl.")
+    save_episodes: bool = Field(True, description="Keep every episode, tokens included, in the run folder.")
 
 
 class Config(Frame):
@@ -236,6 +236,6 @@ class Config(Frame):
         default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
     )
     run: RunConfig = Field(default_factory=lambda: RunConfig())
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="Of data order, sampling, tools and torch.")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; None for torch's own choice.")

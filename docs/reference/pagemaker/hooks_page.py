@@ -1,0 +1,99 @@
+"""hooks.md: every hook, and what the components that it registers must do."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from pagemaker.markdown import anchor, code, page, prose, table, visible
+from pagemaker.source import ClassDoc, classes, module_doc, tree
+from toolrl.component import KINDS
+
+_INTRO = """\
+The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plugin](../howto/write-a-plugin.md). The
+data that components are handed: [types](types.md)."""
+
+_WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"), "RolloutEngine": ("WeightSource",),
+         "Observer": ("RunInfo", "StepReport")}  # fmt: skip
+"""Protocol to what else belongs to it."""
+
+
+def make() -> str:
+    """The page."""
+    specs = _specs()
+    known = classes("protocols")
+    parts = [prose(module_doc("hookspecs")), _INTRO]
+    rows = [
+        (f"[{code(hook)}](#{anchor(hook)})", code(kind), code(_protocol(specs[hook])), visible(_first(specs[hook])))
+        for kind, hook in KINDS.items()
+    ]
+    parts += ["## Registration", table(("hook", "kind", "of", "registers"), rows)]
+    parts += ["### Component", *_class(classes("component")["Component"], level=4, heading=False)]
+    parts += ["### What a target is called with", prose(module_doc("protocols").partition("\n\n")[2])]
+    parts += _class(known["BuildContext"], level=4)
+    for hook in KINDS.values():
+        parts += [f"### {hook}", prose(ast.get_docstring(specs[hook]) or "")]
+        protocol = _protocol(specs[hook])
+        for name in (protocol, *_WITH.get(protocol, ())):
+            parts += _class(known[name], level=4)
+        if protocol == "Toolset":
+            parts += _class(known["EpisodeContext"], level=4)
+    parts += ["## Events", _events_intro()]
+    parts += [_event(function) for name, function in specs.items() if name not in KINDS.values()]
+    return page("Hooks", *parts)
+
+
+def _specs() -> dict[str, ast.FunctionDef]:
+    """The hook specifications by name, in their order."""
+    return {
+        node.name: node
+        for node in tree("hookspecs").body
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(it) == "hookspec" for it in node.decorator_list)
+    }
+
+
+def _protocol(function: ast.FunctionDef) -> str:
+    assert function.returns is not None
+    match = re.search(r"Component\[(\w+)\]", ast.unparse(function.returns))
+    if match is None:
+        raise ValueError(f"{function.name}: its return hint names no Component[…]")
+    return match[1]
+
+
+def _first(function: ast.FunctionDef) -> str:
+    return re.split(r"(?<=\.) Named in", " ".join((ast.get_docstring(function) or "").split()))[0]
+
+
+def _class(node: ClassDoc, level: int, *, heading: bool = True) -> list[str]:
+    """A class with its fields and methods."""
+    parts = [f"{'#' * level} {node.name}"] if heading else []
+    parts.append(prose(node.doc))
+    if node.fields:
+        rows = [(code(field.name), code(field.annotation), _default(field.default), field.doc) for field in node.fields]
+        parts.append(table(("field", "type", "default", "meaning"), rows))
+    for method in node.methods:
+        parts.append(f"```python\n{method.signature}\n```")
+        if method.doc:
+            parts.append(prose(method.doc))
+    return parts
+
+
+def _default(text: str | None) -> str:
+    if text is None:
+        return "required"
+    made = re.fullmatch(r"field\(default_factory=(\w+)\)", text)
+    return code(f"{made[1]}()" if made else text)
+
+
+def _events_intro() -> str:
+    return """\
+They fire in the controller process, in its main thread, for the observers that the config names, in its order. An
+observer is an object with some of these methods; they need no mark and may leave out arguments that they don't use. An
+observer only reads. One that raises is logged and counted, and hides nothing from the others. A misspelled event, an
+`async def` and an argument that the event doesn't have are refused when the run is built."""
+
+
+def _event(function: ast.FunctionDef) -> str:
+    arguments = ast.unparse(function.args)
+    doc = prose(ast.get_docstring(function) or "")
+    return f"### {function.name}\n\n```python\ndef {function.name}(self, {arguments}) -> None\n```\n\n{doc}"

@@ -1,0 +1,107 @@
+"""metrics.md: the name of every metric.
+
+Those of episodes stand in the docstring of `toolrl.train.metrics`. Those of updates, time and speed are names in the
+code of the trainers and loops; their meanings are here, and a name without a meaning, or a meaning without a name in
+the code, is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from pagemaker.markdown import code, page, prose, table
+from pagemaker.source import module_doc, tree
+
+MODULES = ("train.loss", "train.trainer", "train.loop", "train.fine_tune", "train.evaluate")
+"""Where names are written that don't stand in the docstring."""
+
+MEANINGS: dict[str, dict[str, str]] = {
+    "Update": {
+        "loss": "The loss of the step: `loss/total`, or in `sft` the mean negative log-likelihood of a token.",
+        "loss/total": "Policy, KL and entropy terms together, summed over the step's updates.",
+        "loss/policy": "The clipped policy-gradient term.",
+        "ratio/mean": "Mean over trained tokens of policy over old policy; 1 where a step has one update.",
+        "ratio/max": "The greatest ratio.",
+        "clip/low": "Share of trained tokens clipped below.",
+        "clip/high": "Share clipped above.",
+        "clip_fraction": "Their sum.",
+        "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
+        "kl": "Estimate of KL(policy ‖ reference); only with `algorithm.kl_coef`.",
+        "entropy": "Mean entropy of the policy on trained tokens, in nats.",
+        "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities of sampled tokens, "
+        "before the step's first update.",
+        "logprob_mismatch/max": "The greatest distance.",
+        "grad_norm": "Norm of the gradient before clipping.",
+        "learning_rate": "Of the step's last update.",
+        "updates": "Optimizer steps that were made; 0 where no episode had an advantage.",
+        "groups/flat": "Share of groups whose rewards were all equal.",
+        "episodes/trained": "Episodes with a place in the loss: without failed ones and dropped groups.",
+        "tokens/trained": "In `sft`: the assistant's tokens of the batch.",
+    },
+    "Time and speed": {
+        "time/rollout": "Seconds of sampling, tools and scoring.",
+        "time/update": "Seconds of the updates.",
+        "time/weights": "Seconds of handing the weights to the engine.",
+        "time/step": "Seconds of the whole step.",
+        "time/eval": "Seconds of an evaluation.",
+        "time/encode": "In `sft`: seconds of turning demonstrations into tokens.",
+        "speed/tokens_per_second": "Sampled tokens over `time/rollout`.",
+        "speed/episodes_per_second": "Episodes over `time/step`.",
+    },
+}
+
+_INTRO = """\
+Every step and every evaluation writes one line to `metrics.jsonl` of [the run folder](run-folder.md). Its keys are
+`step`, `kind` (`train`, `eval`, `sft` or `rollout`), `time`, `episodes`, and the metrics under these names. Observers
+get the same names."""
+
+
+def make() -> str:
+    """The page. Raises ValueError where meanings and code differ."""
+    explained = {name for section in MEANINGS.values() for name in section}
+    written = names_in_code()
+    if written != explained:
+        unknown, gone = sorted(written - explained), sorted(explained - written)
+        raise ValueError(f"metrics without a meaning: {unknown}; meanings without a metric in the code: {gone}")
+    lead, rows = episode_metrics()
+    parts = [_INTRO, "## Episodes", prose(lead), table(("metric", "meaning"), rows)]
+    parts += ["## Evaluation", table(("metric", "meaning"), _evaluation())]
+    for title, section in MEANINGS.items():
+        parts += [f"## {title}", table(("metric", "meaning"), ((code(k), v) for k, v in section.items()))]
+    return page("Metrics", *parts)
+
+
+def names_in_code() -> set[str]:
+    """Keys of dict displays and of assignments `x["…"] = …` in the modules that make metrics."""
+    found = set()
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            keys: list[ast.expr | None] = []
+            if isinstance(node, ast.Dict):
+                keys = list(node.keys)
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                keys = [node.slice]
+            found |= {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    return found
+
+
+def episode_metrics() -> tuple[str, list[tuple[str, str]]]:
+    """The docstring's lead, and its list as rows."""
+    text = module_doc("train.metrics")
+    lead = "\n\n".join(part for part in text.split("\n\n")[1:] if not part.startswith("    "))
+    rows: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        match = re.match(r"    ([\w<>@/]+(?:, [\w<>@/]+)*) +(\S.*)$", line)
+        if match:
+            rows.append((", ".join(code(name.strip()) for name in match[1].split(",")), match[2]))
+        elif line.startswith("     ") and rows:
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {line.strip()}")
+    return lead, rows
+
+
+def _evaluation() -> list[tuple[str, str]]:
+    return [
+        ("`avg@k`", "Mean over tasks of the share of correct episodes; k is `evaluation.episodes_per_task`."),
+        ("`pass@k`", "Mean over tasks of the chance that one of k episodes is correct (unbiased estimate)."),
+    ]

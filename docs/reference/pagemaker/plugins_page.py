@@ -1,0 +1,65 @@
+"""plugins.md: the components of every plugin in this repository, with their options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from pagemaker.markdown import anchor, code, page, prose, table
+from pagemaker.models import field_table, fields, section
+from pagemaker.source import packages, registry
+from toolrl.component import KINDS
+from toolrl.plugins.info import KIND_LABELS
+from toolrl.plugins.registry import Found
+
+_INTRO = """\
+What the packages of this repository register. `toolrl list-plugins -v` says it of what is installed; options stand
+under `options:` beside `use:`, see [config](config.md)."""
+
+
+def make() -> str:
+    """The page."""
+    rows = []
+    for package in packages():
+        plugin = registry().plugin(package.plugin)
+        assert plugin is not None
+        gives = "; ".join(
+            f"{KIND_LABELS[kind]} {', '.join(code(it.name) for it in plugin.components[kind])}"
+            for kind in KINDS
+            if kind in plugin.components
+        )
+        rows.append((code(package.plugin), code(package.distribution), package.description, gives))
+    parts = [_INTRO, table(("plugin", "distribution", "what it is for", "gives"), rows)]
+    for kind, label in KIND_LABELS.items():
+        found = list(registry().components(kind))
+        parts.append(f"## {label.capitalize()}s")
+        parts.append(f"Registered by [{code(KINDS[kind])}](hooks.md#{anchor(KINDS[kind])}).")
+        if not found:
+            parts.append("No plugin of this repository has any.")
+        for it in found:
+            parts += _component(it, label)
+    return page("Plugins", *parts)
+
+
+def _component(found: Found, label: str) -> Iterator[str]:
+    component = found.component
+    yield f"### {label.capitalize()} {code(component.name)}"
+    yield f"{component.summary} From `{found.plugin.name}`."
+    model = component.load_options()
+    if model is None:
+        yield "It takes no options."
+        return
+    yield from _options(model)
+
+
+def _options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """A model's table, then those of the models in it, their fields under dotted names."""
+    yield field_table(model, prefix=prefix)
+    for name, field in fields(model, prefix):
+        inner = section(field.annotation)
+        if inner is not None:
+            rest = inspect.cleandoc(inner.__doc__ or "")
+            yield f"{code(name)}: " + prose(rest)
+            yield from _options(inner, f"{name}.")
