@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +19,7 @@ from toolrl.tools.policy import Invocation, Next, PolicyOptions, call_tool, comp
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
-from toolrl.tools.validation import arguments_form, check_arguments, compile_schema
+from toolrl.tools.validation import Validators, arguments_form, check_arguments, compile_schema
 from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
 
 SPEC = ToolSpec(
@@ -94,6 +95,17 @@ def test_all_problems_are_named_up_to_four() -> None:
     with pytest.raises(ArgumentsError) as caught:
         check_arguments(validator, {"topk": "x", "mode": "x", "tags": 1, "where": 2}, SPEC, "search")
     assert "; and 1 more" in caught.value.message
+
+
+def test_a_schema_is_compiled_once_whoever_brings_it() -> None:
+    validators = Validators()
+    first = validators.get(SPEC)
+    assert validators.get(SPEC) is first
+    assert validators.get(ToolSpec("other", "", json.loads(json.dumps(SPEC.parameters)))) is first
+    assert validators.get(ToolSpec("search", "", {"type": "object"})) is not first
+    for number in range(3000):
+        validators.get(ToolSpec("t", "", {"type": "object", "title": str(number % 10)}))
+    assert validators.get(SPEC).is_valid({"query": "a"})
 
 
 def test_unknown_arguments_pass_unless_the_schema_forbids_them() -> None:

@@ -22,20 +22,27 @@ _MAX_PROBLEMS = 4
 
 
 class Validators:
-    """Compiled validators by what the schema says, so that specs made anew for each episode share one."""
+    """Compiled validators by what the schema says, so that specs made anew for each episode share one. A spec that was
+    seen before is known by its identity, which costs nothing."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Validator] = {}
+        self._seen: dict[int, tuple[ToolSpec, Validator]] = {}
 
     def get(self, spec: ToolSpec) -> Validator:
         """The validator of a spec's parameters. Raises jsonschema.SchemaError where they are no JSON Schema."""
+        seen = self._seen.get(id(spec))
+        if seen is not None:  # The spec is kept beside it, so its id can't be another's.
+            return seen[1]
+        if len(self._seen) >= _MAX_CACHED:
+            self._seen.clear()
+            self._compiled.clear()
         key = json.dumps(spec.parameters, default=str)
-        found = self._compiled.get(key)
-        if found is None:
-            if len(self._compiled) >= _MAX_CACHED:
-                self._compiled.clear()
-            found = self._compiled[key] = compile_schema(spec.parameters)
-        return found
+        validator = self._compiled.get(key)
+        if validator is None:
+            validator = self._compiled[key] = compile_schema(spec.parameters)
+        self._seen[id(spec)] = (spec, validator)
+        return validator
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
