@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("dest", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, args.seed)
     model.save_pretrained(args.dest)

@@ -85,6 +85,8 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     Raises ConfigError that says which of the two failed and why.
     """
     dtype = pick_dtype(config.dtype, device)
+    # Bars for loading and writing weights would break up the live view of a run.
+    transformers.utils.logging.disable_progress_bar()
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
