@@ -72,7 +72,7 @@ def _class(node: ClassDoc, level: int, *, heading: bool = True) -> list[str]:
         rows = [(code(field.name), code(field.annotation), _default(field.default), field.doc) for field in node.fields]
         parts.append(table(("field", "type", "default", "meaning"), rows))
     for method in node.methods:
-        parts.append(f"```python\n{method.signature}\n```")
+        parts.append(f"```text\n{method.signature}\n```")
         if method.doc:
             parts.append(prose(method.doc))
     return parts
@@ -96,4 +96,4 @@ observer only reads. One that raises is logged and counted, and hides nothing fr
 def _event(function: ast.FunctionDef) -> str:
     arguments = ast.unparse(function.args)
     doc = prose(ast.get_docstring(function) or "")
-    return f"### {function.name}\n\n```python\ndef {function.name}(self, {arguments}) -> None\n```\n\n{doc}"
+    return f"### {function.name}\n\n```text\ndef {function.name}(self, {arguments}) -> None\n```\n\n{doc}"

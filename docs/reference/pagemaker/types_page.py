@@ -29,7 +29,7 @@ def _class(node: ClassDoc) -> list[str]:
         parts.append(table(("derived", "type", "meaning"), rows))
     for method in node.methods:
         if not method.is_property:
-            parts += [f"```python\n{method.signature}\n```", prose(method.doc)]
+            parts += [f"```text\n{method.signature}\n```", prose(method.doc)]
     return parts
 
 

@@ -1,0 +1,125 @@
+"""Every command line that a page shows can be typed: it is read by the real parsers, and not run.
+
+Whole lines stand in blocks of the languages `sh` and `console`. In running text a command may be shortened, so there
+only its name and its options have to exist. Sessions of nox and scripts have to exist too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from doc_pages import ROOT, Block, Page, blocks, pages
+from pagemaker import source
+from pagemaker.cli_page import command_parser
+
+from toolrl.cli.main import COMMANDS
+
+SESSIONS = set(re.findall(r"^@nox\.session.*\n(?:@.*\n)*def (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+_OPERATORS = {"&&", "||", "|", ";", "&"}
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a block as words, with environment variables and redirections left out."""
+    text = block.text.replace("\\\n", " ")
+    if block.language == "console":
+        text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
+    for line in text.splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if word in _OPERATORS:
+                yield _without_setting(words)
+                words = []
+            else:
+                words.append(word)
+
+
+def _without_setting(words: list[str]) -> list[str]:
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    for redirection in (">", ">>", "<", "2>"):
+        if redirection in words:
+            words = words[: words.index(redirection)]
+    return words
+
+
+def check(words: list[str]) -> None:
+    """Raises ValueError for a command that can't be typed."""
+    if words[:3] in (["python", "-m", "toolrl"], ["python3", "-m", "toolrl"]):
+        words = words[2:]
+    if words[:1] == ["toolrl"]:
+        _check_toolrl(words[1:])
+    elif words[:2] == ["nox", "-s"]:
+        name = words[2].partition("(")[0]
+        if name not in SESSIONS:
+            raise ValueError(f"nox has no session {name!r}")
+    elif words[:1] == ["python"] and len(words) > 1 and words[1].endswith(".py") and not (ROOT / words[1]).is_file():
+        raise ValueError(f"there is no {words[1]}")
+
+
+def _check_toolrl(words: list[str]) -> None:
+    if not words or words[0] in ("--help", "--version"):
+        return
+    name, *rest = words
+    if name not in COMMANDS:
+        verbs = {(it.plugin.name, it.component.name) for it in source.registry().components("commands")}
+        if (name, rest[0] if rest else "") not in verbs:
+            raise ValueError(f"toolrl has no command {' '.join(words[:2])!r}")
+        return
+    if "--help" in rest:
+        return
+    try:
+        command_parser(name).parse_args(rest)
+    except SystemExit as error:
+        raise ValueError(f"toolrl {' '.join(words)}: its arguments can't be read") from error
+
+
+@pytest.mark.parametrize("block", blocks("sh", "bash", "console"), ids=str)
+def test_commands_can_be_typed(block: Block) -> None:
+    for words in commands(block):
+        check(words)
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_commands_in_running_text_exist(page: Page) -> None:
+    for text in page.inline():
+        match = re.match(r"(?:python -m )?toolrl ([a-z][\w-]*)(.*)", text)
+        if match is None:
+            continue
+        verbs = {it.plugin.name for it in source.registry().components("commands")}
+        assert match[1] in COMMANDS or match[1] in verbs, f"`{text}`: toolrl has no such command"
+        if match[1] in COMMANDS:
+            missing = set(re.findall(r"--[a-z-]+", match[2])) - _options(command_parser(match[1]))
+            assert not missing, f"`{text}`: no such option"
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    found = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {name for inner in action.choices.values() for name in _options(inner)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "toolrl trian x.yaml",
+        "toolrl train",
+        "toolrl train x.yaml --steps 5",
+        "toolrl new-plugin x --kind nothing",
+        "toolrl config",
+        "A=1 toolrl list-plugins --yaml | less",
+        "nox -s nothing",
+        "python docs/no.py",
+    ],
+)
+def test_a_wrong_command_is_found(line: str) -> None:
+    with pytest.raises(ValueError):
+        for words in commands(Block(ROOT / "README.md", 1, "sh", line)):
+            check(words)

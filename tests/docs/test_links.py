@@ -1,0 +1,29 @@
+"""Every relative link of every page leads somewhere, its anchor included."""
+
+from __future__ import annotations
+
+import pytest
+from doc_pages import Page, pages, read_page
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_links_lead_somewhere(page: Page) -> None:
+    broken = [link for link in page.links() if not _leads_somewhere(page, link)]
+    assert broken == []
+
+
+def _leads_somewhere(page: Page, link: str) -> bool:
+    if link.startswith(("http://", "https://", "mailto:")):
+        return True
+    name, _, anchor = link.partition("#")
+    path = (page.path.parent / name).resolve() if name else page.path
+    if not path.exists():
+        return False
+    return not anchor or (path.suffix == ".md" and anchor in read_page(path).anchors())
+
+
+def test_a_broken_link_is_found(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "page.md"
+    path.write_text("# One thing\n[a](other.md) [b](#one-thing) [c](#two) `[d](no.md)` [e](page.md#one-thing)\n")
+    page = read_page(path)
+    assert [link for link in page.links() if not _leads_somewhere(page, link)] == ["other.md", "#two"]

@@ -1,0 +1,63 @@
+"""Every Python block compiles, and the plugins that pages show can be installed, listed and used."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT, Block, ShownPlugin, blocks, shown_plugins
+
+from toolrl.protocols import BuildContext
+from toolrl.testing import make_episode_context, make_task
+from toolrl.tools import as_toolset
+from toolrl.types import ToolCall
+
+
+@pytest.mark.parametrize("block", blocks("python", "py"), ids=str)
+def test_python_blocks_compile(block: Block) -> None:
+    compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def toolrl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with a folder of plugins on the path."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "toolrl", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("plugin", shown_plugins(), ids=str)
+def test_plugins_that_are_shown_work(plugin: ShownPlugin, tmp_path: Path) -> None:
+    plugin.install(tmp_path)
+    listed = {it["name"]: it for it in json.loads(toolrl(tmp_path, "list-plugins", "--json").stdout)["plugins"]}
+    for name in plugin.entry_points:
+        assert listed[name]["status"] == "ok", listed[name]["reason"]
+        assert listed[name]["components"]
+        checked = toolrl(tmp_path, "doctor", name)
+        assert checked.returncode == 0, checked.stdout
+
+
+def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plugin,) = (it for it in shown_plugins() if it.page.path == ROOT / "README.md")
+    plugin.install(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("dice")
+    monkeypatch.delitem(sys.modules, "dice")
+    (component,) = module.toolrl_tools()
+    toolset = as_toolset(module.roll, None, BuildContext(component.name))
+
+    async def roll() -> str:
+        async with toolset.open(make_task(), make_episode_context()) as session:
+            assert [spec.name for spec in session.specs()] == ["roll"]
+            return (await session.call(ToolCall("roll", {"sides": 6}))).text
+
+    assert asyncio.run(roll()) in set("123456")
+    shown = toolrl(tmp_path, "list-plugins").stdout
+    line = next(block for block in plugin.page.blocks if "toolrl list-plugins" in block.text).text.splitlines()[-1]
+    assert line.split() in [row.split() for row in shown.splitlines()]

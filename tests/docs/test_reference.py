@@ -1,0 +1,145 @@
+"""The reference pages hold everything that the code has, and `make.py --check` tells where they don't."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import make
+import pytest
+from doc_pages import ROOT
+from pagemaker import cli_page, metrics_page, models, source
+from pydantic import BaseModel
+
+from toolrl import hookspecs
+from toolrl.cli.main import COMMANDS
+from toolrl.config.model import Config
+from toolrl.plugins.info import KIND_LABELS
+from toolrl.tools.policy import PolicyOptions
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def text(page: str) -> str:
+    return (REFERENCE / page).read_text(encoding="utf-8")
+
+
+def test_the_pages_are_what_the_code_gives() -> None:
+    found = make.differences()
+    assert not found, "\n".join(["Run: python docs/reference/make.py", *found])
+
+
+def test_the_pages_need_no_torch() -> None:
+    script = (
+        "import runpy, sys; sys.argv = ['make.py', '--check']\n"
+        "try: runpy.run_path('docs/reference/make.py', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'transformers', 'ray', 'vllm'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# That something is missing is found.
+
+
+@pytest.mark.parametrize("page", sorted(make.PAGES))
+def test_a_line_that_is_missing_is_found(page: str, tmp_path: Path) -> None:
+    for name in make.PAGES:
+        shutil.copy(REFERENCE / name, tmp_path)
+    assert make.differences(tmp_path) == []
+    lines = text(page).splitlines(keepends=True)
+    row = max(number for number, line in enumerate(lines) if len(line) > 40)
+    (tmp_path / page).write_text("".join(lines[:row] + lines[row + 1 :]), encoding="utf-8")
+    (diff,) = make.differences(tmp_path)
+    assert f"+{lines[row].rstrip()}" in diff.splitlines()
+
+
+def test_a_page_that_is_missing_is_found(tmp_path: Path) -> None:
+    assert len(make.differences(tmp_path)) == len(make.PAGES)
+
+
+def test_a_metric_without_a_meaning_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(metrics_page.MEANINGS["Update"], "grad_norm")
+    with pytest.raises(ValueError, match="grad_norm"):
+        metrics_page.make()
+
+
+def test_a_meaning_without_a_metric_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(metrics_page.MEANINGS["Update"], "loss/nothing", "Isn't there.")
+    with pytest.raises(ValueError, match="loss/nothing"):
+        metrics_page.make()
+
+
+def test_a_field_without_a_description_is_found() -> None:
+    class Options(BaseModel):
+        bare: int = 1
+
+    with pytest.raises(ValueError, match="'bare' has no description"):
+        models.field_table(Options)
+
+
+# What is in the code is on a page, looked for without the page maker's help.
+
+
+@pytest.mark.parametrize("hook", [name for name in dir(hookspecs) if name.startswith("toolrl_")])
+def test_every_hook_is_documented(hook: str) -> None:
+    assert f"### {hook}\n" in text("hooks.md")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    _, found, section = text("cli.md").partition(f"## `toolrl {command}`\n")
+    assert found
+    section = section.partition("\n## ")[0]
+    for action in cli_page.shown(cli_page.command_parser(command)):
+        for name in action.option_strings:
+            assert name in section
+
+
+def config_fields(model: type[BaseModel]) -> Iterator[str]:
+    """Every field of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+        inner = models.section(field.annotation)
+        if inner is not None:
+            yield from config_fields(inner)
+
+
+@pytest.mark.parametrize("field", sorted({*config_fields(Config), *config_fields(PolicyOptions)}))
+def test_every_config_field_is_documented(field: str) -> None:
+    assert f"\n| `{field}` | " in text("config.md")
+
+
+@pytest.mark.parametrize(
+    ("heading", "field"),
+    [
+        (f"{KIND_LABELS[kind].capitalize()} `{found.component.name}`", name)
+        for kind in ("parsers", "tools", "rewards", "engines", "datasets", "chat_formats", "observers")
+        for found in source.registry().components(kind)
+        if (model := found.component.load_options()) is not None
+        for name in config_fields(model)
+    ],
+)
+def test_every_option_of_a_plugin_is_documented(heading: str, field: str) -> None:
+    _, found, section = text("plugins.md").partition(f"\n### {heading}\n")
+    assert found
+    section = section.partition("\n### ")[0]
+    assert f"\n| `{field}` | " in section or f".{field}` | " in section
+
+
+@pytest.mark.parametrize("metric", sorted(metrics_page.names_in_code()))
+def test_every_metric_of_an_update_is_documented(metric: str) -> None:
+    assert f"\n| `{metric}` | " in text("metrics.md")
+
+
+def test_every_metric_of_episodes_is_documented() -> None:
+    written = source.module_doc("train.metrics")
+    names = ["reward/mean", "reward/std", "reward/<source>/mean", "reward/<name>/<key>", "tool/<name>/<key>"]
+    names += ["accuracy", "turns/mean", "calls/mean", "calls/success", "stop/<reason>", "truncated"]
+    names += ["tokens/sampled", "tokens/prompt", "errors/rate"]
+    assert all(name in written for name in names)
+    assert [name for name in names if f"`{name}`" not in text("metrics.md")] == []
