@@ -8,6 +8,7 @@ theirs (`toolrl.jobs`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +24,7 @@ from toolrl.errors import ConfigError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext, Observer, RolloutEngine, TaskSource
+from toolrl.protocols import BuildContext, ChatFormat, ChecksTools, Observer, RolloutEngine, TaskSource
 from toolrl.report.folder import RunFolder, is_run_folder
 from toolrl.report.recorder import RunRecorder
 from toolrl.rollout.environment import Environment, Limits, NamedReward
@@ -35,7 +36,12 @@ from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
-from toolrl.types import Task
+from toolrl.types import Task, ToolSpec
+
+_log = logging.getLogger(__name__)
+
+PROBE = ToolSpec("lookup", "Looks something up.", {"type": "object", "properties": {"key": {"type": "string"}}})
+"""Stands for the tools of an environment where only the form of a conversation is asked about."""
 
 
 @dataclass
@@ -160,6 +166,13 @@ def model_source(path: str) -> str:
     return str(checkpoint)
 
 
+def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:
+    """Find out now, not in the first episode, that a chat format can't go on after a turn; pass on its remarks."""
+    if isinstance(chat, ChecksTools):
+        for remark in chat.check((PROBE,) if has_tools else ()):
+            _log.warning("%s: %s", where, remark)
+
+
 class _Builder:
     """Builds the parts of one run in order."""
 
@@ -192,6 +205,7 @@ class _Builder:
             )
             for index, use in enumerate(config.tools)
         ]
+        _check_chat(chat, bool(entries), f"{where}.chat_format")
         rewards = [
             NamedReward(use.use, self._build("rewards", use, f"{where}.rewards[{index}]"), use.weight)
             for index, use in enumerate(config.rewards)

@@ -149,6 +149,16 @@ class ChatFormat(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksTools(Protocol):
+    """What a chat format may give besides: a look at its own abilities before a run."""
+
+    def check(self, tools: Sequence[ToolSpec]) -> Sequence[str]:
+        """Try a conversation with these tools. Raises ChatFormatError that names the cause and the way out; returns
+        remarks that the user should read."""
+        ...
+
+
 class ToolSession(Protocol):
     """The tools of one episode. A session that is an environment also has the methods of `EnvironmentSession`."""
 

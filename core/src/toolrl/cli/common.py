@@ -49,7 +49,12 @@ def read(args: argparse.Namespace) -> tuple[LoadedConfig, Registry]:
 
 def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[ComponentUse]:
     """The config's observers; with --json those that would write to stdout are left out."""
-    return [use for use in loaded.config.observers if not (args.json and use.use in ("console", "builtin/console"))]
+    return [use for use in loaded.config.observers if not (args.json and _writes_to_stdout(use))]
+
+
+def _writes_to_stdout(use: ComponentUse) -> bool:
+    name = use.use.removeprefix("builtin/")
+    return name == "console" or (name == "jsonl" and use.options.get("path", "-") == "-")
 
 
 def last_metrics(folder: RunFolder) -> dict[str, Any]:

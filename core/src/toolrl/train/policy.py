@@ -95,6 +95,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     try:
+        options["config"] = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
     except Exception as error:
         raise _load_error("model", source, error) from error
@@ -102,6 +103,15 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, tokenizer, source, device, dtype)
+
+
+def _without_dropout(config: Any) -> Any:
+    """Dropout would make the trainer's log-probabilities differ from those that episodes were sampled with."""
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
 
 
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:
