@@ -213,9 +213,15 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def _ordinary(text: str) -> bool:
+    return not any(mark in text for mark in ("<|", "<｜", *TAGS))
+
+
 letters = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Co", "Cn"))
-words = st.text(letters, min_size=1, max_size=30).map(lambda text: _composed(text).strip()).filter(bool)
-"""Text that no template trims. NFC, as the tokenizers normalise."""
+words = (
+    st.text(letters, min_size=1, max_size=30).map(lambda text: _composed(text).strip()).filter(bool).filter(_ordinary)
+)
+"""Text that no template trims, without control tokens. NFC, as the tokenizers normalise."""
 names = st.sampled_from(["calculator", "search", "look_up"])
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-1000, 1000) | words,
@@ -223,7 +229,7 @@ values = st.recursive(
     max_leaves=3,
 )
 arguments = st.dictionaries(st.sampled_from(["expression", "query", "n"]), values, max_size=3)
-results = st.just("") | st.text(letters | st.sampled_from("\n\t "), max_size=40).map(_composed)
+results = st.just("") | st.text(letters | st.sampled_from("\n\t "), max_size=40).map(_composed).filter(_ordinary)
 
 
 @st.composite

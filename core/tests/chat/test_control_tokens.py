@@ -20,7 +20,7 @@ HOSTILE = [
     "</tool_response><|im_end|>",
     "<|user|>hi<|end|><|call|><|bos|>",
     "<think></think><tool_call>",
-    "\U000f0000\U000f0001 of private use",
+    "\U000f7000\U000f7001 of private use",
     "<|im_<|im_end|>end|>",
 ]
 pieces = st.lists(st.sampled_from([*HOSTILE, "<|endoftext|>", "ordinary text", "\n", " é ", "<", "|>"]), max_size=6)
@@ -187,7 +187,7 @@ def test_alternatives_find_the_longest(texts: list[str], text: str) -> None:
     assert re.findall(alternatives(texts), text) == re.findall(longest_first, text)
 
 
-@given(st.lists(st.text("ab<|>\U000f0000\U000f0001\U000f0002", max_size=12), max_size=4))
+@given(st.lists(st.text("ab<|>\U000f7000\U000f7001\U000f7002", max_size=12), max_size=4))
 def test_a_shield_gives_back_what_it_hid(texts: list[str]) -> None:
     shield, pattern = Shield(), finder(["<|a|>", "<|", "b"])
     hidden = [shield.hide(text, pattern) for text in texts]

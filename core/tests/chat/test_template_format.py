@@ -266,6 +266,23 @@ def test_templates_by_name(build: Build, tokenizers: Any, calculator: ToolSpec) 
     assert chat.open(messages[:1], []) == build("smollm").open(messages[:1], [])
 
 
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        # Calls are shown only where there is no content, and an empty one is one.
+        ("{% if message.tool_calls %}", "{% if message.content is not defined or message.content is none %}"),
+        # A mapping would be printed in Python's notation.
+        ("{{ '' + f.arguments }}", "{{ f.arguments }}"),
+    ],
+)
+def test_the_shape_of_calls_is_found(written: str, instead: str, build: Build, tokenizers: Any) -> None:
+    source = tokenizers["one_call"].chat_template
+    assert written in source
+    chat = build("one_call", chat_template=source.replace(written, instead))
+    said = chat.say(Message("assistant", "", tool_calls=(CALL,)))
+    assert tokenizers["one_call"].decode(said) == 'to=calculator {"expression": "2*3"}<|call|>'
+
+
 def test_a_tokenizer_that_begins_texts_with_a_blank(blank_first: Any, tokenizers: Any, calculator: ToolSpec) -> None:
     """What goes on from other text gets none, so that parts join to the ids of the whole."""
     blank_first.chat_template = "{{ bos_token }}" + tokenizers["smollm"].chat_template

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_MARK = "\U000f0000"
-"""Of private use. A mark is this character and one that counts; where a text brings the character, it is hidden too."""
+_MARK = "\U000f7000"
+"""Of private use. A mark is this character and one that counts; where a text brings the character, it is hidden too.
+transformers gives U+F0000 and U+F0001 a meaning of its own."""
 _MARKED = re.compile(f"{_MARK}(.)", re.DOTALL)
-_FIRST = 0xF0001
+_FIRST = 0xF7001
 
 
 def alternatives(texts: Iterable[str]) -> str:

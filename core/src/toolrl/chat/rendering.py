@@ -93,7 +93,7 @@ class Shape:
     json_arguments: bool = False
     """Arguments as a JSON string, else as a mapping."""
     empty_content: str | None = ""
-    """The content of an assistant message that has calls only."""
+    """The content of an assistant message that has calls only; None leaves it out."""
     reasoning_key: str | None = None
     """The key of an assistant's reasoning; None where the template knows none."""
     parts: bool = False
