@@ -35,7 +35,6 @@ def _findings(site: Any, *arguments: str) -> tuple[int, dict[str, dict[str, Any]
     done = site.run("doctor", *arguments, "--json")
     facts = json.loads(done.stdout)
     assert facts["ok"] == (done.returncode == 0)
-    assert facts["machine"]["toolrl"]
     return done.returncode, {finding["name"] or finding["plugin"]: finding for finding in facts["findings"]}
 
 

@@ -11,18 +11,14 @@ import traceback
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import importlib_metadata
 
 from toolrl.plugins.info import PluginInfo
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
+from toolrl.plugins.versions import CORE, unmet_requirement
 
 GROUP = "toolrl.plugins"
 DISABLE = "TOOLRL_DISABLE"
-CORE = "toolrl"
 
 
 @dataclass(frozen=True)
@@ -51,18 +47,25 @@ def find_candidates() -> list[Candidate]:
 
 def _candidate(point: importlib_metadata.EntryPoint) -> Candidate:
     dist = point.dist
-    try:
-        metadata = dist.metadata if dist is not None else None
-    except FileNotFoundError:
-        metadata = None
-    if metadata is None:  # A folder without METADATA, as an interrupted installation leaves it.
-        return Candidate(point, "", "", ())
-    return Candidate(
-        point,
-        str(metadata.get("Name") or ""),
-        str(metadata.get("Version") or ""),
-        tuple(str(line) for line in metadata.get_all("Requires-Dist") or ()),
-    )
+    text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO")) if dist is not None else None
+    # Without metadata, as an interrupted installation leaves it, it is a plugin all the same.
+    headers = _headers(text or "")
+    name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
+    return Candidate(point, name, version, tuple(headers.get("requires-dist", ())))
+
+
+def _headers(text: str) -> dict[str, list[str]]:
+    """The headers of a METADATA file by lower-case name: its lines down to the first empty one.
+
+    The fields that are wanted stand on one line each. `email`, which reads these files in full, takes longer to import
+    than the whole rest of discovery.
+    """
+    headers: dict[str, list[str]] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon and not line[:1].isspace():
+            headers.setdefault(key.lower(), []).append(value.strip())
+    return headers
 
 
 def examine(
@@ -103,45 +106,27 @@ def _clash(info: PluginInfo, rivals: Sequence[Candidate]) -> PluginInfo:
 
 def _compatible(candidate: Candidate, info: PluginInfo, running: str) -> PluginInfo:
     """Checks `Requires-Dist: toolrl…` against the running version."""
-    if candidate.distribution == CORE or not candidate.requires:
+    if candidate.distribution == CORE:
         return info
-    from packaging.requirements import InvalidRequirement, Requirement
-
     for line in candidate.requires:
-        if not line.lower().startswith(CORE):
-            continue
         try:
-            need = Requirement(line)
-        except InvalidRequirement as error:
+            unmet = unmet_requirement(line, running)
+        except ValueError as error:
             return replace(
                 info,
                 status="broken",
                 reason=f"its metadata has the line 'Requires-Dist: {line}', which can't be read: {_line(error)}",
                 hint=f"pip install --force-reinstall {info.distribution}",
             )
-        applies = need.marker is None or need.marker.evaluate({"extra": ""})
-        if need.name.lower() == CORE and applies and not need.specifier.contains(running, prereleases=True):
+        if unmet is not None:
+            needed, core_is_older = unmet
             return replace(
                 info,
                 status="incompatible",
-                reason=f"{info.distribution} {info.version} needs toolrl {need.specifier}, this is toolrl {running}",
-                hint=_matching_versions(need, info, running),
+                reason=f"{info.distribution} {info.version} needs toolrl {needed}, this is toolrl {running}",
+                hint=f'pip install -U "toolrl{needed}"' if core_is_older else f"pip install -U {info.distribution}",
             )
     return info
-
-
-def _matching_versions(need: Requirement, info: PluginInfo, running: str) -> str:
-    """The command that brings plugin and core together: whichever of them is the older one is upgraded."""
-    from packaging.version import InvalidVersion, Version
-
-    for part in need.specifier:
-        try:
-            bound = Version(part.version.removesuffix(".*"))
-        except InvalidVersion:
-            continue
-        if part.operator in (">=", ">", "==", "~=") and bound > Version(running):
-            return f'pip install -U "toolrl{need.specifier}"'
-    return f"pip install -U {info.distribution}"
 
 
 def import_plugin(candidate: Candidate, info: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
