@@ -89,9 +89,15 @@ def read_json_in_prose(text: str, start: int) -> tuple[Any, int] | JsonFault:
         window *= 2
 
 
-def near(text: str, position: int) -> str:
-    """The text around a position, quoted, for a message."""
-    return json.dumps(text[max(position - 20, 0) : position + 20], ensure_ascii=False)
+def excerpt(text: str, start: int, end: int) -> str:
+    """The beginning of text[start:end], quoted, for a message. What a message shows has to lie before the end of its
+    item: what comes later may not be known yet."""
+    return json.dumps(text[start : min(start + 40, end)], ensure_ascii=False)
+
+
+def near(text: str, position: int, end: int) -> str:
+    """The text around a position and before `end`, quoted, for a message."""
+    return excerpt(text, max(min(position, end) - 20, 0), end)
 
 
 def _fault(text: str, start: int, end: int, error: json.JSONDecodeError) -> JsonFault:

@@ -68,7 +68,7 @@ def _candidates(text: str, first: int, last: int, names: set[str], form: str) ->
         read = read_json_in_prose(piece, begin)
         if isinstance(read, JsonFault):
             end = max(read.resume, match.end())
-            message = f"The call is not valid JSON: {read.reason}, near {near(piece, read.position)}. {form}"
+            message = f"The call is not valid JSON: {read.reason}, near {near(piece, read.position, end)}. {form}"
             open_end = read.resume >= len(piece) or read.open_string
             kind = "unclosed" if open_end and read.kind == "invalid_json" else read.kind
             item: ToolCall | CallError = CallError(kind, message, name=name)

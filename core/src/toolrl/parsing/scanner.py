@@ -74,7 +74,7 @@ class TurnScanner(ABC):
         self._at = 0  # everything before is decided
         self._think_from = 0  # no closing tag of the thinking block begins before
         self._overflow: int | None = None
-        self._stop_was_text = False
+        self._open_from: int | None = None
 
     # For parsers.
 
@@ -87,9 +87,10 @@ class TurnScanner(ABC):
         """A last look at the whole turn, for a parser that also reads calls from content."""
         return parsed
 
-    def stop_was_text(self) -> None:
-        """To be called by `read_block` where the stop string stands inside a value: generation should go on."""
-        self._stop_was_text = True
+    def open_from(self, position: int) -> None:
+        """To be called by `read_block` where a value that begins at `position` was not closed. If generation stopped on
+        a tag behind it, that tag may have been text of the value: generation should go on."""
+        self._open_from = position
 
     def call(self, name: str, arguments: dict[str, object], start: int, end: int, *, recovered: bool = False) -> Block:
         span = (start, end)
@@ -117,11 +118,13 @@ class TurnScanner(ABC):
         if self._overflow is not None:
             self.items.append(too_many(self.text, self._overflow))
         text = self.text
+        within_value = self._open_from is not None and stopped_by == self.STOP
+        goes_on = within_value and text.rfind(self.STOP) >= (self._open_from or 0)
         parsed = ParsedTurn(
             items=tuple(self.items),
             content="".join([text[first:last] for first, last in self._content]),
             reasoning=None if self._reasoning is None else "".join(self._reasoning),
-            status="continue" if self._stop_was_text else "calls" if self.items else "final",
+            status="continue" if goes_on else "calls" if self.items else "final",
             content_spans=tuple(self._content),
         )
         return self.complete(parsed)
@@ -169,8 +172,7 @@ class TurnScanner(ABC):
             self._think_from = max(len(text) - len(THINK_CLOSE), start)
             return False
         # The block stays open. A stop string inside it was no end of a call that the model meant to make.
-        if self.stopped_by == self.STOP:
-            self._stop_was_text = True
+        self.open_from(start)
         opener = self.OPENERS.search(text, start) if self._call_ends_thinking else None
         end = opener.start() if opener else len(text)
         self._reasoning.append(text[start:end])

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from toolrl.parsing import Block, JsonFault, TurnScanner, mend_json, read_json, take_bare_calls, tool_messages
-from toolrl.parsing.jsonvalue import WHITESPACE, near, reach
+from toolrl.parsing.jsonvalue import WHITESPACE, excerpt, near, reach
 from toolrl.protocols import BuildContext
 from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_qwen.options import HermesOptions
@@ -129,7 +129,7 @@ class HermesScanner(TurnScanner):
         if (tag is None and self.stopped_by != CLOSE) or (tag is not None and tag.group() == OPEN):
             return self._unclosed(start, tag.start() if tag else len(text), name)
         end = tag.end() if tag else len(text)
-        message = f"After the JSON object came {near(text, after + 20)}, where only {CLOSE} may follow. {form(name)}"
+        message = f"After the JSON object came {excerpt(text, after, end)}, where only {CLOSE} may follow. {form(name)}"
         return self.error("extra_data", message, start, end, name=name)
 
     def _broken(self, start: int, body: int, fault: JsonFault, final: bool) -> Block | None:
@@ -141,15 +141,15 @@ class HermesScanner(TurnScanner):
             if not final:
                 return None
             tag = _TAG.search(text, body)
-        if fault.open_string and self.stopped_by == CLOSE and text.find(CLOSE, fault.position) >= 0:
-            self.stop_was_text()
+        if fault.open_string:
+            self.open_from(fault.position)
         closed = self.stopped_by == CLOSE if tag is None else tag.group() == CLOSE
         end = len(text) if tag is None else tag.end() if closed else tag.start()
         if fault.kind == "too_deep":
             return self.error("too_deep", f"The call can't be read: {fault.reason}. {form()}", start, end)
         if not closed:
             return self._unclosed(start, end)
-        message = f"The call is not valid JSON: {fault.reason}, near {near(text, fault.position)}. {form()}"
+        message = f"The call is not valid JSON: {fault.reason}, near {near(text, fault.position, end)}. {form()}"
         return self.error("invalid_json", message, start, end)
 
     def _judge(self, start: int, end: int, value: Any, recovered: bool) -> Block:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from toolrl.parsing import Block, TurnScanner, take_bare_calls, tool_messages
-from toolrl.parsing.jsonvalue import near
+from toolrl.parsing.jsonvalue import excerpt
 from toolrl.protocols import BuildContext
 from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_qwen.coercion import coerce
@@ -114,7 +114,7 @@ class Qwen3CoderScanner(TurnScanner):
         if text.startswith(CLOSE, body) or (stopped and final):
             message = f"The call is empty: nothing stands between its tags. {form()}"
             return self.error("empty", message, start, min(body + len(CLOSE), len(text)))
-        return self._malformed(start, body, final, f"expected <function=TOOL>, got {near(text, body + 20)}")
+        return self._malformed(start, body, final, "expected <function=TOOL>")
 
     def _function(self, start: int, at: int, final: bool, *, wrapped: bool) -> Block | None:
         """A function tag at `at`; `wrapped` says that the outer tag stands before it."""
@@ -122,8 +122,7 @@ class Qwen3CoderScanner(TurnScanner):
         if head is None:
             if not final and _PARTIAL_HEAD.match(self.text, at):
                 return None
-            after = at + len("<function=")
-            return self._malformed(start, after, final, "the function tag has no closing >", wrapped=wrapped)
+            return self._malformed(start, at, final, "expected <function=TOOL>", wrapped=wrapped, skip=1)
         name = head[1].strip()
         values: dict[str, str] = {}
         at = head.end()
@@ -135,9 +134,7 @@ class Qwen3CoderScanner(TurnScanner):
             if parameter is None or not parameter[1].strip():
                 if not final and parameter is None and _PARTIAL_HEAD.match(self.text, at):
                     return None
-                reason = "a parameter tag has no closing >" if parameter is None else "a parameter has no name"
-                after = at + len("<parameter=")
-                return self._malformed(start, after, final, reason, name, wrapped=wrapped)
+                return self._malformed(start, at, final, "expected <parameter=ARGUMENT>", name, wrapped=wrapped)
             value = self._ends.find(self.text, parameter.end(), final)
             if value is None:
                 return None
@@ -162,13 +159,11 @@ class Qwen3CoderScanner(TurnScanner):
         if wrapped and final and at == len(text) and self.stopped_by == CLOSE:
             return self._judge(start, at, name, values)
         expected = CLOSE if closed else f"<parameter=ARGUMENT> or {FUNCTION_CLOSE}"
-        reason = f"expected {expected}, got {near(text, at + 20)}"
         kind = "extra_data" if closed else "malformed"
-        return self._malformed(start, at, final, reason, name, wrapped=wrapped, kind=kind)
+        return self._malformed(start, at, final, f"expected {expected}", name, wrapped=wrapped, kind=kind)
 
     def _open_value(self, start: int, value: Value, name: str) -> Block:
-        if self.stopped_by == CLOSE:
-            self.stop_was_text()  # generation stopped inside a value: the model may be quoting a call
+        self.open_from(start)  # the model may be quoting a call
         if value.end == value.resume:
             return self._unclosed(start, value.end, name)
         message = f"The call can't be read: a parameter was not closed with {PARAMETER_CLOSE}. {form(name)}"
@@ -184,18 +179,19 @@ class Qwen3CoderScanner(TurnScanner):
         *,
         wrapped: bool = True,
         kind: str = "malformed",
+        skip: int = 0,
     ) -> Block | None:
-        """A block that can't be read: it ends at the nearest outer tag, or at the next call where it has none."""
-        tag = (_TAG if wrapped else _NEXT).search(self.text, at)
+        """A block that can't be read from `at` on. It ends at the nearest outer tag, or at the next call;
+        `skip` characters are not looked at for it."""
+        tag = (_TAG if wrapped else _NEXT).search(self.text, at + skip)
         if tag is None and not final:
             return None
         stopped = tag is None and self.stopped_by == CLOSE
-        if wrapped and not stopped and (tag is None or tag.group() != CLOSE):
+        if not stopped and (tag is None or tag.group() != CLOSE):
             return self._unclosed(start, tag.start() if tag else len(self.text), name)
-        if not wrapped and tag is None:
-            return self._unclosed(start, len(self.text), name)
-        end = len(self.text) if tag is None else tag.end() if wrapped else tag.start()
-        return self.error(kind, f"The call can't be read: {reason}. {form(name)}", start, end, name=name or None)
+        end = tag.end() if tag else len(self.text)
+        message = f"The call can't be read: {reason}, got {excerpt(self.text, at, end)}. {form(name)}"
+        return self.error(kind, message, start, end, name=name or None)
 
     def _judge(self, start: int, end: int, name: str, values: dict[str, str]) -> Block:
         if not name:

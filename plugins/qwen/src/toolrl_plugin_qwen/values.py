@@ -49,7 +49,7 @@ class ValueEnds:
         """The end of the value that begins at `start`; None where only more text can tell."""
         if self._none_from is not None and start >= self._none_from:
             return self._cut_off(text, start)
-        depth, limit = 0, len(text)
+        depth, quoted, limit = 0, 0, len(text)
         first: Value | None = None  # the first possible end, quotations not respected
         new_call: int | None = None
         for token in _TOKEN.finditer(text, start):
@@ -61,6 +61,10 @@ class ValueEnds:
                 limit = min(limit, new_call + QUOTED)
             if kind == "function" or token["called"]:
                 depth += 1
+                quoted += kind == "call"
+                continue
+            if kind == "call_end" and quoted:
+                quoted -= 1
                 continue
             end = self._end(text, token, final)
             if end == "wait":

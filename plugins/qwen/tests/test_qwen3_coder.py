@@ -1,0 +1,264 @@
+"""The parser `qwen3_coder`."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolrl.types import CallError, ToolCall, ToolSpec
+from toolrl_plugin_qwen.coercion import coerce
+from toolrl_plugin_qwen.options import Qwen3CoderOptions
+from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
+from toolrl_plugin_qwen.values import QUOTED
+
+NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+TOOLS = (
+    ToolSpec(
+        "edit",
+        "",
+        {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "line": {"type": "integer"}, "opts": {"type": "object"}},
+        },
+    ),
+)
+
+
+def value(text, name="text"):
+    return f"<parameter={name}>\n{text}\n</parameter>\n"
+
+
+def function(*values, name="edit"):
+    return f"<function={name}>\n{''.join(values)}</function>"
+
+
+def call(*values, name="edit"):
+    return f"<tool_call>\n{function(*values, name=name)}\n</tool_call>"
+
+
+def parse(text, *, stopped_by=None, **options):
+    turn = Qwen3CoderParser(Qwen3CoderOptions(**options)).parse(text, tools=TOOLS, stopped_by=stopped_by)
+    assert all(item.raw == text[slice(*item.span)] for item in turn.items)
+    assert turn.content == "".join(text[slice(*span)] for span in turn.content_spans)
+    return turn
+
+
+def read(text, **options):
+    items = parse(text, **options).items
+    return [item.arguments if isinstance(item, ToolCall) else item.kind for item in items]
+
+
+def test_one_call():
+    text = f"Edit.\n{call(value('a'), value('3', 'line'))}\nDone."
+    turn = parse(text)
+    assert [(item.name, item.arguments) for item in turn.items] == [("edit", {"text": "a", "line": 3})]
+    assert (turn.content, turn.status) == ("Edit.\n\nDone.", "calls")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("\na\n", "a"),
+        ("a", "a"),
+        ("\n\na\n\n", "\na\n"),
+        ("\n    a\n  b\n", "    a\n  b"),
+        ("\r\na\r\n", "a"),
+        ("", ""),
+        ("\n", ""),
+        ("\n\n", ""),
+        (" a ", " a "),
+        ("\n<b>&amp;</b>\n", "<b>&amp;</b>"),
+    ],
+)
+def test_one_newline_is_taken_off_on_each_side(written, meant):
+    assert read(call(f"<parameter=text>{written}</parameter>\n")) == [{"text": meant}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see </parameter> here",
+        "a </function> b",
+        "a </tool_call> b",
+        "</parameter></b>",
+        "<tool_call> and <function=x>",
+        NOW,
+        f"first\n{NOW}\nlast",
+        call(value("quoted")),
+        call(value("quoted")) + "\n" + NOW,
+        "def f():\n\treturn {}\n",
+    ],
+)
+def test_values_hold_any_text(text):
+    assert read(call(value(text), value("2", "line")) + NOW) == [{"text": text, "line": 2}, {}]
+    assert read(call(value(text)) + NOW) == [{"text": text}, {}]
+
+
+def test_forgotten_closing_tags():
+    assert read(
+        "<tool_call>\n<function=edit>\n<parameter=text>\na\n<parameter=line>\n3\n</parameter>\n</function>\n</tool_call>"
+    ) == [{"text": "a", "line": 3}]
+    assert read("<tool_call>\n<function=edit>\n<parameter=text>\na\n</function>\n</tool_call>") == [{"text": "a"}]
+    assert read("<tool_call>\n<function=edit>\n<parameter=text>\na\n</parameter>\n</tool_call>") == [{"text": "a"}]
+    assert read(function(value("a")) + "\n" + function(name="now")) == [{"text": "a"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("<tool_call>\n</tool_call>", "empty", None),
+        ("<tool_call>\nhello\n</tool_call>", "malformed", None),
+        ('<tool_call>\n{"name": "edit", "arguments": {}}\n</tool_call>', "malformed", None),
+        ("<tool_call>\n<function=edit\n</function>\n</tool_call>", "malformed", None),
+        ("<tool_call>\n<function=>\n</function>\n</tool_call>", "missing_name", None),
+        (
+            "<tool_call>\n<function=edit>\n<parameter=text\na\n</parameter>\n</function>\n</tool_call>",
+            "malformed",
+            "edit",
+        ),
+        ("<tool_call>\n<function=edit>\n<parameter=>\na\n</parameter>\n</function>\n</tool_call>", "malformed", "edit"),
+        ("<tool_call>\n<function=edit>\njunk\n</function>\n</tool_call>", "malformed", "edit"),
+        ("<tool_call>\n<function=edit>\n</function>\njunk\n</tool_call>", "extra_data", "edit"),
+        ("<tool_call>\n<function=edit>\n<parameter=text>\na\n</tool_call>", "malformed", "edit"),
+        ("</tool_call>", "stray_close", None),
+    ],
+)
+def test_errors_stand_between_good_calls(text, kind, name):
+    first, wrong, last = parse(f"{NOW}\n{text}\n{NOW}").items
+    assert (first.name, last.name) == ("now", "now")
+    assert isinstance(wrong, CallError)
+    assert (wrong.kind, wrong.name, wrong.raw) == (kind, name, text)
+    assert "<function=" in wrong.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>",
+        "<tool_call>\n<function=edit>",
+        "<tool_call>\n<function=edit>\n<parameter=text>\na",
+        "<tool_call>\n<function=edit>\n<parameter=text>\na\n</parameter>",
+        "<tool_call>\n<function=edit>\n</function>",
+        "<function=edit>\n",
+    ],
+)
+def test_a_cut_off_call_does_not_run_and_loses_no_other(text):
+    assert read(text) == ["unclosed"]
+    assert read(f"{text}\n{NOW}") == ["unclosed", {}]
+    assert read(f"{text}\n{call(value('b'))}") == ["unclosed", {"text": "b"}]
+
+
+def test_a_truncated_call_never_runs():
+    text = call(value("a"))
+    for end in range(1, len(text)):
+        assert not any(isinstance(item, ToolCall) for item in parse("go " + text[:end]).items), text[:end]
+
+
+def test_the_closing_tag_may_have_stopped_generation():
+    text = call(value("a")).removesuffix("</tool_call>")
+    assert read(text, stopped_by="</tool_call>") == [{"text": "a"}]
+    assert read(text.removesuffix("</function>\n"), stopped_by="</tool_call>") == [{"text": "a"}]
+    assert read("<tool_call>\n", stopped_by="</tool_call>") == ["empty"]
+    assert read(text) == ["unclosed"]
+
+
+def test_a_stop_inside_a_value_lets_generation_go_on():
+    whole = call(value(NOW))
+    cut = whole[: whole.index("</tool_call>") + len("</tool_call>")]
+    assert parse(cut, stopped_by="</tool_call>").status == "continue"
+    assert read(whole, stopped_by="</tool_call>") == [{"text": NOW}]
+
+
+def test_thinking_is_not_searched():
+    assert read(f"<think>{NOW}</think>{call(value('a'))}") == [{"text": "a"}]
+    assert read(f"<think>{NOW}") == [{}]
+    assert read(f"<think>{NOW}", call_ends_thinking=False) == []
+
+
+def test_names_are_stripped():
+    assert read("<tool_call>\n<function= edit >\n<parameter= line >\n1\n</parameter>\n</function>\n</tool_call>") == [
+        {"line": 1}
+    ]
+
+
+def test_of_equal_parameters_the_last_counts():
+    assert read(call(value("a"), value("b"))) == [{"text": "b"}]
+
+
+def test_values_far_apart_are_no_quotation():
+    cut_off = "<tool_call>\n<function=edit>\n<parameter=text>\na\n<tool_call>\n<function=edit>\n<parameter=text>\n"
+    far = "x" * (2 * QUOTED) + "\n</parameter>\n</function>\n</tool_call>"
+    assert read(cut_off + far) == ["unclosed", {"text": "x" * (2 * QUOTED)}]
+
+
+def test_repair_mends_objects():
+    text = call(value("{'a': True,}", "opts"))
+    assert read(text) == [{"opts": "{'a': True,}"}]
+    (item,) = parse(text, repair=True).items
+    assert (item.arguments, item.recovered) == ({"opts": {"a": True}}, True)
+
+
+def test_lenient_json():
+    assert read('{"name": "edit", "arguments": {"line": 1}}', lenient_json=True) == [{"line": 1}]
+
+
+def test_stops():
+    assert Qwen3CoderParser().stops("anything") == ()
+    assert Qwen3CoderParser(Qwen3CoderOptions(stop_after_call=True)).stops("") == ("</tool_call>",)
+
+
+ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "meant"),
+    [
+        ({"type": "string"}, "5", "5"),
+        ({"type": "string"}, " null ", " null "),
+        ({"type": "integer"}, " 42\n", 42),
+        ({"type": "integer"}, "3.0", 3),
+        ({"type": "integer"}, "3.5", "3.5"),
+        ({"type": "integer"}, "1_000", "1_000"),
+        ({"type": "integer"}, "４２", "４２"),
+        ({"type": "integer"}, "0x10", "0x10"),
+        ({"type": "integer"}, "+1", "+1"),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({"type": "integer"}, "true", "true"),
+        ({"type": "integer"}, "null", "null"),
+        ({"type": "number"}, "1e3", 1000.0),
+        ({"type": "number"}, "5", 5),
+        ({"type": "number"}, "nan", "nan"),
+        ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "number"}, "1e999", "1e999"),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "boolean"}, "True", "True"),
+        ({"type": "boolean"}, "1", "1"),
+        ({"type": "null"}, "null", None),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"type": "object"}, "[1]", "[1]"),
+        ({"type": "object"}, "{a: 1}", "{a: 1}"),
+        ({"type": "array"}, '["x"]', ["x"]),
+        ({"type": "array"}, "x", "x"),
+        ({"type": ["integer", "null"]}, "null", None),
+        ({"type": ["integer", "string"]}, "5", 5),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "5", "5"),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "five", "five"),
+        ({"enum": ["low", "high"]}, "low", "low"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"const": 1}, "1", 1),
+        ({"$ref": "#/$defs/N"}, "5", 5),
+        ({"$ref": "#/$defs/L"}, "5", "5"),
+        ({"$ref": "#/$defs/none"}, "5", "5"),
+        ({"$ref": "https://example.com"}, "5", "5"),
+        ({"properties": {}}, "{}", {}),
+        ({"items": {}}, "[1]", [1]),
+        ({}, "5", "5"),
+        (True, "5", "5"),
+        (None, "5", "5"),
+        ({"type": 5}, "5", "5"),
+        ({"anyOf": 5}, "5", "5"),
+    ],
+)
+def test_coercion(schema, text, meant):
+    got, mended = coerce(text, schema, ROOT)
+    assert (got, type(got), mended) == (meant, type(meant), False)
