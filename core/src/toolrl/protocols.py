@@ -252,10 +252,10 @@ class TaskSource(Protocol):
 
 
 class Observer(Protocol):
-    """An object with one or more of the event methods of `toolrl.hookspecs`, such as `toolrl_step_end(self, run, report)`.
+    """An object with one or more of the event methods of `toolrl.hookspecs`: `toolrl_step_end(self, run, report)` …
 
-    They are found by name and need no `@hookimpl`; each takes as many of its event's arguments as it wants. A method whose
-    name begins with `toolrl_` and is no event, and an `async def`, are refused when the run starts.
+    They are found by name and need no `@hookimpl`; each takes as many of its event's arguments as it wants. A method
+    whose name begins with `toolrl_` and is no event, and an `async def`, are refused when the run starts.
     """
 
 
