@@ -63,8 +63,12 @@ def _suffix(chat: ChatFormat, text: str, tokens: int) -> str:
     while True:
         ids = chat.inline(text[-width:])
         if len(ids) > tokens:
+            first = len(ids) - tokens
             decoded = chat.decode(ids)
-            return decoded.text[decoded.offsets[len(ids) - tokens] :]
+            start = decoded.offsets[first]
+            if len(chat.decode(ids[:first]).text) > start:
+                start += 1  # The first kept token begins inside this character: the whole of it would be too much.
+            return decoded.text[start:]
         if width >= len(text):
             return text
         width *= 4

@@ -1,0 +1,64 @@
+"""Tool output cut by tokens: never more than allowed, never in the middle of a character."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolrl.testing.fakes import FakeChatFormat
+from toolrl.tools.truncate import Side, token_cut
+from toolrl.types import Decoded
+
+SIDES: list[Side] = ["head", "tail", "middle"]
+
+
+class ByteFormat(FakeChatFormat):
+    """Each byte is a token, so that a token may begin inside a character."""
+
+    def inline(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> Decoded:
+        text = bytes(ids).decode(errors="replace")
+        offsets, seen = [], -1
+        for byte in ids:
+            seen += (byte & 0xC0) != 0x80
+            offsets.append(max(seen, 0))
+        return Decoded(text, (*offsets, len(text)))
+
+    def token_count(self, text: str) -> int:
+        return len(text.encode())
+
+
+@given(
+    text=st.text(st.sampled_from("ab é€𝄞"), max_size=300),
+    limit=st.integers(1, 120),
+    side=st.sampled_from(SIDES),
+)
+def test_a_cut_text_holds_at_most_the_tokens_allowed(text: str, limit: int, side: Side) -> None:
+    for chat in (ByteFormat(), FakeChatFormat()):
+        result, was_cut = token_cut(chat)(text, limit, side)
+        assert chat.token_count(result) <= limit
+        assert was_cut == (chat.token_count(text) > limit)
+        assert was_cut or result == text
+        assert "�" not in result
+
+
+@pytest.mark.parametrize(
+    ("side", "begins", "ends"),
+    [("head", "start", "left out]"), ("tail", "[", "finish"), ("middle", "start", "finish")],
+)
+def test_the_side_says_what_is_kept(side: Side, begins: str, ends: str) -> None:
+    text = "start" + "x" * 500 + "finish"
+    result, was_cut = token_cut(FakeChatFormat())(text, 80, side)
+    assert was_cut
+    assert result.startswith(begins)
+    assert result.endswith(ends)
+
+
+def test_the_mark_counts_what_is_missing() -> None:
+    result, _ = token_cut(FakeChatFormat())("x" * 1000, 100, "head")
+    assert f"[{1000 - result.count('x')} characters left out]" in result
