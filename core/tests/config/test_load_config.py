@@ -177,6 +177,18 @@ def test_the_same_component_twice_in_a_list_is_a_mistake(tree: dict[str, Any], r
     assert "'bare' stands here and at environments.default.tools[0]" in lines[0]
 
 
+def test_end_flags_are_checked_one_by_one(tree: dict[str, Any], registry: Registry) -> None:
+    tree["environments"]["default"]["end_flags"] = ["boxed", "answer", "FINAL: (.*)"]
+    check_config(tree, registry=registry)
+    tree["environments"]["default"]["end_flags"] = ["boxed", "(unclosed", 5]
+    lines = problems(tree, registry)
+    assert [line.partition(":")[0] for line in lines] == [
+        "environments.default.end_flags[2]",
+        "environments.default.end_flags[1]",
+    ]
+    assert "(unclosed" in lines[1]
+
+
 def test_a_key_that_stands_twice_is_a_mistake_with_its_lines(tmp_path: Path, registry: Registry) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("model: {path: a}\nenvironments: {default: {}}\nseed: 1\nseed: 2\n")

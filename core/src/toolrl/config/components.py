@@ -25,6 +25,7 @@ from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext
 
 POLICY = "toolrl.tools.policy:PolicyOptions"
+END_FLAGS = "toolrl.parsing.flags:EndFlags"
 AS_TOOLSET = "toolrl.tools.toolset:as_toolset"
 
 _PROTOCOLS: dict[str, type] = {
@@ -166,6 +167,21 @@ def find_duplicates(found: list[Site]) -> list[Problem]:
                 message = f"{site.name!r} stands here and at {format_path(earlier.path)} with the same options"
                 problems.append(Problem(site.path, f"{message}; take one out, or give them different options"))
                 break
+    return problems
+
+
+def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the end flags of each environment."""
+    problems = []
+    for name, environment in _section(tree, "environments").items():
+        flags = environment.get("end_flags") if isinstance(environment, dict) else None
+        for index, flag in enumerate(flags if isinstance(flags, list) else []):
+            if not isinstance(flag, str):
+                continue  # The frame says so.
+            try:
+                late(END_FLAGS)([flag])
+            except ConfigError as error:
+                problems.append(Problem(("environments", name, "end_flags", index), "; ".join(error.problems)))
     return problems
 
 

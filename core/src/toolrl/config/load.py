@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolrl.config.components import build_component, check_site, find_duplicates, sites
+from toolrl.config.components import build_component, check_end_flags, check_site, find_duplicates, sites
 from toolrl.config.env import Interpolated, interpolate
 from toolrl.config.model import ComponentUse, Config, EnvironmentConfig
 from toolrl.config.override import apply_overrides
@@ -93,6 +93,7 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
     for site in found:
         problems += check_site(registry, site, shown)
     problems += find_duplicates(found)
+    problems += check_end_flags(values.tree)
     # Where a variable is missing, nothing can be said of the value; only the key itself can still be wrong.
     named = len(values.missing)
     return config, problems[:named] + [
