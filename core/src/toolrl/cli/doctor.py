@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     _print(findings, tracebacks=bool(args.plugin))
     for note in _notes(registry):
         print(f"note: {note}")
-    print(f"\n{failures} failed" if failures else "\neverything works")
+    missing = sum(finding.status == UNAVAILABLE for finding in findings)
+    print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
     return 1 if failures else 0
 
 
@@ -155,7 +156,7 @@ def machine() -> dict[str, str]:
             facts[name] = importlib_metadata.version(name)
         except importlib_metadata.PackageNotFoundError:
             facts[name] = ""
-    facts["device"] = _device() if facts["torch"] else ""
+    facts["device"] = _device() if facts["torch"] else "unknown without torch"
     return facts
 
 
