@@ -217,7 +217,7 @@ class _Builder:
             tools=ToolBox(entries, cut=token_cut(chat)),
             rewards=rewards,
             system_prompt=config.system_prompt,
-            end_flags=EndFlags(config.end_flags),
+            end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
             max_turns=config.max_turns,
             call_cost=config.call_cost,
         )

@@ -84,6 +84,10 @@ class EnvironmentConfig(Frame):
         description="What ends an episode with an answer: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or "
         "a regular expression whose first group is the answer.",
     )
+    stop_at_answer: bool = Field(
+        False,
+        description="End generation where an end flag closes. For base models; a chat model learns to end its turn.",
+    )
     max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
     call_cost: float = Field(0.0, ge=0, description="Taken off the reward for each call.")
 

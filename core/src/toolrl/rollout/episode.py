@@ -134,7 +134,6 @@ class EpisodeRun:
         self.state = State.GENERATING
         text, parsed = await self._generate(session)
         items = tuple(self._identified(item, text) for item in parsed.items)
-        answer = parsed.answer if parsed.answer is not None else self.environment.end_flags.find(parsed.content)
         turn = Turn(
             index=len(self._turns),
             segments=(text.segment(),),
@@ -148,8 +147,8 @@ class EpisodeRun:
         self._turns.append(turn)
         calls = tuple(item for item in items if isinstance(item, ToolCall))
         self._messages.append(Message("assistant", parsed.content, tool_calls=calls, reasoning=parsed.reasoning))
-        if answer is not None:
-            self._answer = answer
+        if parsed.answer is not None:
+            self._answer = parsed.answer
             return "answer"
         if not items:
             return await self._without_call(session, turn, text)
@@ -176,7 +175,7 @@ class EpisodeRun:
             )
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
-            parsed = self._parse(text, specs)
+            parsed = environment.end_flags.read(self._parse(text, specs), text.text, stopped_by=text.stopped_by)
             unfinished = parsed.status == "continue" and isinstance(generation.stopped_by, str)
             if not unfinished or len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
                 return text, parsed

@@ -1,9 +1,14 @@
 """Registers the engine `transformers`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from toolrl import Component, hookimpl
-from toolrl.protocols import RolloutEngine
+
+if TYPE_CHECKING:
+    from toolrl.protocols import RolloutEngine
 
 
 @hookimpl
