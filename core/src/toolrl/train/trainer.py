@@ -123,6 +123,8 @@ class PolicyTrainer(_Trainer):
         measured, metrics = _Measured(), dict[str, float]()
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
+        if not updates:
+            self._look(groups, measured)
         self.step += 1
         return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
 
@@ -143,37 +145,61 @@ class PolicyTrainer(_Trainer):
         return _Update(self._micro_batches(samples, self._trainer.tokens_per_microbatch), normaliser)
 
     def _one_update(self, update: _Update, measured: _Measured, *, first: bool) -> dict[str, float]:
-        objective = self._algorithm
         for batch, old_BT in zip(update.batches, update.old or [None] * len(update.batches), strict=True):
-            batch = batch.to(self.policy.device)
-            scored = self._score(
-                batch.input_ids_BT,
-                batch.attention_mask_BT,
-                batch.loss_mask_BT,
-                temperature=self._temperature,
-                entropy=True,
-            )
-            reference_BT = self._logprobs(self._score_reference, batch) if self._score_reference else None
-            loss, statistics = policy_loss(
-                scored.logprobs_BT,
-                batch.advantages_BT,
-                batch.loss_mask_BT,
-                update.normaliser,
-                old_logprobs_BT=old_BT,
-                reference_logprobs_BT=reference_BT,
-                entropy_BT=scored.entropy_BT,
-                clip_low=objective.clip_low,
-                clip_high=objective.clip_high,
-                kl_coef=objective.kl_coef,
-                kl_correction=objective.kl_correction,
-                entropy_coef=objective.entropy_coef,
-            )
+            # Only before the step's first update the trainer holds the weights that sampled.
+            loss = self._loss(batch, old_BT, update.normaliser, measured, compare=first)
             loss.backward()
-            measured.loss.add(statistics)
-            if first:  # Only now the trainer holds the weights that sampled.
-                mismatch = mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, batch.loss_mask_BT)
-                measured.mismatch.add(mismatch)
         return self._update()
+
+    def _look(self, groups: Sequence[Group], measured: _Measured) -> None:
+        """Measure a step that trains nothing on the last, and so shortest, of its micro-batches: the loss is 0 then,
+        but entropy and mismatch should not be lost from view."""
+        samples = [episode_sample(episode, 0.0) for group in groups for episode in group.scored]
+        batches = self._micro_batches(samples, self._trainer.tokens_per_microbatch)
+        if batches:
+            normaliser = Normaliser.of([batches[-1].loss_mask_BT], self._algorithm.loss, length=self._longest)
+            with torch.no_grad():
+                self._loss(batches[-1], None, normaliser, measured, compare=True)
+
+    def _loss(
+        self,
+        batch: MicroBatch,
+        old_BT: torch.Tensor | None,
+        normaliser: Normaliser,
+        measured: _Measured,
+        *,
+        compare: bool,
+    ) -> torch.Tensor:
+        """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too."""
+        objective = self._algorithm
+        batch = batch.to(self.policy.device)
+        scored = self._score(
+            batch.input_ids_BT,
+            batch.attention_mask_BT,
+            batch.loss_mask_BT,
+            temperature=self._temperature,
+            entropy=True,
+        )
+        loss, statistics = policy_loss(
+            scored.logprobs_BT,
+            batch.advantages_BT,
+            batch.loss_mask_BT,
+            normaliser,
+            old_logprobs_BT=old_BT,
+            reference_logprobs_BT=self._logprobs(self._score_reference, batch) if self._score_reference else None,
+            entropy_BT=scored.entropy_BT,
+            clip_low=objective.clip_low,
+            clip_high=objective.clip_high,
+            kl_coef=objective.kl_coef,
+            kl_correction=objective.kl_correction,
+            entropy_coef=objective.entropy_coef,
+        )
+        measured.loss.add(statistics)
+        if compare:
+            measured.mismatch.add(
+                mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, batch.loss_mask_BT)
+            )
+        return loss
 
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
         batch = batch.to(self.policy.device)
