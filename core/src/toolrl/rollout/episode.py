@@ -23,6 +23,7 @@ from toolrl.errors import ExactnessError, ParserError, RewardError, ToolrlError
 from toolrl.protocols import EpisodeContext, RolloutEngine
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.turn import TurnText
+from toolrl.tools.stray import Watch
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import (
     CallError,
@@ -95,18 +96,33 @@ class EpisodeRun:
         self._started = time.perf_counter()
         failure: EpisodeFailure | None = None
         stop: StopReason = "error"
+        watch = Watch()
         try:
             stop = await self._converse()
             self.state = State.SCORING
             await self._score(stop)
         except ExactnessError:
             raise
-        except Exception as error:  # noqa: BLE001 - every failure of a component is this episode's data
+        except BaseException as error:  # every failure of a component is this episode's data
+            if not watch.failed(error):
+                raise
             failure, stop = self._blame(error), "error"
         finally:
-            await self.engine.close(self.plan.id)
+            unclosed = await self._close()
             self.state = State.RELEASED
-        return self._episode(stop, failure)
+        return self._episode("error", failure or unclosed) if unclosed else self._episode(stop, failure)
+
+    async def _close(self) -> EpisodeFailure | None:
+        """Let go of the engine's session. An engine that can't is not to hide how the episode ended."""
+        watch = Watch()
+        try:
+            await self.engine.close(self.plan.id)
+        except BaseException as error:
+            if not watch.failed(error):
+                raise
+            self.state = State.GENERATING
+            return self._blame(error)
+        return None
 
     # The conversation.
 
@@ -276,12 +292,15 @@ class EpisodeRun:
     async def _score(self, stop: StopReason) -> None:
         episode = self._episode(stop, None)
         for named in self.environment.rewards:
+            watch = Watch()
             try:
                 score = await named.reward.score(episode)
                 value = _finite(named.name, score.value)
             except RewardError:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                if not watch.failed(error):
+                    raise
                 raise RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}") from error
             source = f"reward:{named.name}"
             self._rewards.append(RewardEntry(None, source, value, named.weight))
@@ -299,7 +318,7 @@ class EpisodeRun:
     def _room(self) -> int:
         return self.limits.max_episode_tokens - len(self._buffer)
 
-    def _blame(self, error: Exception) -> EpisodeFailure:
+    def _blame(self, error: BaseException) -> EpisodeFailure:
         fault = error.fault if isinstance(error, ToolrlError) else _FAULTS.get(self.state, "toolrl")
         component = (error.where if isinstance(error, ToolrlError) else None) or fault
         text = f"{type(error).__name__}: {error}"

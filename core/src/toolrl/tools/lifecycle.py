@@ -27,6 +27,7 @@ from toolrl.protocols import BuildContext, EpisodeContext
 from toolrl.tools.function import is_async
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
+from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec
@@ -164,7 +165,7 @@ class ToolInstance:
             await uninterrupted(self._release())
 
     async def _release(self) -> None:
-        name = self._bound.spec.name
+        name, watch = self._bound.spec.name, Watch()
         if self._threads:
             # A thread of a cancelled call may still use the instance.
             await asyncio.wait(self._threads, timeout=RELEASE_SECONDS)
@@ -173,7 +174,9 @@ class ToolInstance:
                 await self._run("release", **self._bound.kwargs("release", self._episode))
         except TimeoutError:
             _log.error("tool %r: release didn't end within %g s and was cancelled", name, RELEASE_SECONDS)
-        except Exception:  # noqa: BLE001 - the episode is over
+        except BaseException as error:  # the episode is over
+            if not watch.failed(error):
+                raise
             _log.exception("tool %r: release raised", name)
 
     async def _run(self, stage: str, *args: Any, **kwargs: Any) -> Any:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from toolrl.errors import ConfigError, ToolError, ToolTimeoutError
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
+from toolrl.tools.stray import Watch
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
 from toolrl.tools.validation import Validators, check_arguments
@@ -137,20 +138,17 @@ class Truncate:
 
 async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:
     """Makes a text of every exception but a cancellation from outside. Crashes are remembered on the invocation."""
-    task = asyncio.current_task()
-    cancels = task.cancelling() if task is not None else 0
+    watch = Watch()
     try:
         result = await following(invocation)
     except ToolError as error:
         text = error.message or f"The tool {invocation.shown!r} failed and didn't say why."
         result = ToolResult(text, error=error.kind)
-    except asyncio.CancelledError as error:
-        if task is not None and task.cancelling() > cancels:
+    except BaseException as error:  # whatever a tool raises is data
+        if not watch.failed(error):
             raise
-        result = _crash(invocation, error)  # The tool cancelled itself; nobody asked for it.
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is data
         result = _crash(invocation, error)
-    if task is not None and task.cancelling() > cancels:
+    if watch.cancelled:
         # The tool swallowed the cancellation of its episode.
         raise asyncio.CancelledError
     return result

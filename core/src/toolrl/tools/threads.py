@@ -72,8 +72,9 @@ class ThreadPool:
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if future.cancelled():
         return
-    if isinstance(error, StopIteration):  # A future refuses this one.
-        error = RuntimeError(f"the function raised StopIteration: {error}")
+    if isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit):
+        # A future refuses the first. The others mean something to who awaits it, but no Ctrl-C arrives in a thread.
+        error = RuntimeError(f"the function raised {type(error).__name__}: {error}")
     if error is not None:
         future.set_exception(error)
     else:

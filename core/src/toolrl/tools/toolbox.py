@@ -27,6 +27,7 @@ from typing import TypeVar
 from toolrl.errors import ConfigError, DataError, ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.policy import Invocation, Policy, PolicyOptions, ToolFailure
+from toolrl.tools.stray import Watch
 from toolrl.tools.toolset import is_wanted, opening_of, respond_of, stop_all, tool_names, traits_of
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
@@ -283,16 +284,19 @@ class _Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the session. What fails here is logged: the episode is over, and its result or error stands."""
+        watch = Watch()
         try:
             async with asyncio.timeout(self.entry.policy.session_timeout):
                 await self._manager.__aexit__(kind, error, trace)
-        except Exception as raised:  # noqa: BLE001 - see above
+        except BaseException as raised:  # see above
+            if not watch.failed(raised):
+                raise
             if raised is not error:
                 _log.exception("tool %r: closing its session failed", self.entry.name)
 
 
 async def _blamed(name: str, what: str, work: Awaitable[T], seconds: float | None = None) -> T:
-    limit = asyncio.timeout(seconds)
+    limit, watch = asyncio.timeout(seconds), Watch()
     try:
         async with limit:
             return await work
@@ -300,7 +304,9 @@ async def _blamed(name: str, what: str, work: Awaitable[T], seconds: float | Non
         raise ToolsetError(f"{what}: {error.message}", where=name) from error
     except ToolrlError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not watch.failed(error):
+            raise
         if limit.expired():
             raise ToolsetError(f"{what}: no answer within {seconds:g} s (policy.session_timeout)", where=name) from None
         raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error
