@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import threading
 from typing import Any
 from unittest.mock import ANY
 
@@ -14,6 +15,7 @@ import transformers
 
 from toolrl.errors import EngineError
 from toolrl.types import Sampling
+from toolrl_plugin_transformers.worker import Worker
 
 
 def _run(coroutine: Any) -> Any:
@@ -377,3 +379,31 @@ def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, engine: Any)
 
     with pytest.raises(EngineError, match="not finite"):
         _run(run())
+
+
+def test_the_thread_may_run_a_request_before_it_was_handed_over(
+    qwen3: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = Worker._post
+
+    def slow_post(self: Worker, command: Any, *rest: Any, **more: Any) -> Any:
+        ran = threading.Event()
+
+        def noted() -> Any:
+            try:
+                return command()
+            finally:
+                ran.set()
+
+        reply = post(self, noted, *rest, **more)
+        ran.wait(0.2)
+        return reply
+
+    async def run() -> Any:
+        async with engine(qwen3) as running:
+            monkeypatch.setattr(Worker, "_post", slow_post)
+            got = await running.generate([1, 2, 3], Sampling(4), session="a")
+            monkeypatch.undo()
+            return got
+
+    assert len(_run(run()).ids) == 4

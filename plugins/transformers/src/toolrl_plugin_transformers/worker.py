@@ -11,6 +11,7 @@ If the thread fails, everything that waits for it fails with an EngineError, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.request import Request
 
 T = TypeVar("T")
+_R = TypeVar("_R", "_Reply", None)
 _Outcome = tuple["_Reply", Any, BaseException | None]
 _RESTART = "Build the engine again; the cause is the exception above this one."
 
@@ -65,23 +67,24 @@ class Worker:
 
     async def start(self) -> None:
         """Start the thread, and wait until it has built its batch. Raises what that raised."""
-        ready = self._post(lambda: None)
+        ready = self._post(lambda: None, _Reply())
         self._thread.start()
         await ready.future
 
     async def call(self, command: Callable[[], T]) -> T:
         """Run something between two steps, and wait for it."""
-        result: T = await self._post(command).future
+        result: T = await self._post(command, _Reply()).future
         return result
 
     def send(self, command: Callable[[], Any]) -> None:
         """Run something between two steps. Does nothing where the thread is gone."""
-        if self._failure is None and not self._stopping:
-            self._post(command, wait=False)
+        with contextlib.suppress(EngineError):
+            self._post(command, None)
 
     async def generate(self, request: Request) -> Generation:
         """Sample for a request. Cancelling gives its place back."""
-        reply = self._post(lambda: self._add(request, reply))
+        reply = _Reply()
+        self._post(lambda: self._add(request, reply), reply)
         try:
             generation: Generation = await reply.future
         except asyncio.CancelledError:
@@ -98,13 +101,13 @@ class Worker:
             self._wake.notify()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _post(self, command: Callable[[], Any], *, wait: bool = True) -> Any:
+    def _post(self, command: Callable[[], Any], reply: _R) -> _R:
+        """Hand a command to the thread, which may have run it before this returns."""
         with self._wake:
             if self._failure is not None:
                 raise EngineError("the engine has failed earlier", hint=_RESTART) from self._failure
             if self._stopping:
                 raise EngineError("the engine is stopped", hint="Call start() on a new engine first.")
-            reply = _Reply() if wait else None
             self._commands.append((command, reply))
             self._wake.notify()
         return reply
