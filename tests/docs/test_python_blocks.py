@@ -10,10 +10,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doc_pages import ROOT, Block, ShownPlugin, blocks, shown_plugins
 
+from toolrl.component import Component
+from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext
 from toolrl.testing import make_episode_context, make_task
 from toolrl.tools import as_toolset
@@ -43,6 +46,30 @@ def test_plugins_that_are_shown_work(plugin: ShownPlugin, tmp_path: Path) -> Non
         assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.parametrize("plugin", shown_plugins(), ids=str)
+def test_tools_that_are_shown_open(plugin: ShownPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin.install(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    try:
+        modules = {name: importlib.import_module(module) for name, module in plugin.entry_points.items()}
+        for found in Registry.from_modules(modules).components("tools"):
+            asyncio.run(_open(found.component))
+    finally:
+        for name in set(sys.modules) - before:
+            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+
+
+async def _open(component: Component[Any]) -> None:
+    model = component.load_options()
+    options = model() if model is not None else None
+    toolset = as_toolset(component.load(), options, BuildContext(component.name))
+    task = make_task(answer="4")
+    async with toolset.open(task, make_episode_context(task)) as session:
+        assert session.specs()
+
+
 def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plugin,) = (it for it in shown_plugins() if it.page.path == ROOT / "README.md")
     plugin.install(tmp_path)
@@ -61,3 +88,21 @@ def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeyp
     shown = toolrl(tmp_path, "list-plugins").stdout
     line = next(block for block in plugin.page.blocks if "toolrl list-plugins" in block.text).text.splitlines()[-1]
     assert line.split() in [row.split() for row in shown.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "block"),
+    [
+        (plugin, block)
+        for plugin in shown_plugins()
+        for block in plugin.page.blocks
+        if block.language == "python" and "asyncio.run(" in block.text
+    ],
+    ids=str,
+)
+def test_scripts_beside_a_plugin_run(plugin: ShownPlugin, block: Block, tmp_path: Path) -> None:
+    plugin.install(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", block.text], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
