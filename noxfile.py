@@ -1,7 +1,7 @@
 """What can be run on this repository: `nox -l` lists it, `nox -s NAME` runs one.
 
-The list of plugins is read from plugins/*. Packages are installed as built wheels, so that what is tested is what would be
-published. A plugin without torch gets a clean environment of its own; the heavy ones share one environment with torch.
+The list of plugins is read from plugins/*. Packages are installed as built wheels, so that what is tested is what would
+be published. A plugin without torch gets a clean environment of its own; the heavy ones share one with torch.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _core() -> Path:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Train a small model to use a calculator, and the same without it as control. Arguments go to quickstart.py."""
-    _install(session, packages=[_core(), *(ROOT / "plugins" / p for p in ("qwen", "calculator", "math", "transformers"))],
-             extras="[train]")  # fmt: skip
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers")]
+    _install(session, packages=[_core(), *plugins], extras="[train]")
     session.run("python", "docs/examples/quickstart/quickstart.py", *session.posargs)
 
 
@@ -78,8 +78,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def core(session: nox.Session) -> None:
-    """Core's tests in an environment without torch; those that need it skip."""
-    _install(session, *TEST, packages=[_core()])
+    """Core's tests in an environment without torch; those that need it skip. Chat formats need a tokenizer to test."""
+    _install(session, *TEST, "transformers", packages=[_core()])
     session.run("python", "-m", "pytest", "core/tests", *session.posargs)
 
 

@@ -4,7 +4,7 @@
 
 Each stage is a command that can be run by hand; this script prints it, runs it and puts the results side by side:
 
-    1. make a Qwen3 model of 0.66M random parameters and its tokenizer
+    1. make a Qwen3 model of 0.64M random parameters and its tokenizer
     2. `toolrl sft` twice: it learns the form of a call, then unlearns when to make one
     3. `toolrl train` with the calculator, and `toolrl train` without it, side by side
     4. a table, summary.json and the report with both runs in it
