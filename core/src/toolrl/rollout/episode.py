@@ -11,7 +11,6 @@ and an `ExactnessError`, which is a bug and no data, leave `run`.
 from __future__ import annotations
 
 import enum
-import math
 import random
 import time
 import traceback
@@ -19,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolrl.chat.buffer import TokenBuffer
-from toolrl.errors import ExactnessError, ParserError, RewardError, ToolrlError
+from toolrl.errors import ExactnessError, ParserError, RewardError, ToolrlError, ToolsetError
 from toolrl.protocols import EpisodeContext, RolloutEngine
-from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.turn import TurnText
 from toolrl.tools.stray import Watch
 from toolrl.tools.toolbox import ToolBoxSession
@@ -33,6 +32,7 @@ from toolrl.types import (
     ParsedTurn,
     RewardEntry,
     Sampling,
+    Score,
     StopReason,
     Task,
     ToolCall,
@@ -66,6 +66,9 @@ class EpisodePlan:
     def id(self) -> str:
         return f"{self.group}#{self.index}"
 
+
+LARGEST = 1e100
+"""Of a reward or a metric: a batch's sums and squares of larger ones overflow, and what trains on them is no number."""
 
 _FAULTS = {State.PENDING: "tool", State.GENERATING: "engine", State.CALLING_TOOLS: "tool", State.SCORING: "reward"}
 
@@ -281,10 +284,12 @@ class EpisodeRun:
         for record in turn.calls:
             name = record.call.name or "malformed"
             if record.result.reward is not None:
-                self._rewards.append(RewardEntry(turn.index, f"step:{name}", _finite(name, record.result.reward)))
+                self._rewards.append(
+                    RewardEntry(turn.index, f"step:{name}", _finite(name, record.result.reward, ToolsetError))
+                )
             for key, value in record.result.metrics.items():
                 key = f"tool/{name}/{key}"
-                self._metrics[key] = self._metrics.get(key, 0.0) + float(value)
+                self._metrics[key] = _finite(key, self._metrics.get(key, 0.0) + float(value), ToolsetError)
         if self.environment.call_cost:
             cost = RewardEntry(turn.index, "call_cost", -float(len(turn.calls)), self.environment.call_cost)
             self._rewards.append(cost)
@@ -294,23 +299,27 @@ class EpisodeRun:
         for named in self.environment.rewards:
             watch = Watch()
             try:
-                score = await named.reward.score(episode)
-                value = _finite(named.name, score.value)
+                self._add_score(named, await named.reward.score(episode))
             except RewardError:
                 raise
             except BaseException as error:
                 if not watch.failed(error):
                     raise
                 raise RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}") from error
-            source = f"reward:{named.name}"
-            self._rewards.append(RewardEntry(None, source, value, named.weight))
-            for index, credit in score.per_turn.items():
-                self._rewards.append(RewardEntry(index, source, _finite(named.name, credit), named.weight))
-            for key, metric in score.metrics.items():
-                self._metrics[f"{named.name}/{key}"] = float(metric)
-            if "correct" in score.metrics:
-                # The first reward that judges the answer is what accuracy means in this environment.
-                self._metrics.setdefault("correct", float(score.metrics["correct"]))
+        _finite("the sum of all rewards", sum(entry.weight * entry.value for entry in self._rewards))
+
+    def _add_score(self, named: NamedReward, score: Score) -> None:
+        source = f"reward:{named.name}"
+        self._rewards.append(RewardEntry(None, source, _finite(named.name, score.value), named.weight))
+        for index, credit in score.per_turn.items():
+            if index not in range(len(self._turns)):
+                raise ValueError(f"per_turn names the turn {index!r}, and the episode has {len(self._turns)}")
+            self._rewards.append(RewardEntry(index, source, _finite(named.name, credit), named.weight))
+        metrics = {key: _finite(f"{named.name}/{key}", value) for key, value in score.metrics.items()}
+        self._metrics.update((f"{named.name}/{key}", value) for key, value in metrics.items())
+        if "correct" in metrics:
+            # The first reward that judges the answer is what accuracy means in this environment.
+            self._metrics.setdefault("correct", metrics["correct"])
 
     # The result.
 
@@ -351,8 +360,11 @@ class EpisodeRun:
         )
 
 
-def _finite(name: str, value: float) -> float:
+def _finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> float:
     value = float(value)
-    if not math.isfinite(value):
-        raise RewardError(f"{name!r} gave {value}, which is no finite number", hint="Return 0.0 where it can't judge.")
+    if not abs(value) <= LARGEST:
+        raise error(
+            f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
+            hint="Return 0.0 where there is nothing to say.",
+        )
     return value

@@ -97,5 +97,5 @@ class Runner:
 
 
 def _seed(run_seed: int, group: str, index: int) -> int:
-    digest = hashlib.blake2b(f"{run_seed}/{group}/{index}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{run_seed}/{group}/{index}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")

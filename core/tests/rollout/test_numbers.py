@@ -1,0 +1,94 @@
+"""Numbers that can't be trained on stop at the episode that they came from."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
+from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolResult, ToolSpec
+
+
+class TwoCalls:
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        if text != "call":
+            return ParsedTurn((), text)
+        return ParsedTurn((ToolCall("t", {"n": 1}), ToolCall("t", {"n": 2})), "", status="calls")
+
+    def render_results(self, records: Any) -> list[Message]:
+        return [Message("tool", record.result.text) for record in records]
+
+
+class Gives:
+    def __init__(self, score: Any) -> None:
+        self._score = score
+
+    async def score(self, episode: Episode) -> Score:
+        return self._score  # type: ignore[no-any-return]
+
+
+def run(*scores: Any, result: ToolResult | None = None, weight: float = 1.0, task: Any = None) -> Episode:
+    toolset = RecordingToolset(lambda call: result or ToolResult("ok"), (ToolSpec("t", "Says ok."),))
+    rewards = [NamedReward(f"r{number}", Gives(score), weight) for number, score in enumerate(scores)]
+    env = Environment("default", TwoCalls(), FakeChatFormat(), ToolBox([ToolEntry("t", toolset)]), rewards)
+    runner = Runner(ScriptedEngine(["call", "done"]), {"default": env}, max_error_rate=1.0)
+    groups = asyncio.run(runner.run([task or make_task()], 1, Limits(50, 500), round_id="train-1"))
+    return groups[0].episodes[0]
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        Score(math.nan),
+        Score(1e200),
+        Score(1.0, per_turn={0: math.inf}),
+        Score(1.0, metrics={"correct": math.nan}),
+        Score(1.0, metrics={"length": -math.inf}),
+        Score(1.0, metrics={"correct": "yes"}),  # type: ignore[dict-item]
+        Score(1.0, per_turn={2: 1.0}),
+        Score(1.0, per_turn={-1: 1.0}),
+        Score(1.0, per_turn={"0": 1.0}),  # type: ignore[dict-item]
+        1.0,
+        None,
+    ],
+)
+def test_a_score_that_is_none_fails_its_episode(score: Any) -> None:
+    episode = run(score)
+    assert episode.failure is not None
+    assert episode.failure.fault == "reward"
+    assert "'r0" in episode.failure.message
+
+
+def test_rewards_that_overflow_together_fail_the_episode() -> None:
+    episode = run(Score(9e99), Score(9e99))
+    assert episode.failure is not None
+    assert "the sum of all rewards" in episode.failure.message
+
+
+def test_a_weight_can_make_a_reward_too_large() -> None:
+    assert run(Score(1e60), weight=1e60).failure is not None
+
+
+@pytest.mark.parametrize("result", [ToolResult("x", reward=1e300), ToolResult("x", metrics={"m": 1e308})])
+def test_a_tools_numbers_are_bounded_too(result: ToolResult) -> None:
+    episode = run(Score(1.0), result=result)
+    assert episode.failure is not None
+    assert math.isfinite(episode.reward)
+    assert all(math.isfinite(value) for value in episode.metrics.values())
+
+
+def test_large_numbers_that_can_be_averaged_pass() -> None:
+    assert run(Score(-1e99, metrics={"length": 1e99}), result=ToolResult("x", reward=1e90)).failure is None
+
+
+def test_half_a_surrogate_pair_in_a_tasks_id_seeds_like_any_other() -> None:
+    assert run(Score(1.0), task=make_task(id="row \ud800")).failure is None
