@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
@@ -19,10 +20,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = Path(args.config)
     if folder.is_dir():
-        # Evaluating a run gives a run of its own, beside it; the model is the run's last checkpoint.
         args.config = str(folder / "config.yaml")
-        args.overrides = [f"model.path={folder}", f"run.name={folder.name}-eval", *args.overrides]
+        args.overrides = [*_of_run(folder.absolute()), *args.overrides]
     return run_to_end(_evaluate(args))
+
+
+def _of_run(folder: Path) -> list[str]:
+    """Evaluating a run gives a run of its own, beside it; the model is the run's last checkpoint."""
+    values = {"model.path": str(folder), "run.dir": str(folder.parent), "run.name": f"{folder.name}-eval"}
+    # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
+    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 
 async def _evaluate(args: argparse.Namespace) -> int:
