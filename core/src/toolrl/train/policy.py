@@ -80,11 +80,14 @@ def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def load_policy(config: ModelConfig, source: str, device: torch.device) -> Policy:
-    """Load model and tokenizer from `source`, a folder (or a hub name where a hub can be reached).
+    """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
+    reached).
 
     Raises ConfigError that says which of the two failed and why.
     """
     dtype = pick_dtype(config.dtype, device)
+    if _is_missing_folder(source):
+        raise _load_error("model", source, FileNotFoundError("there is no such folder"))
     # Bars for loading and writing weights would break up the live view of a run.
     transformers.utils.logging.disable_progress_bar()
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
@@ -112,6 +115,15 @@ def _without_dropout(config: Any) -> Any:
             if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
+
+
+def _is_missing_folder(source: str) -> bool:
+    """Whether a source can only mean a folder, and there is none. A hub would be asked for it several times over."""
+    path = Path(source)
+    if path.is_dir():
+        return False
+    like_a_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) != 2
+    return like_a_path or Path(path.parts[0]).is_dir()
 
 
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:
