@@ -1,0 +1,364 @@
+"""The main job through the command line: fine-tune, train, evaluate, sample, report; and what is said when it can't."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+# What each command leaves.
+
+
+def test_fine_tuning_lowers_the_loss_and_leaves_a_model(warm: Any, steps_of: Any) -> None:
+    losses = [line.metrics["loss"] for line in warm.folder.metrics_lines("sft")]
+    assert list(steps_of(warm.folder, "sft")) == list(range(1, 41))
+    assert losses[-1] < losses[0] / 5
+    assert warm.folder.summary()["status"] == "finished"
+    checkpoint = warm.folder.checkpoints / "step-000040"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in checkpoint.iterdir()}
+
+
+def test_a_run_folder_holds_everything(trained: Any) -> None:
+    directory = trained.folder.directory
+    assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
+        *("config.yaml", "plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html"),
+        *("episodes", "checkpoints"),
+    }
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    assert config["trainer"]["steps"] == 3
+    assert config["algorithm"]["clip_high"] == 0.28, "a preset's value is written out"
+    versions = json.loads((directory / "plugins.json").read_text())
+    assert {"builtin", "calculator", "math", "qwen", "transformers"} <= set(versions["plugins"])
+    summary = trained.folder.summary()
+    assert (summary["status"], summary["steps"], summary["total_steps"]) == ("finished", 3, 3)
+    assert summary["episodes"] == 3 * 16 + 2 * 12
+    assert [path.name for path in sorted(trained.folder.checkpoints.iterdir())] == ["step-000002", "step-000003"]
+
+
+def test_every_step_has_finite_metrics(trained: Any, steps_of: Any) -> None:
+    assert list(steps_of(trained.folder, "train")) == [1, 2, 3]
+    assert list(steps_of(trained.folder, "eval")) == [0, 3]
+    for line in trained.folder.metrics_lines():
+        assert all(math.isfinite(value) for value in line.metrics.values()), line
+    needed = {"reward/mean", "accuracy", "turns/mean", "calls/mean", "calls/success", "truncated", "errors/rate"}
+    of_training = {"entropy", "clip_fraction", "loss", "grad_norm", "learning_rate", "logprob_mismatch/max"}
+    of_speed = {"speed/tokens_per_second", "speed/episodes_per_second", "time/rollout", "time/update", "time/weights"}
+    for line in trained.folder.metrics_lines("train"):
+        assert needed | of_training | of_speed <= line.metrics.keys()
+    for line in trained.folder.metrics_lines("eval"):
+        assert needed | {"avg@1", "pass@1", "time/eval"} <= line.metrics.keys()
+
+
+def test_the_engine_and_the_trainer_agree_on_log_probabilities(trained: Any) -> None:
+    for line in trained.folder.metrics_lines("train"):
+        assert 0.0 < line.metrics["logprob_mismatch/max"] < 1e-4
+        assert line.metrics["ratio/max"] == 1.0, "one update a step starts from the weights that sampled"
+
+
+def test_the_weights_change_from_step_to_step(trained: Any) -> None:
+    from safetensors.torch import load_file
+
+    start = trained.folder.directory.parent / "warm" / "checkpoints" / "step-000040"
+    folders = [start, *sorted(trained.folder.checkpoints.iterdir())]
+    first, second, third = (load_file(folder / "model.safetensors") for folder in folders)
+    for before, after in ((first, second), (second, third)):
+        assert before.keys() == after.keys()
+        assert any(not before[name].equal(after[name]) for name in before)
+
+
+# The episodes.
+
+
+def test_episodes_are_exact(trained: Any, tiny_model: Path) -> None:
+    """What is trained on is what was sampled, and between two turns stands what the chat template puts there."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    stored = list(trained.folder.episodes())
+    assert len(stored) == 3 * 16 + 2 * 12
+    assert any(len(item.episode.turns) > 1 for item in stored)
+    for item in stored:
+        episode = item.episode
+        spans = [segment.tokens for turn in episode.turns for segment in turn.segments]
+        sampled = {position for start, end in spans for position in range(start, end)}
+        for position, bit in enumerate(episode.loss_mask):
+            assert bit == (position in sampled)
+            version = item.step - 1 if item.kind == "train" else item.step
+            assert episode.weight_versions[position] == (version if bit else -1)
+            assert episode.logprobs[position] < 0.0 if bit else episode.logprobs[position] == 0.0
+        assert episode.prompt_length == spans[0][0]
+        prompt = [{"role": message.role, "content": message.content} for message in episode.task.messages]
+        tools = [{"function": {"name": "calculator", "parameters": {"properties": {"expression": {}}}}}]
+        text = tokenizer.apply_chat_template(prompt, tools=tools, tokenize=False, add_generation_prompt=True)
+        assert tokenizer.decode(episode.ids[: episode.prompt_length]) == text
+        for turn, (_, end), (start, _) in zip(episode.turns, spans, spans[1:], strict=False):
+            responses = "".join(
+                f"<|im_start|>tool\n<tool_response>{record.result.text}</tool_response><|im_end|>\n"
+                for record in turn.calls
+            )
+            between = tokenizer.decode(episode.ids[end:start])
+            ended = tokenizer.decode(episode.ids[end - 1 : end]) == "<|im_end|>"
+            assert between == ("" if ended else "<|im_end|>") + f"\n{responses}<|im_start|>assistant\n"
+
+
+def test_every_call_was_answered_by_the_tool(trained: Any) -> None:
+    records = [record for item in trained.folder.episodes() for record in item.episode.calls]
+    answered = [record for record in records if record.result.error is None]
+    assert answered
+    for record in answered:
+        assert record.call.name == "calculator"
+        first, second = record.call.arguments["expression"].split(" + ")
+        assert record.result.text == str(int(first) + int(second))
+    for record in records:
+        assert record.result.text, "a call that failed is answered too"
+
+
+def test_metrics_are_those_of_the_stored_episodes(trained: Any) -> None:
+    for line in trained.folder.metrics_lines("train"):
+        episodes = [item.episode for item in trained.folder.episodes(kind="train", steps={line.step})]
+        assert len(episodes) == 16
+        assert sum(episode.reward for episode in episodes) / 16 == pytest.approx(line.metrics["reward/mean"])
+        assert sum(len(episode.calls) for episode in episodes) / 16 == pytest.approx(line.metrics["calls/mean"])
+        assert sum(episode.sampled_tokens for episode in episodes) / 16 == pytest.approx(line.metrics["tokens/sampled"])
+
+
+# The other commands.
+
+
+def test_a_run_is_evaluated_by_its_last_checkpoint(trained: Any, here: Any, workplace: Any) -> None:
+    done = here("eval", "runs/grpo", "--json")
+    assert done.returncode == 0, done.stderr
+    last = trained.folder.metrics_lines("eval")[-1].metrics
+    for name in ("accuracy", "calls/mean", "tokens/sampled"):
+        assert done.json()[name] == last[name], "greedy, on the same tasks and the same weights"
+    folder = workplace.run("grpo-eval")
+    assert folder.summary()["status"] == "finished"
+    assert len(list(folder.episodes(kind="eval"))) == 12
+    assert not any(folder.directory.glob("checkpoints/*"))
+
+
+def test_a_run_is_evaluated_beside_itself_from_any_folder(
+    trained: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that its config names is relative to where the run was started."""
+    monkeypatch.chdir(tmp_path)
+    beside = trained.folder.directory.parent / "elsewhere"
+    done = here(
+        "eval", str(trained.folder.directory), "--set", "run.name=elsewhere", "--set", "evaluation.tasks=2", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.json()["run"] == str(beside)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_dot_is_a_run_too(trained: Any, here: Any, monkeypatch: pytest.MonkeyPatch, workplace: Any) -> None:
+    monkeypatch.chdir(trained.folder.directory)
+    done = here("eval", ".", "--set", "evaluation.tasks=2", "--json", "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert done.json()["run"] == str(workplace.folder / "runs" / "grpo-eval")
+
+
+def test_rollout_samples_episodes_and_trains_nothing(trained: Any, here: Any, workplace: Any) -> None:
+    done = here("rollout", trained.config, "--tasks", "3", "--episodes", "2", "--set", "run.name=sampled", "--json")
+    assert done.returncode == 0, done.stderr
+    episodes = [item.episode for item in workplace.run("sampled").episodes(kind="rollout")]
+    tasks = {episode.task.id for episode in episodes}
+    assert len(tasks) == 3
+    assert {(episode.task.id, episode.index) for episode in episodes} == {
+        (task, index) for task in tasks for index in (0, 1)
+    }
+    assert len(episodes) == 6
+    assert done.json()["reward/mean"] == pytest.approx(sum(episode.reward for episode in episodes) / 6)
+    assert not any((workplace.folder / "runs" / "sampled").glob("checkpoints/*"))
+
+
+def test_a_report_is_one_page_with_every_curve(trained: Any, here: Any, read_report: Any, tmp_path: Path) -> None:
+    page = tmp_path / "both.html"
+    done = here("report", "runs/grpo", "--compare", "runs/warm", "--output", str(page), "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.json()["summary"]["status"] == "finished"
+    assert page.stat().st_size == done.json()["bytes"]
+    data = read_report(trained.folder)
+    assert [run["name"] for run in data["runs"]] == ["grpo"]
+    assert data["episodes"]
+    titles = {chart["title"] for section in data["sections"] for chart in section["charts"]}
+    assert {"Reward", "Accuracy", "Calls per episode"} <= titles
+
+
+def test_fine_tuning_on_the_good_episodes_of_a_run(trained: Any, here: Any, workplace: Any) -> None:
+    sft = {"from_run": "runs/grpo", "min_reward": 1.0, "steps": 2, "batch_size": 8, "learning_rate": 1.0e-4}
+    config = workplace.config(
+        {"model": {"path": "runs/grpo"}, "sft": sft, "run": {"name": "from-run"}}, name="from-run"
+    )
+    done = here("sft", config, "--json")
+    assert done.returncode == 0, done.stderr
+    good = [item.episode for item in trained.folder.episodes() if item.episode.reward >= 1.0]
+    tokens = {episode.sampled_tokens for episode in good}
+    for line in workplace.run("from-run").metrics_lines("sft"):
+        assert 8 * min(tokens) <= line.metrics["tokens/trained"] <= 8 * max(tokens)
+        assert 0.0 < line.metrics["loss"] < 1.0, "the model says again what it has said"
+    done = here("sft", config, "--overwrite", "--set", "sft.min_reward=5")
+    assert done.returncode == 1
+    assert "sft.from_run: no episode of 'runs/grpo' has a reward of 5 or more" in done.stderr
+
+
+def test_with_json_nothing_else_is_on_stdout(warm: Any, trained: Any, here: Any) -> None:
+    assert warm.done.json()["steps"] == 40
+    facts = trained.done.json()
+    assert facts["steps"] == 3
+    assert facts["report"] == str(trained.folder.report_path)
+    for arguments in (["config", "check", trained.config], ["config", "show", trained.config], ["list-plugins"]):
+        done = here(*arguments, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.json()
+    done = here("train", trained.config, "--json")
+    assert done.returncode == 1
+    assert done.json()["error"]["message"].startswith("there is a run here already")
+
+
+def test_the_console_shows_the_run_on_stdout(trained: Any, here: Any) -> None:
+    observers = "observers=[{use: console, options: {every: 1, sample_every: 1}}]"
+    done = here("train", trained.config, "--set", "run.name=seen", "--set", "trainer.steps=1", "--set", observers)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    assert str(trained.folder.directory.parent / "seen" / "report.html") in done.stdout.replace("\n", "")
+
+
+# A folder belongs to one run.
+
+
+def test_a_run_is_not_written_over(trained: Any, here: Any) -> None:
+    files = [path for path in trained.folder.directory.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    done = here("train", trained.config)
+    assert done.returncode == 1
+    assert "there is a run here already (finished, 3 of 3 steps)" in done.stderr
+    assert "--overwrite" in done.stderr
+    assert "--set run.name=NAME" in done.stderr
+    assert {path: path.read_bytes() for path in files} == before
+
+
+def test_overwrite_starts_anew(trained: Any, here: Any, workplace: Any, steps_of: Any) -> None:
+    arguments = ("train", trained.config, "--set", "run.name=again")
+    assert here(*arguments, "--set", "trainer.steps=2").returncode == 0
+    done = here(*arguments, "--set", "trainer.steps=1", "--overwrite")
+    assert done.returncode == 0, done.stderr
+    folder = workplace.run("again")
+    assert list(steps_of(folder, "train")) == [1]
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-000001"]
+    assert {item.step for item in folder.episodes(kind="train")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "says"),
+    [
+        ("train", {"data": {"train": None}}, "data.train: needed here, but the config names no data set"),
+        ("rollout", {"data": {"train": None}}, "data.train: needed here, but the config names no data set"),
+        ("eval", {"data": {"eval": None}}, "data.eval: needed to evaluate"),
+        ("sft", {}, "sft: missing, so there is nothing to fine-tune on"),
+        ("sft", {"sft": {"steps": 1}}, "sft: give exactly one of `data` and `from_run`"),
+        ("sft", {"sft": {"from_run": "runs/nowhere"}}, "no run here"),
+        (
+            "sft",
+            {"sft": {"from_run": "runs/grpo", "probe": {"accuracy": 0.5}}, "data": {"eval": None}},
+            "sft.probe: needs tasks to probe on",
+        ),
+        ("train", {"model": {"path": "runs/nowhere"}}, "from 'runs/nowhere': there is no such folder"),
+        ("train", {"model": {"path": "./nowhere"}}, "from './nowhere': there is no such folder"),
+        ("train", {"model": {"path": "runs"}}, "model.path: the tokenizer can't be loaded from 'runs'"),
+        ("train", {"model": {"path": "runs/grpo-eval"}}, "model.path: the run 'runs/grpo-eval' has no checkpoint"),
+        ("train", {"rollout": {"max_episode_tokens": 4096}}, "rollout.max_episode_tokens: 4096 tokens, but the model"),
+        ("train", {"device": "abacus"}, "device: 'abacus' is no device"),
+    ],
+)
+def test_what_cannot_run_says_why(
+    command: str, changes: dict[str, Any], says: str, trained: Any, here: Any, workplace: Any
+) -> None:
+    if "grpo-eval" in str(changes) and not (workplace.folder / "runs" / "grpo-eval").exists():
+        assert here("eval", "runs/grpo").returncode == 0
+    config = workplace.config({"run": {"name": "wrong"}, **changes}, name="wrong")
+    done = here(command, config)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (workplace.folder / "runs" / "wrong" / "metrics.jsonl").exists()
+
+
+def test_a_run_that_did_nothing_does_not_hold_its_name(trained: Any, here: Any) -> None:
+    arguments = ("train", trained.config, "--set", "run.name=second-try", "--set", "trainer.steps=1")
+    assert here(*arguments, "--set", "model.path=runs").returncode == 1
+    assert here(*arguments).returncode == 0
+
+
+def test_a_task_of_an_unknown_environment_stops_the_run(trained: Any, here: Any, workplace: Any) -> None:
+    done = here("train", trained.config, "--set", "run.name=moon", "--set", "data.train.options.environment=moon")
+    assert done.returncode == 1
+    assert "asks for environment 'moon'; the config has: default" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert workplace.run("moon").summary()["status"] == "failed"
+
+
+# A run that stops itself.
+
+SANDBOX = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_tools():
+            yield Component("sandbox", "toolrl_plugin_sandbox.tool:Sandbox", summary="Dies in the second step.")
+    """,
+    "tool": """
+        from pathlib import Path
+        from toolrl.protocols import EpisodeContext
+        from toolrl.tools import Tool
+        from toolrl.types import ToolSpec
+
+        class Sandbox(Tool):
+            spec = ToolSpec("calculator", "Adds.", {"type": "object", "properties": {"expression": {"type": "string"}}})
+
+            def create(self, instance_id, *, episode: EpisodeContext):
+                if episode.episode_id.startswith("train-2/") and Path("sandbox-is-dead").exists():
+                    raise ConnectionError("nobody listens on port 9")
+
+            def execute(self, instance_id, parameters):
+                return str(sum(map(int, parameters["expression"].split("+"))))
+    """,
+}
+
+
+def test_a_dead_tool_stops_the_run_and_the_report_says_so(
+    trained: Any, here: Any, workplace: Any, plugin_site: Any, read_report: Any, steps_of: Any
+) -> None:
+    plugin_site.add("sandbox", SANDBOX)
+    dead = workplace.folder / "sandbox-is-dead"
+    dead.touch()
+    arguments = ("train", trained.config, "--set", "run.name=dead", "--set", "environments.default.tools=[sandbox]")
+    done = here(*arguments, site=plugin_site)
+    assert done.returncode == 1
+    assert "16 of 16 episodes failed, more than rollout.max_error_rate 0.2 allows" in done.stderr
+    assert "ConnectionError: nobody listens on port 9" in done.stderr
+    assert "sandbox" in done.stderr
+    assert "Traceback" not in done.stderr
+
+    folder = workplace.run("dead")
+    summary = folder.summary()
+    assert (summary["status"], summary["steps"], summary["error"]["type"]) == ("failed", 1, "RunStoppedError")
+    failed = [item.episode.failure for item in folder.episodes() if item.episode.failure is not None]
+    assert len(failed) == 16
+    assert all(failure.fault == "tool" and "ConnectionError" in failure.traceback for failure in failed)
+    page = folder.report_path.read_text()
+    assert "This run failed" in page
+    assert "nobody listens on port 9" in page
+    assert read_report(folder)["episodes"]
+
+    dead.unlink()
+    done = here(*arguments, "--resume", "--json", site=plugin_site)
+    assert done.returncode == 0, done.stderr
+    assert done.json()["steps"] == 3
+    assert list(steps_of(folder, "train")) == [1, 2, 3]
+    assert folder.summary()["status"] == "finished"
