@@ -41,6 +41,7 @@ async def train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
+        evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
     )
     assembly.events.run_start()
     await loop.run()

@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 class UpdateThread:
-    """One thread for all torch work of training: torch keeps a pool of threads for each that calls it."""
+    """One thread for all torch work of training: torch keeps a pool of threads for each that calls it.
+
+    A context manager: leaving it ends the thread.
+    """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "toolrl-update")
@@ -29,5 +32,8 @@ class UpdateThread:
                 interrupted = True
         return waiting.result(), interrupted
 
-    def close(self) -> None:
+    def __enter__(self) -> UpdateThread:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._executor.shutdown()

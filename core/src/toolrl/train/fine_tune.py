@@ -65,19 +65,18 @@ class FineTuningLoop:
     async def run(self) -> float | None:
         """The last probe's accuracy, or None where there is no probe. Raises RunStoppedError where it asks for an
         accuracy that isn't reached."""
-        accuracy: float | None = None
-        try:
-            while self.trainer.step < self.settings.steps:
-                await self._step()
-                accuracy = await self._probe(accuracy)
-                if self._good_enough(accuracy):
-                    return accuracy
-        finally:
-            if self.trainer.step > self.saver.last_step:
-                path, _ = await self._thread.run(self.saver.save)
-                self.events.checkpoint_saved(self.saver.last_step, path)
-            self._thread.close()
-        if self.settings.probe is not None:
+        with self._thread:
+            try:
+                # A run that goes on may have been interrupted in its probe, or be good enough already.
+                accuracy = await self._probe(None) if self.trainer.step else None
+                while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
+                    await self._step()
+                    accuracy = await self._probe(accuracy)
+            finally:
+                if self.trainer.step > self.saver.last_step:
+                    path, _ = await self._thread.run(self.saver.save)
+                    self.events.checkpoint_saved(self.saver.last_step, path)
+        if self.settings.probe is not None and not self._good_enough(accuracy):
             raise RunStoppedError(
                 f"after all {self.settings.steps} steps the probe's accuracy is {accuracy or 0.0:.1%}, and "
                 f"sft.probe.accuracy asks for {self.settings.probe.accuracy:.1%}",

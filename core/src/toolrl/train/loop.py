@@ -2,14 +2,15 @@
 
 The loop runs on the event loop of the controller process; updates run in a thread of their own, so that tools and
 console stay alive meanwhile. A cancellation (Ctrl-C, SIGTERM) that arrives during an update takes effect after it, so
-that model, optimizer and step counter always belong together; on every way out the last complete step is saved.
+that model, optimizer and step counter always belong together; on every way out the last complete step is saved, and its
+metrics are reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,20 +55,24 @@ class TrainingLoop:
     events: Events
     saver: Saver
     evaluator: Evaluator | None = None
+    evaluated: Collection[int] = ()
+    """Steps whose evaluations an earlier process of this run has done."""
     _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
         """From the trainer's step to the last one."""
-        try:
-            if self.trainer.step == 0:
-                await self._evaluate()
-            while self.trainer.step < self.config.trainer.steps:
-                await self._step()
-                await self._after_step()
-        finally:
-            if self.trainer.step > self.saver.last_step:
-                await self._save()
-            self._thread.close()
+        with self._thread:
+            try:
+                # Of the first step, or of one whose evaluation was interrupted.
+                if self.trainer.step not in self.evaluated:
+                    await self._evaluate_if_due()
+                while self.trainer.step < self.config.trainer.steps:
+                    await self._step()
+                    await self._evaluate_if_due()
+                    await self._save_if_due()
+            finally:
+                if self.trainer.step > self.saver.last_step:
+                    await self._save()
 
     async def _step(self) -> None:
         count = self.config.trainer.prompts_per_step
@@ -76,26 +81,32 @@ class TrainingLoop:
         tasks = self.order.take(self.trainer.step * count, count)
         groups = await self.runner.run(tasks, self.config.algorithm.group_size, self.limits, round_id=f"train-{step}")
         rolled_out = time.perf_counter()
-        updated_metrics, interrupted = await self._thread.run(self.trainer.update, groups)
+        metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         updated = time.perf_counter()
-        await self.engine.update_weights(self.trainer.weights(), self.trainer.step)
-        done = time.perf_counter()
-        times = {
-            "time/rollout": rolled_out - started,
-            "time/update": updated - rolled_out,
-            "time/weights": done - updated,
-            "time/step": done - started,
-        }
-        metrics = {**episode_metrics(groups), **updated_metrics, **times, **_speed(groups, times)}
-        self.events.step_end(StepReport(step, "train", metrics))
+        try:
+            await self.engine.update_weights(self.trainer.weights(), step)
+        finally:
+            # The step is complete and will be saved, also where handing over its weights is cut off or fails.
+            done = time.perf_counter()
+            times = {
+                "time/rollout": rolled_out - started,
+                "time/update": updated - rolled_out,
+                "time/weights": done - updated,
+                "time/step": done - started,
+            }
+            metrics = {**episode_metrics(groups), **metrics, **times, **_speed(groups, times)}
+            self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
 
-    async def _after_step(self) -> None:
+    async def _evaluate_if_due(self) -> None:
         step, every = self.trainer.step, self.config.evaluation.every
-        if step == self.config.trainer.steps or (every and step % every == 0):
+        if step in (0, self.config.trainer.steps) or (every and step % every == 0):
             await self._evaluate()
-        if self.config.trainer.save_every and step % self.config.trainer.save_every == 0:
+
+    async def _save_if_due(self) -> None:
+        every = self.config.trainer.save_every
+        if every and self.trainer.step % every == 0:
             await self._save()
 
     async def _save(self) -> None:

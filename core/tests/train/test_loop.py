@@ -1,0 +1,289 @@
+"""The training loop with a trainer that only counts: what is evaluated, saved and reported on every way out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from toolrl.config.model import Config, SftConfig
+from toolrl.errors import EngineError, RunStoppedError
+from toolrl.protocols import StepReport
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
+from toolrl.testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox
+from toolrl.train.data import EndlessOrder
+from toolrl.train.evaluate import Evaluator
+from toolrl.train.fine_tune import FineTuningLoop
+from toolrl.train.loop import TrainingLoop
+from toolrl.types import Episode, ParsedTurn, Score
+
+LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
+
+
+class NoCalls:
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return ParsedTurn(content=text)
+
+    def render_results(self, records: Any) -> tuple[()]:
+        return ()
+
+
+class Right:
+    """Every answer is right."""
+
+    async def score(self, episode: Episode) -> Score:
+        return Score(1.0, metrics={"correct": 1.0})
+
+
+@dataclass
+class Counting:
+    """A trainer and its saver: an update is one more step."""
+
+    step: int = 0
+    last_step: int = 0
+    saved: list[int] = field(default_factory=list)
+    on_update: Callable[[], None] = lambda: None
+    on_save: Callable[[], None] = lambda: None
+
+    def update(self, batch: Sequence[Any]) -> dict[str, float]:
+        self.on_update()
+        self.step += 1
+        return {"updated": float(len(batch))}
+
+    def weights(self) -> FakeWeights:
+        return FakeWeights(self.step)
+
+    def save(self) -> Path:
+        self.on_save()
+        self.saved.append(self.step)
+        self.last_step = self.step
+        return Path(f"step-{self.step}")
+
+
+@dataclass
+class Seen:
+    """The events of a run."""
+
+    reports: list[StepReport] = field(default_factory=list)
+
+    def steps(self, kind: str) -> list[int]:
+        return [report.step for report in self.reports if report.kind == kind]
+
+    def step_end(self, report: StepReport) -> None:
+        self.reports.append(report)
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        pass
+
+
+class Setting:
+    """A run whose every part but the loop is simple."""
+
+    def __init__(self, *, step: int = 0, evaluated: Collection[int] = (), steps: int = 4, **sections: Any) -> None:
+        self.trainer = Counting(step=step, last_step=step)
+        self.events = Seen()
+        self.engine = ScriptedEngine(["x"])
+        rewards = (NamedReward("right", Right()),)
+        environment = Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()), rewards)
+        trainer = {"steps": steps, "prompts_per_step": 2, **sections.pop("trainer", {})}
+        frame = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": {"group_size": 2}}
+        self.config = Config.model_validate({**frame, "trainer": trainer, **sections})
+        self.runner = Runner(self.engine, {"default": environment})
+        tasks = [make_task(id=f"t{number}") for number in range(3)]
+        self.evaluator = Evaluator(self.runner, tasks, LIMITS, self.config.evaluation)
+        self.order = EndlessOrder(tasks, seed=0)
+        self.evaluated = evaluated
+
+    def loop(self) -> TrainingLoop:
+        return TrainingLoop(
+            config=self.config,
+            trainer=self.trainer,
+            runner=self.runner,
+            engine=self.engine,
+            order=self.order,
+            limits=LIMITS,
+            events=self.events,  # type: ignore[arg-type]
+            saver=self.trainer,  # type: ignore[arg-type]
+            evaluator=self.evaluator,
+            evaluated=self.evaluated,
+        )
+
+    def run(self) -> None:
+        asyncio.run(self.loop().run())
+
+
+def test_start_and_end_are_evaluated_and_the_end_is_saved() -> None:
+    run = Setting()
+    run.run()
+    assert run.events.steps("train") == [1, 2, 3, 4]
+    assert run.events.steps("eval") == [0, 4]
+    assert run.trainer.saved == [4]
+
+
+def test_evaluations_and_checkpoints_in_between() -> None:
+    run = Setting(steps=5, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.run()
+    assert run.events.steps("eval") == [0, 2, 4, 5]
+    assert run.trainer.saved == [2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("step", "evaluated", "expected"),
+    [
+        (2, {0, 2}, [4]),
+        (2, {0}, [2, 4]),
+        (3, {0, 2}, [4]),
+        (4, {0, 2}, [4]),
+        (4, {0, 2, 4}, []),
+        (0, {0}, [2, 4]),
+    ],
+)
+def test_a_resumed_run_makes_up_for_an_evaluation_that_was_cut_off(
+    step: int, evaluated: set[int], expected: list[int]
+) -> None:
+    run = Setting(step=step, evaluated=evaluated, evaluation={"every": 2})
+    run.run()
+    assert run.events.steps("eval") == expected
+
+
+def test_an_interrupt_in_an_update_takes_effect_after_it() -> None:
+    run = Setting()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run.loop().run())
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def cancel() -> None:
+            task.cancel()
+            cancelled.set()
+
+        def interrupt() -> None:
+            loop.call_soon_threadsafe(cancel)
+            assert cancelled.wait(10)
+
+        run.trainer.on_update = interrupt
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run.trainer.saved == [1]
+    assert run.events.steps("train") == [1]
+
+
+def test_an_interrupt_while_weights_are_handed_over_keeps_the_steps_metrics() -> None:
+    run = Setting()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run.loop().run())
+
+        async def never(weights: Any, version: int) -> None:
+            task.cancel()
+            await asyncio.sleep(60)
+
+        run.engine.update_weights = never  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run.trainer.saved == [1]
+    assert run.events.steps("train") == [1]
+
+
+def test_a_failed_update_leaves_the_last_complete_step_saved_and_no_thread() -> None:
+    run = Setting()
+
+    def fail_later() -> None:
+        if run.trainer.step == 2:
+            raise RunStoppedError("not finite")
+
+    run.trainer.on_update = fail_later
+    with pytest.raises(RunStoppedError, match="not finite"):
+        run.run()
+    assert run.trainer.saved == [2]
+    assert not _update_threads()
+
+
+def test_a_checkpoint_that_cant_be_written_leaves_no_thread() -> None:
+    run = Setting(steps=1)
+
+    def full() -> None:
+        raise OSError("disk full")
+
+    run.trainer.on_save = full
+    with pytest.raises(OSError, match="disk full"):
+        run.run()
+    assert not _update_threads()
+
+
+def test_an_engine_that_refuses_the_weights_ends_the_run_with_the_step_saved() -> None:
+    run = Setting()
+
+    async def refuse(weights: Any, version: int) -> None:
+        raise EngineError("other shapes")
+
+    run.engine.update_weights = refuse  # type: ignore[method-assign]
+    with pytest.raises(EngineError):
+        run.run()
+    assert (run.trainer.saved, run.events.steps("train")) == ([1], [1])
+
+
+class Rows:
+    """A source of demonstrations that are nothing."""
+
+    async def take(self, position: int, count: int) -> list[Any]:
+        return [None] * count
+
+
+def fine_tuning(run: Setting, *, accuracy: float = 1.0) -> FineTuningLoop:
+    settings = SftConfig.model_validate(
+        {"data": "rows", "steps": 4, "batch_size": 2, "probe": {"every": 2, "accuracy": accuracy}}
+    )
+    return FineTuningLoop(
+        settings,
+        run.trainer,  # type: ignore[arg-type]
+        Rows(),
+        run.engine,
+        run.events,  # type: ignore[arg-type]
+        run.trainer,  # type: ignore[arg-type]
+        evaluator=run.evaluator,
+    )
+
+
+def test_fine_tuning_stops_when_the_probe_is_satisfied() -> None:
+    run = Setting()
+    assert asyncio.run(fine_tuning(run).run()) == 1.0
+    assert (run.trainer.step, run.trainer.saved) == (2, [2])
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_resumed_fine_tuning_that_is_good_enough_trains_no_more(step: int) -> None:
+    run = Setting(step=step)
+    assert asyncio.run(fine_tuning(run).run()) == 1.0
+    assert run.trainer.step == step
+    assert not run.trainer.saved
+
+
+def test_fine_tuning_that_never_gets_there_says_how_far_it_came() -> None:
+    run = Setting()
+    run.evaluator.runner = Runner(
+        run.engine, {"default": Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()))}
+    )
+    with pytest.raises(RunStoppedError, match="after all 4 steps.*0.0%.*100.0%"):
+        asyncio.run(fine_tuning(run).run())
+    assert run.trainer.saved == [4]
+
+
+def _update_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("toolrl-update")]
