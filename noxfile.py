@@ -79,7 +79,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """Core's tests in an environment without torch; those that need it skip. Chat formats need a tokenizer to test."""
-    _install(session, *TEST, "transformers", packages=[_core()])
+    _install(session, *TEST, "transformers", "jinja2", packages=[_core()])
     session.run("python", "-m", "pytest", "core/tests", *session.posargs)
 
 

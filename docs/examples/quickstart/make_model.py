@@ -1,10 +1,10 @@
-"""Make the quickstart's model: a Qwen3 of 0.66M parameters with random weights, and its tokenizer. Nothing is downloaded.
+"""Make the quickstart's model: a Qwen3 of 0.64M random parameters, and its tokenizer. Nothing is downloaded.
 
     python make_model.py DEST [--seed 0]
 
-`rope_theta` 100 and `initializer_range` 0.06 are what lets so small a model learn to copy operands within a hundred steps
-of fine-tuning; with the usual 10000 and 0.02 it takes several times as many. The tokenizer reads digits one by one and
-has the chat and tool tags as single tokens.
+`rope_theta` 100 and `initializer_range` 0.06 are what lets so small a model learn to copy operands within a hundred
+steps of fine-tuning; with the usual 10000 and 0.02 it takes several times as many. The tokenizer reads digits one by one
+and has the chat and tool tags as single tokens.
 """
 
 from __future__ import annotations
