@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from toolrl.assembly import Assembly
@@ -15,6 +16,7 @@ from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.saver import Saver
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
+from toolrl.types import Episode
 
 
 async def train(assembly: Assembly) -> None:
@@ -72,14 +74,19 @@ def _demonstrations(assembly: Assembly) -> DemonstrationSource:
     if settings.data is not None:
         rows = assembly.build("datasets", settings.data, "sft.data")
         return TaskDemonstrations(EndlessOrder(rows, seed=config.seed), assembly.environments)
-    stored = RunFolder.open(settings.from_run).episodes()
-    items = from_episodes((item.episode for item in stored), settings.min_reward)
+    items = from_episodes(_rolled_out(RunFolder.open(settings.from_run)), settings.min_reward)
     if not items:
         raise ConfigError(
-            f"sft.from_run: no episode of {settings.from_run!r} has a reward of {settings.min_reward:g} or more",
+            f"sft.from_run: no episode of {settings.from_run!r} has a reward of {settings.min_reward:g} or more; those "
+            "of evaluations don't count",
             hint="Lower sft.min_reward, or take another run.",
         )
     return StoredDemonstrations(EndlessOrder(items, seed=config.seed))
+
+
+def _rolled_out(folder: RunFolder) -> Iterator[Episode]:
+    """A run's episodes without those of evaluations: who trains on held-out tasks can't measure anything on them."""
+    return (stored.episode for stored in folder.episodes() if stored.kind != "eval")
 
 
 async def evaluate(assembly: Assembly) -> dict[str, Any]:

@@ -6,9 +6,14 @@ second pass. A field's description is its documentation: the JSON Schema and the
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+
+_NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
+"""Characters that no folder's name has."""
 
 
 class Frame(BaseModel):
@@ -35,13 +40,13 @@ class ToolUse(ComponentUse):
         default_factory=dict, alias="as", description="New names for tools of this set, old name to new name."
     )
     policy: dict[str, Any] = Field(default_factory=dict, description="Policy of its calls: time limit, truncation …")
-    weight: float = Field(1.0, description="Weight of the tool's own reward.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight of the tool's own reward.")
 
 
 class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
-    weight: float = Field(1.0, description="Weight of its value in the episode's reward.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
 
 
 Use = Annotated[ComponentUse, BeforeValidator(_from_name)]
@@ -89,7 +94,7 @@ class EnvironmentConfig(Frame):
         description="End generation where an end flag closes. For base models; a chat model learns to end its turn.",
     )
     max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
-    call_cost: float = Field(0.0, ge=0, description="Taken off the reward for each call.")
+    call_cost: float = Field(0.0, ge=0, allow_inf_nan=False, description="Taken off the reward for each call.")
 
 
 class RolloutConfig(Frame):
@@ -153,7 +158,7 @@ class AlgorithmConfig(Frame):
 class OptimizerConfig(Frame):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(1e-6, gt=0, description="Its highest value, reached after the warm-up.")
+    learning_rate: float = Field(1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up.")
     betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
     eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
     weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
@@ -199,7 +204,8 @@ class SftConfig(OptimizerConfig):
 
     data: Use | None = Field(None, description="Data set whose messages hold the assistant's turns.")
     from_run: str | None = Field(
-        None, description="A run folder whose episodes are the demonstrations, instead of data."
+        None,
+        description="A run folder whose episodes, but those of evaluations, are the demonstrations, instead of data.",
     )
     min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
     steps: int = Field(100, ge=1, description="Optimizer steps.")
@@ -220,6 +226,14 @@ class RunConfig(Frame):
     name: str = Field("run", min_length=1, description="Name of its folder.")
     dir: str = Field("runs", description="Folder of run folders.")
     save_episodes: bool = Field(True, description="Keep every episode, tokens included, in the run folder.")
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        """A name that leads out of `dir`, or that no file system takes, is a mistake."""
+        if name in (".", "..") or _NO_NAME.search(name) or len(name.encode()) > 200:
+            raise ValueError("expected the name of one folder: no slash, no control character, at most 200 bytes")
+        return name
 
 
 class Config(Frame):
