@@ -120,7 +120,7 @@ class ToolError(ToolrlError):
 
 
 class ArgumentsError(ToolError):
-    """Raised by a tool, or by the policy, for arguments that don't fit: says which, what was given, what is expected."""
+    """Raised by a tool, or by the policy, for arguments that don't fit. Says which, what came, what is expected."""
 
     kind = "bad_arguments"
 
@@ -132,7 +132,7 @@ class ToolTimeoutError(ToolError):
 
 
 class ToolsetError(ToolrlError):
-    """A toolset that failed outside of a call: it didn't start, an episode's session didn't open, its own reward raised.
+    """A toolset that failed outside of a call: it didn't start, a session didn't open, its own reward raised.
 
     No text for the model can stand for that, so the episode fails; `where` names the tool.
     """
