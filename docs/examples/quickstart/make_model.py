@@ -3,8 +3,8 @@
     python make_model.py DEST [--seed 0]
 
 `rope_theta` 100 and `initializer_range` 0.06 are what lets so small a model learn to copy operands within a hundred
-steps of fine-tuning; with the usual 10000 and 0.02 it takes several times as many. The tokenizer reads digits one by one
-and has the chat and tool tags as single tokens.
+steps of fine-tuning; with the usual 10000 and 0.02 it takes several times as many. The tokenizer reads digits one by
+one and has the chat and tool tags as single tokens.
 """
 
 from __future__ import annotations
