@@ -13,6 +13,8 @@ from toolrl.errors import ConfigError
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
 
+MINIMAL = {"model": {"path": "m"}, "environments": {"default": {}}}
+
 
 def problems(tree: Any, registry: Registry, *overrides: str, **environ: str) -> list[str]:
     """The mistakes of a config, without what they have as a common start."""
@@ -205,6 +207,23 @@ def test_a_key_that_stands_twice_is_a_mistake_with_its_lines(tmp_path: Path, reg
         ("a: &x [*x]\n", "", "alias"),
         ("a: *nowhere\n", ":1:4", "undefined alias"),
         ("a: !!python/object:os.system {}\n", ":1:4", "could not determine a constructor"),
+        ("b: 1\nseed: 2024-99-99\n", ":2:7", "month must be in 1..12"),
+        ("seed: " + "9" * 5000, ":1:7", "4300 digits"),
+        ("a: \x00", "", "special characters are not allowed"),
+        ("a: " + "[" * 100 + "]" * 100, "", "nested more than"),
+        ("a: " + "[" * 5000 + "]" * 5000, "", "nested more than"),
+        ("\n".join(" " * level + "a:" for level in range(2000)), "", "nested more than"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 30)),
+            "",
+            "more than 100000",
+        ),
+        ("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 400)), "", "nested more than"),
+        (
+            "a0: &a0 {k: x}\n" + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1},' * 9}]}}\n" for n in range(1, 30)),
+            "",
+            "more than 100000",
+        ),
     ],
 )
 def test_yaml_that_cannot_be_read(tmp_path: Path, registry: Registry, text: str, where: str, message: str) -> None:
@@ -254,3 +273,28 @@ def test_yaml_aliases_are_values_of_their_own(tmp_path: Path, registry: Registry
     loaded = load_config(file, ["data.train.options.precision=9"], registry=registry)
     assert loaded.resolved["data"]["train"]["options"] == {"precision": 9}
     assert loaded.resolved["data"]["eval"]["options"] == {"precision": 7}
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../x", "/etc", "a/b", "a\\b", "a\nb", "a\0b", "x" * 201, "é" * 101])
+def test_a_runs_name_is_one_folder(registry: Registry, name: str) -> None:
+    with pytest.raises(ConfigError, match="run.name: .*the name of one folder"):
+        check_config({**MINIMAL, "run": {"name": name}}, registry=registry)
+
+
+@pytest.mark.parametrize("name", ["first", "ünïcødé 名", "-rf", ".hidden", "v1.5", "x" * 200])
+def test_names_that_a_folder_can_have(registry: Registry, name: str) -> None:
+    assert check_config({**MINIMAL, "run": {"name": name}}, registry=registry).config.run.name == name
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_and_rates_are_finite(registry: Registry, value: float) -> None:
+    environment = {"rewards": [{"use": "bare", "weight": value}], "tools": [{"use": "bare", "weight": value}]}
+    tree = {
+        **MINIMAL,
+        "environments": {"default": {**environment, "call_cost": value}},
+        "trainer": {"learning_rate": value},
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_config(tree, registry=registry)
+    for place in ("rewards[0].weight", "tools[0].weight", "call_cost", "learning_rate"):
+        assert any(f"{place}: " in problem for problem in caught.value.problems), place

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
 
@@ -158,7 +157,9 @@ class AlgorithmConfig(Frame):
 class OptimizerConfig(Frame):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up.")
+    learning_rate: float = Field(
+        1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up."
+    )
     betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
     eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
     weight_decay: float = Field(0.0, ge=0, description="On matrices only.")

@@ -10,6 +10,10 @@ import yaml
 
 from toolrl.errors import ConfigError
 
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+"""Values of a config, each alias counted as often as it stands: a few lines of aliases can stand for billions."""
+
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML that keeps a list of keys that stand twice, of which plain YAML would take the last."""
@@ -18,6 +22,12 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self.name = name
         self.problems: list[str] = []
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # A date that there isn't, a number of thousands of digits.
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
@@ -62,9 +72,14 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
 
 def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
     """A YAML text, and the keys that stand twice in it. Raises ConfigError with line and column for a syntax error."""
-    loader = _Loader(text, name)
+    loader = None
     try:
-        tree = loader.get_single_data()
+        loader = _Loader(text, name)
+        node = loader.get_single_node()
+        _count(node, name, {}, 0)
+        return (loader.construct_document(node) if node is not None else None), loader.problems
+    except RecursionError:
+        raise ConfigError(_TOO_DEEP, where=name) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.problem, error.context) if part) or "not YAML"
@@ -76,8 +91,28 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", where=name) from error
     finally:
-        loader.dispose()
-    return tree, loader.problems
+        if loader is not None:
+            loader.dispose()
+
+
+_TOO_DEEP = f"the YAML is nested more than {MAX_DEPTH} levels deep"
+
+
+def _count(node: yaml.Node | None, name: str, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+    """How many values a node stands for, and how many levels. Raises ConfigError where these are too many."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1, 0
+    if id(node) not in known:
+        # A value that contains itself gets too deep here.
+        items = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        below = [_count(item, name, known, depth + 1) for item in items] if depth < MAX_DEPTH else [(0, 1)]
+        known[id(node)] = 1 + sum(count for count, _ in below), 1 + max((levels for _, levels in below), default=0)
+    count, levels = known[id(node)]
+    if depth + levels > MAX_DEPTH:
+        raise ConfigError(f"{_TOO_DEEP}, or a YAML alias stands inside the value that it names", where=name)
+    if count > MAX_VALUES:
+        raise ConfigError(f"the config has more than {MAX_VALUES} values, its YAML aliases counted", where=name)
+    return count, levels
 
 
 def unaliased(node: Any, above: tuple[int, ...] = ()) -> Any:
