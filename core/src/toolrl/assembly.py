@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
+from toolrl.train import random_state
 from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
@@ -97,22 +97,24 @@ async def assemble(
     registry: Registry,
     *,
     total_steps: int,
-    source: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     observers: Sequence[ComponentUse] | None = None,
 ) -> AsyncIterator[Assembly]:
-    """Build and start a run. `source` is the folder to load the model from instead of `model.path`.
+    """Build and start a run. With `resume` it goes on from its last checkpoint, with `overwrite` a run of its name is
+    deleted; `observers` stand for the config's.
 
-    Observers are told of the end with what ended the run, whatever it was; then everything is stopped in reverse order.
+    At the end everything is stopped in reverse order; last, observers are told what ended the run, whatever it was.
     """
     config = loaded.config
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    random.seed(config.seed)
-    torch.manual_seed(config.seed)
+    random_state.seed(config.seed)
     device = pick_device(config.device)
     directory = Path(config.run.dir) / config.run.name
+    if overwrite:
+        _check_not_inside(config.model.path, directory)
+    source = model_source(config.model.path)
     async with AsyncExitStack() as stack:
         folder = RunFolder.create(
             directory,
@@ -123,7 +125,7 @@ async def assemble(
             overwrite=overwrite,
         )
         stack.callback(folder.close)
-        policy = load_policy(config.model, source or model_source(config.model.path), device)
+        policy = load_policy(config.model, source, device)
         builder = _Builder(loaded, registry, policy, folder.directory)
         environments = builder.environments()
         engine = builder.engine()
@@ -164,6 +166,15 @@ def model_source(path: str) -> str:
     if checkpoint is None:
         raise ConfigError(f"model.path: the run {path!r} has no checkpoint", hint="Let it train for at least a step.")
     return str(checkpoint)
+
+
+def _check_not_inside(path: str, directory: Path) -> None:
+    """Raise ConfigError where the model would be deleted before it is loaded."""
+    if Path(path).resolve().is_relative_to(directory.resolve()):
+        raise ConfigError(
+            f"model.path: {path!r} belongs to the run that --overwrite deletes",
+            hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
+        )
 
 
 def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:

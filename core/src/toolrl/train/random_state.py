@@ -1,4 +1,4 @@
-"""The states of the process's random generators: Python's, numpy's, torch's and CUDA's, taken and put back."""
+"""The process's random generators, Python's, numpy's, torch's and CUDA's: seeded, their states taken and put back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+
+
+def seed(number: int) -> None:
+    """Seed all of them. numpy takes 32 bits: of a greater number the lower ones."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
 
 
 def capture() -> dict[str, Any]:
