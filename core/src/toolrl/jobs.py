@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from toolrl.assembly import Assembly
+from toolrl.config.model import Config, RolloutConfig
 from toolrl.errors import ConfigError
 from toolrl.protocols import StepReport
 from toolrl.report.folder import RunFolder
+from toolrl.rollout.environment import Limits
 from toolrl.train.data import EndlessOrder
 from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
@@ -18,10 +21,13 @@ from toolrl.train.saver import Saver
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
 
+_log = logging.getLogger(__name__)
+
 
 async def train(assembly: Assembly) -> None:
     """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
     config = assembly.config
+    _warn_of_truncated_sampling(config.rollout)
     order = assembly.order()
     trainer = PolicyTrainer(
         assembly.policy,
@@ -29,7 +35,7 @@ async def train(assembly: Assembly) -> None:
         config.algorithm,
         assembly.folder.directory,
         temperature=config.rollout.temperature,
-        longest=assembly.limits.max_turn_tokens * max(e.max_turns for e in config.environments.values()),
+        longest=longest_episode(config, assembly.limits),
     )
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, config.trainer.prompts_per_step)
     await _resume(assembly, saver)
@@ -47,6 +53,22 @@ async def train(assembly: Assembly) -> None:
     )
     assembly.events.run_start()
     await loop.run()
+
+
+def _warn_of_truncated_sampling(rollout: RolloutConfig) -> None:
+    if rollout.top_p < 1 or rollout.top_k:
+        _log.warning(
+            "rollout.top_p %g and rollout.top_k %d: the policy that samples isn't the one that is trained, whose "
+            "log-probabilities are those before any truncation; leave both out for training",
+            rollout.top_p,
+            rollout.top_k,
+        )
+
+
+def longest_episode(config: Config, limits: Limits) -> int:
+    """The most tokens that an episode of any environment can sample."""
+    turns = max(environment.max_turns for environment in config.environments.values())
+    return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
 
 
 async def fine_tune(assembly: Assembly) -> dict[str, Any]:

@@ -12,9 +12,13 @@ import pytest
 pytest.importorskip("torch")
 
 from toolrl import jobs
-from toolrl.config.model import SftConfig
+from toolrl.assembly import assemble
+from toolrl.config.load import LoadedConfig
+from toolrl.config.model import Config, SftConfig
 from toolrl.errors import ConfigError
+from toolrl.plugins.registry import Registry
 from toolrl.report.folder import RunFolder
+from toolrl.rollout.environment import Limits
 from toolrl.testing.fakes import make_episode
 from toolrl.types import RewardEntry
 
@@ -44,3 +48,35 @@ def test_demonstrations_from_a_run_leave_its_evaluations_out(tmp_path: Path) -> 
 def test_a_run_of_evaluations_only_holds_no_demonstration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no episode of .* has a reward of 1 or more; those of evaluations"):
         demonstrations(a_run(tmp_path / "run", "eval"))
+
+
+def a_config(path: str = "m", **sections: Any) -> Config:
+    environments = {"short": {"max_turns": 2}, "long": {"max_turns": 5}}
+    return Config.model_validate({"model": {"path": path}, "environments": environments, **sections})
+
+
+def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "warm", "train")
+    loaded = LoadedConfig(a_config(run, run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
+
+    async def start() -> None:
+        async with assemble(loaded, Registry([]), total_steps=1, overwrite=True):
+            raise AssertionError("it started")
+
+    with pytest.raises(ConfigError, match=r"model\.path: .*warm' belongs to the run that --overwrite deletes"):
+        asyncio.run(start())
+    assert len(list(RunFolder.open(run).episodes())) == 1
+
+
+@pytest.mark.parametrize(("of_an_episode", "longest"), [(1000, 500), (300, 300)])
+def test_the_longest_episode_is_bounded_by_turns_and_by_the_context(of_an_episode: int, longest: int) -> None:
+    limits = Limits(max_turn_tokens=100, max_episode_tokens=of_an_episode)
+    assert jobs.longest_episode(a_config(), limits) == longest
+
+
+@pytest.mark.parametrize(("rollout", "warned"), [({}, False), ({"top_p": 0.9}, True), ({"top_k": 20}, True)])
+def test_training_with_truncated_sampling_warns(
+    rollout: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs._warn_of_truncated_sampling(a_config(rollout=rollout).rollout)
+    assert bool(caplog.records) is warned
