@@ -72,6 +72,14 @@ def test_wrong_arguments_are_usage_errors(site: Any) -> None:
     assert "unrecognized arguments: --nope" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--tasks", "--episodes"])
+def test_no_episodes_are_no_rollout(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["rollout", "grpo.yaml", option, "0"])
+    assert exit_.value.code == EXIT_USAGE
+    assert f"argument {option}: 0 is less than 1" in capsys.readouterr().err
+
+
 def test_an_error_is_a_message_with_the_next_step(full_site: Any) -> None:
     done = full_site.run("full", "count", "--fail")
     assert done.returncode == EXIT_ERROR

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from toolrl.cli.output import print_json
 
 if TYPE_CHECKING:
     from toolrl.config.load import LoadedConfig
@@ -25,6 +26,14 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, resume: bool = True) -
     parser.add_argument(
         "--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout"
     )
+
+
+def at_least_one(text: str) -> int:
+    """A number that an argument counts something by."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def add_set_argument(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +81,7 @@ def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, A
     """What a finished command says last."""
     facts = {"run": str(folder.directory), "report": str(folder.report_path), **facts}
     if args.json:
-        print(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     for name, value in facts.items():
         print(f"{name:>20}  {value:.4g}" if isinstance(value, float) else f"{name:>20}  {value}")

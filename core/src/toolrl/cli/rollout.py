@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, at_least_one, observers_for, print_result, read
 from toolrl.cli.session import run_to_end
 
 HELP = "sample episodes without training"
@@ -14,8 +14,8 @@ EXAMPLE = "toolrl rollout grpo.yaml --tasks 16 --episodes 4"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False)
-    parser.add_argument("--tasks", type=int, default=8, help="how many tasks of data.train (default 8)")
-    parser.add_argument("--episodes", type=int, help="episodes of each task (default algorithm.group_size)")
+    parser.add_argument("--tasks", type=at_least_one, default=8, help="how many tasks of data.train (default 8)")
+    parser.add_argument("--episodes", type=at_least_one, help="episodes of each task (default algorithm.group_size)")
 
 
 def run(args: argparse.Namespace) -> int:
