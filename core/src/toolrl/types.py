@@ -304,7 +304,7 @@ class Episode:
     """One finished episode. The four token fields have the same length."""
 
     id: str
-    """`<task id>#<index in its group>`."""
+    """`<group>#<index in its group>`; unique in its run."""
     task: Task
     environment: str
     group: str

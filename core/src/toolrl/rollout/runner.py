@@ -44,7 +44,7 @@ class Runner:
     ) -> list[Group]:
         """`group_size` episodes of each task; groups in the order of `tasks`.
 
-        `round_id` makes group names and seeds unique in the run ("step-12", "eval-12"). Raises RunStoppedError where
+        `round_id` makes group names and seeds unique in the run ("train-12", "eval-12"). Raises RunStoppedError where
         more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
         """
         plans = [

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from toolrl.config.model import EvaluationConfig
 from toolrl.protocols import TaskSource, iterate
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.runner import Runner
 from toolrl.train.metrics import episode_metrics, pass_metrics
-from toolrl.types import Group, Task
+from toolrl.types import Task
 
 
 @dataclass
@@ -25,15 +25,10 @@ class Evaluator:
 
     def tasks(self) -> list[Task]:
         """The tasks that every evaluation of this run uses."""
-        count = len(self.source) if self.config.tasks is None else min(self.config.tasks, len(self.source))
-        return [task for _, task in zip(range(count), iterate(self.source), strict=False)]
+        return list(islice(iterate(self.source), self.config.tasks))
 
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`."""
-        metrics, _ = await self.episodes(step)
-        return metrics
-
-    async def episodes(self, step: int) -> tuple[dict[str, float], Sequence[Group]]:
         started = time.perf_counter()
         limits = self.limits
         if self.config.temperature is not None:
@@ -42,5 +37,4 @@ class Evaluator:
             self.tasks(), self.config.episodes_per_task, limits, round_id=f"eval-{step}", training=False
         )
         metrics = {**episode_metrics(groups), **pass_metrics(groups, self.config.episodes_per_task)}
-        metrics["time/eval"] = time.perf_counter() - started
-        return metrics, groups
+        return {**metrics, "time/eval": time.perf_counter() - started}
