@@ -95,8 +95,25 @@ class Workplace:
 
         return RunFolder.open(self.folder / "runs" / name)
 
+    def site(self, name: str = "site") -> PluginSite:
+        """A folder for plugins, empty at first."""
+        return PluginSite(self.folder / name)
+
+    def start(
+        self, *arguments: str, stderr: Path, site: PluginSite | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Begin `toolrl ARGUMENTS` in a process of its own; what it says on stderr goes to a file."""
+        with stderr.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "toolrl", *arguments],
+                cwd=self.folder,
+                env=environment(site, env),
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+            )
+
     def toolrl(self, *arguments: str, site: PluginSite | None = None, env: Mapping[str, str] | None = None) -> Done:
-        """`toolrl ARGUMENTS` in a process of its own."""
+        """`toolrl ARGUMENTS` in a process of its own, to its end."""
         done = subprocess.run(
             [sys.executable, "-m", "toolrl", *arguments],
             cwd=self.folder,
@@ -220,18 +237,31 @@ def trained(workplace: Workplace, warm: Ran) -> Ran:
     return Ran(done, workplace.run("grpo"), config)
 
 
+@pytest.fixture
+def own_place(workplace: Workplace, warm: Ran, tmp_path: Path) -> Workplace:
+    """A workplace of the test's own, where the run `warm` can be read."""
+    folder = tmp_path / "place"
+    (folder / "runs").mkdir(parents=True)
+    for name in ("model", "runs/warm"):
+        (folder / name).symlink_to(workplace.folder / name)
+    return Workplace(folder)
+
+
 Here = Callable[..., Done]
 
 
 @pytest.fixture
 def here(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    """`toolrl ARGUMENTS` in this process, in the workplace: without the seconds that importing torch takes."""
+    """`toolrl ARGUMENTS` in this process, in the session's workplace or in another `place`: without the seconds that
+    importing torch takes."""
     from toolrl.cli.main import main
     from toolrl.plugins.registry import load_registry
 
     monkeypatch.chdir(workplace.folder)
 
-    def run(*arguments: str, site: PluginSite | None = None) -> Done:
+    def run(*arguments: str, site: PluginSite | None = None, place: Workplace | None = None) -> Done:
+        if place is not None:
+            monkeypatch.chdir(place.folder)
         if site is not None:
             monkeypatch.syspath_prepend(str(site.folder))
         load_registry.cache_clear()

@@ -1,0 +1,360 @@
+"""Ctrl-C, SIGTERM and SIGKILL at chosen moments of a training run, and what `--resume` makes of what they leave.
+
+A plugin brings the run to a stand at the moment that a test wants, says so by a file, and goes on when another file
+appears (or when it is interrupted): nothing depends on how fast a machine is. Interrupted runs are processes of their
+own; they are resumed in this one.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+BRAKE = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_tools():
+            yield Component("adder", "toolrl_plugin_brake.brake:build", summary="Adds, and stands still where told.")
+    """,
+    "brake": '''
+        """Stands still once, at the moment that BRAKE_AT names: the beginning of an episode's name for its tool's call,
+        or `update-N`, `weights-N`, `save-N` for these parts of step N."""
+        import asyncio
+        import os
+        import time
+        from pathlib import Path
+        from toolrl.protocols import EpisodeContext
+        from toolrl.tools import tool
+
+        AT = os.environ.get("BRAKE_AT", "")
+        STANDS, GO_ON = Path("brake-stands"), Path("brake-go-on")
+
+        def build(options, context):
+            stage, _, step = AT.partition("-")
+            if stage == "update":
+                from toolrl.train.trainer import PolicyTrainer
+                slow(PolicyTrainer, "update", lambda trainer, *_: trainer.step + 1 == int(step))
+            if stage == "save":
+                from toolrl.train.saver import Saver
+                slow(Saver, "save", lambda saver: saver.trainer.step == int(step))
+            if stage == "weights":
+                slow_weights(int(step))
+            return adder
+
+        @tool(name="calculator")
+        async def adder(expression: str, *, episode: EpisodeContext) -> str:
+            """Adds.
+
+            Args:
+                expression: Two numbers with a plus.
+            """
+            if AT and episode.episode_id.startswith(AT):
+                STANDS.touch()
+                await asyncio.sleep(600)
+            return str(sum(map(int, expression.split("+"))))
+
+        def slow(owner, name, wanted):
+            original = getattr(owner, name)
+            def waiting(self, *args):
+                if wanted(self, *args):
+                    STANDS.touch()
+                    while not GO_ON.exists():
+                        time.sleep(0.01)
+                return original(self, *args)
+            setattr(owner, name, waiting)
+
+        def slow_weights(step):
+            from toolrl_plugin_transformers.engine import TransformersEngine
+            original = TransformersEngine.update_weights
+            async def waiting(self, weights, version):
+                if version == step:
+                    STANDS.touch()
+                    while not GO_ON.exists():
+                        await asyncio.sleep(0.01)
+                await original(self, weights, version)
+            TransformersEngine.update_weights = waiting
+    ''',
+}
+
+SETTINGS: dict[str, Any] = {
+    "model": {"path": "runs/warm"},
+    "environments": {"default": {"tools": ["adder"], "rewards": ["exact"], "max_turns": 3}},
+    "evaluation": {"every": 2, "tasks": 4},
+    "algorithm": {"preset": "dapo", "group_size": 2},
+    "trainer": {"steps": 3, "prompts_per_step": 4, "learning_rate": 1.0e-3, "save_every": 2, "keep_checkpoints": 9},
+    "run": {"name": "stopped"},
+}
+
+
+class Braked:
+    """A workplace with the brake installed, and one run in it."""
+
+    def __init__(self, place: Any) -> None:
+        self.place = place
+        self.site = place.site()
+        self.site.add("brake", BRAKE)
+        self.config = place.config(SETTINGS)
+        self.stderr = place.folder / "stderr.txt"
+
+    @property
+    def folder(self) -> Any:
+        return self.place.run("stopped")
+
+    def standing(self, at: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A training run that stands still at this moment."""
+        process = self.place.start(
+            "train", self.config, *arguments, site=self.site, env={"BRAKE_AT": at}, stderr=self.stderr
+        )
+        stands = self.place.folder / "brake-stands"
+        wait_until(lambda: stands.exists() or process.poll() is not None)
+        assert process.poll() is None, self.stderr.read_text()
+        return process
+
+    def interrupt(self, process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+        """Send a signal, and let the run go on once it was noticed; the exit status."""
+        process.send_signal(number)
+        wait_until(lambda: f"{number.name}: saving what is done" in self.stderr.read_text())
+        (self.place.folder / "brake-go-on").touch()
+        return process.wait(timeout=300)
+
+    def checkpoints(self) -> list[int]:
+        return [int(path.name.removeprefix("step-")) for path in sorted(self.folder.checkpoints.glob("step-*"))]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Far longer than it takes; a hanging run fails the test instead of the whole session."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def braked(own_place: Any) -> Iterator[Braked]:
+    braked = Braked(own_place)
+    started: list[subprocess.Popen[bytes]] = []
+    standing = braked.standing
+
+    def remember(*arguments: str) -> subprocess.Popen[bytes]:
+        started.append(standing(*arguments))
+        return started[-1]
+
+    braked.standing = remember  # type: ignore[method-assign]
+    yield braked
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "status", "trained", "evaluated"),
+    [
+        ("train-1/", signal.SIGTERM, 143, [], [0]),
+        ("train-2/", signal.SIGINT, 130, [1], [0]),
+        ("update-2", signal.SIGTERM, 143, [1, 2], [0]),
+        ("weights-2", signal.SIGINT, 130, [1, 2], [0]),
+        ("save-2", signal.SIGTERM, 143, [1, 2], [0, 2]),
+        ("eval-3/", signal.SIGINT, 130, [1, 2, 3], [0, 2]),
+    ],
+)
+def test_an_interrupted_run_keeps_its_complete_steps_and_goes_on(
+    at: str,
+    number: signal.Signals,
+    status: int,
+    trained: list[int],
+    evaluated: list[int],
+    braked: Braked,
+    here: Any,
+    steps_of: Any,
+    read_report: Any,
+) -> None:
+    assert braked.interrupt(braked.standing(at), number) == status
+
+    folder = braked.folder
+    assert list(steps_of(folder, "train")) == trained
+    assert list(steps_of(folder, "eval")) == evaluated
+    assert braked.checkpoints()[-1:] == trained[-1:]
+    summary = folder.summary()
+    assert (summary["status"], summary["steps"]) == ("interrupted", len(trained))
+    assert "This run was interrupted" in folder.report_path.read_text()
+    assert [point for run in read_report(folder)["runs"] for point in run["curves"]] or not evaluated
+    assert "Traceback" not in braked.stderr.read_text()
+
+    done = here("train", braked.config, "--resume", "--json", place=braked.place, site=braked.site)
+    assert done.returncode == 0, done.stderr
+    assert list(steps_of(folder, "train")) == [1, 2, 3]
+    assert list(steps_of(folder, "eval")) == [0, 2, 3]
+    assert braked.checkpoints()[-1] == 3
+    episodes = list(folder.episodes(kind="train"))
+    assert sorted((item.step, item.episode.id) for item in episodes) == sorted(
+        {(item.step, item.episode.id) for item in episodes}
+    )
+    assert len(episodes) == 3 * 8
+    summary = folder.summary()
+    assert summary["status"] == "finished"
+    assert summary.get("resumed_at", []) == trained[-1:]
+    assert "error" not in summary
+    assert "This run was interrupted" not in folder.report_path.read_text()
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(braked: Braked, here: Any, steps_of: Any) -> None:
+    process = braked.standing("train-3/", "--set", "trainer.save_every=1")
+    done = here("report", "runs/stopped", "--json", place=braked.place)
+    assert done.json()["summary"]["status"] == "running", "a report can be had while the run goes on"
+    done = here("train", braked.config, "--resume", place=braked.place, site=braked.site)
+    assert done.returncode == 1
+    assert "another process is writing this run" in done.stderr
+    process.kill()
+    process.wait()
+
+    folder = braked.folder
+    assert folder.summary()["status"] == "interrupted"
+    assert braked.checkpoints() == [1, 2]
+    done = here("report", "runs/stopped", place=braked.place)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "stopped: interrupted, 2 steps")
+    assert "The process was killed" in folder.report_path.read_text()
+
+    # The newest checkpoint is damaged too: the one before it is taken, and its steps are done again.
+    weights = folder.checkpoints / "step-000002" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    done = here("train", braked.config, "--resume", place=braked.place, site=braked.site)
+    assert done.returncode == 0, done.stderr
+    assert "going back to step-000001" in done.stderr
+    assert list(steps_of(folder, "train")) == [1, 2, 3]
+    assert list(steps_of(folder, "eval")) == [0, 2, 3]
+    assert folder.summary()["resumed_at"] == [1]
+
+
+def test_a_second_signal_ends_at_once(braked: Braked, here: Any, steps_of: Any) -> None:
+    process = braked.standing("update-2")
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: "SIGINT: saving" in braked.stderr.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=300) == 130
+    assert braked.folder.summary()["status"] == "interrupted"
+    assert braked.checkpoints() == []
+    done = here("train", braked.config, "--resume", place=braked.place, site=braked.site)
+    assert done.returncode == 0, done.stderr
+    assert list(steps_of(braked.folder, "train")) == [1, 2, 3]
+
+
+# Resuming alone; no signal is needed for it.
+
+ONE_BY_ONE: dict[str, Any] = {
+    "model": {"path": "runs/warm"},
+    # One episode at a time: what a model samples then doesn't depend on which others it is batched with.
+    "rollout": {"concurrency": 1},
+    "algorithm": {"group_size": 2, "preset": "grpo", "kl_coef": 0.1},
+    "trainer": {
+        "steps": 4,
+        "prompts_per_step": 4,
+        "updates_per_step": 2,
+        "learning_rate": 1.0e-3,
+        "weight_decay": 0.1,
+        "keep_checkpoints": 9,
+    },
+    "data": {"eval": None, "train": {"use": "arithmetic", "options": {"size": 7, "kinds": ["tiny_sum"]}}},
+}
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(own_place: Any, here: Any) -> None:
+    """The same tasks, the same episodes, the same weights; the KL term's reference is the model of the start."""
+    from safetensors.torch import load_file
+
+    config = own_place.config(ONE_BY_ONE)
+    for name, arguments in (
+        ("whole", [["--set", "trainer.steps=4"]]),
+        ("parts", [["--set", "trainer.steps=2"], ["--set", "trainer.steps=4", "--resume"]]),
+    ):
+        for more in arguments:
+            done = here("train", config, "--set", f"run.name={name}", *more, place=own_place)
+            assert done.returncode == 0, done.stderr
+    whole, parts = own_place.run("whole"), own_place.run("parts")
+    sampled = [
+        {(item.step, item.episode.id): item.episode.ids for item in run.episodes(kind="train")}
+        for run in (whole, parts)
+    ]
+    assert len(sampled[0]) == 4 * 8
+    assert sampled[0] == sampled[1]
+    for first, second in zip(whole.metrics_lines("train"), parts.metrics_lines("train"), strict=True):
+        for name in ("loss", "kl", "grad_norm", "reward/mean", "entropy"):
+            assert second.metrics[name] == pytest.approx(first.metrics[name], rel=1e-4, abs=1e-6)
+    assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
+    weights = [load_file(run.checkpoints / "step-000004" / "model.safetensors") for run in (whole, parts)]
+    for name, value in weights[0].items():
+        assert (value - weights[1][name]).abs().max() <= 1e-5, name
+
+
+def test_a_finished_run_can_be_made_longer(
+    own_place: Any, here: Any, steps_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = own_place.config({**SETTINGS, "environments": {"default": {"tools": ["calculator"]}}})
+    arguments = ("train", config, "--set", "evaluation.every=0")
+    assert here(*arguments, "--set", "trainer.steps=1", place=own_place).returncode == 0
+    folder = own_place.run("stopped")
+    before = (folder.directory / "metrics.jsonl").read_text()
+    done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
+    assert (done.returncode, caplog.messages) == (0, []), done.stderr
+    assert list(steps_of(folder, "train")) == [1, 2]
+    assert list(steps_of(folder, "eval")) == [0, 1, 2]
+    assert (folder.directory / "metrics.jsonl").read_text().startswith(before)
+    assert (folder.directory / "config.before-1.yaml").exists()
+    # There is nothing left to do now, and that is fine.
+    done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
+    assert done.returncode == 0, done.stderr
+    assert list(steps_of(folder, "eval")) == [0, 1, 2]
+    # Another batch size would take up the data at another place; another learning rate is only remarked on.
+    done = here(*arguments, "--set", "trainer.prompts_per_step=3", "--resume", place=own_place)
+    assert done.returncode == 1
+    assert "8 rows of data were taken in 2 steps, and the config now takes 3 a step" in done.stderr
+    done = here(
+        *arguments, "--set", "trainer.learning_rate=2.0e-3", "--set", "trainer.steps=2", "--resume", place=own_place
+    )
+    assert done.returncode == 0
+    assert "goes on with a config that differs" in caplog.text
+
+
+def test_fine_tuning_goes_on_too(own_place: Any, here: Any, steps_of: Any) -> None:
+    demonstrations = {"kinds": ["tiny_sum"], "no_tool_share": 0.0}
+    sft = {"data": {"use": "arithmetic_demos", "options": demonstrations}, "batch_size": 4, "steps": 4}
+    config = own_place.config({"sft": {**sft, "learning_rate": 1.0e-3}})
+    losses = []
+    for name, arguments in (("whole", [["sft.steps=4"]]), ("parts", [["sft.steps=2"], ["sft.steps=4", "--resume"]])):
+        for more in arguments:
+            done = here("sft", config, "--set", f"run.name={name}", "--set", *more, place=own_place)
+            assert done.returncode == 0, done.stderr
+        lines = own_place.run(name).metrics_lines("sft")
+        losses.append([line.metrics["loss"] for line in lines])
+        assert [line.step for line in lines] == [1, 2, 3, 4]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_probe_that_is_satisfied_ends_the_run_for_good(own_place: Any, here: Any, steps_of: Any) -> None:
+    demonstrations = {"kinds": ["tiny_sum"], "no_tool_share": 0.0, "random_result_share": 0.0}
+    sft = {
+        "data": {"use": "arithmetic_demos", "options": demonstrations},
+        "batch_size": 8,
+        "steps": 3,
+        "learning_rate": 1.0e-5,
+        "probe": {"every": 1, "accuracy": 0.05},
+    }
+    config = own_place.config({"model": {"path": "runs/warm"}, "sft": sft})
+    for more in ((), ("--resume",)):
+        done = here("sft", config, *more, "--json", place=own_place)
+        assert done.returncode == 0, done.stderr
+        assert done.json()["steps"] == 1
+        assert list(steps_of(own_place.run("grpo"), "sft")) == [1]
+    done = here(
+        "sft", config, "--overwrite", "--set", "sft.probe.accuracy=1.0", "--set", "sft.steps=1", place=own_place
+    )
+    assert done.returncode == 1
+    assert "after all 1 steps the probe's accuracy is" in done.stderr
+    assert own_place.run("grpo").summary()["status"] == "failed"
