@@ -62,3 +62,9 @@ def test_the_side_says_what_is_kept(side: Side, begins: str, ends: str) -> None:
 def test_the_mark_counts_what_is_missing() -> None:
     result, _ = token_cut(FakeChatFormat())("x" * 1000, 100, "head")
     assert f"[{1000 - result.count('x')} characters left out]" in result
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "file \udcff.txt", "\udfff\ud800"])
+def test_half_a_surrogate_pair_is_a_character_like_any_other(text: str) -> None:
+    """File names and cut JSON bring them in; no encoding knows them."""
+    assert token_cut(FakeChatFormat())(text, 100, "middle") == (text, False)

@@ -23,7 +23,7 @@ def token_cut(chat: ChatFormat) -> Cut:
 
     def cut(text: str, max_tokens: int, side: Side) -> tuple[str, bool]:
         # No token holds less than one byte, so most texts need no tokenizer.
-        if len(text) <= max_tokens and len(text.encode()) < max_tokens:
+        if len(text) <= max_tokens and len(text.encode(errors="replace")) < max_tokens:
             return text, False
         if _prefix(chat, text, max_tokens) == text:
             return text, False
