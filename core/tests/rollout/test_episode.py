@@ -188,13 +188,17 @@ def test_a_tools_error_is_text_and_no_failure() -> None:
     assert "the disk is full" in episode.messages[2].content
 
 
-def test_a_crash_is_answered_and_counted() -> None:
+def test_a_crash_is_answered_and_its_first_traceback_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     def broken(call: ToolCall) -> str:
         raise ZeroDivisionError("oh")
 
-    episode, _ = play([CALL, "right"], environment(RecordingToolset(broken)))
-    assert episode.calls[0].result.error == "crash"
-    assert episode.metrics["crash/echo"] == 1.0
+    where = environment(RecordingToolset(broken))
+    for _ in range(2):
+        episode, _ = play([CALL, "right"], where)
+        assert episode.calls[0].result.error == "crash"
+    (record,) = caplog.records
+    assert "tool 'echo' crashed: ZeroDivisionError: oh" in record.getMessage()
+    assert "in broken" in record.getMessage()
 
 
 class BrokenReward:

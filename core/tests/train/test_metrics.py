@@ -52,6 +52,7 @@ def test_a_step(make_episode: Any) -> None:
             "turns/mean": 1.5,
             "calls/mean": 1.0,
             "calls/success": 0.5,
+            "calls/error/timeout": 0.5,
             "stop/answer": 0.5,
             "stop/max_tokens": 0.5,
             "truncated": 0.5,

@@ -35,6 +35,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     "Tools": (
         Chart("Calls per episode", ("calls/mean",), "", "Tool calls in an episode, on average."),
         Chart("Successful calls", ("calls/success",), "share", "Share of calls that a tool answered without an error."),
+        Chart("Failed calls", ("calls/error/*",), "share", "Share of calls that were answered with an error, by kind."),
         Chart("Turns per episode", ("turns/mean",), "", "Assistant turns in an episode, on average."),
         Chart("Failed episodes", ("errors/rate",), "share", "Episodes that an exception ended; masked from the loss."),
     ),

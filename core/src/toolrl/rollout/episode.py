@@ -207,9 +207,6 @@ class EpisodeRun:
         turn = replace(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
         self._turns[-1] = turn
         self._credit(turn)
-        for failure in session.failures:
-            self._metrics[f"crash/{failure.tool}"] = self._metrics.get(f"crash/{failure.tool}", 0.0) + 1.0
-        session.failures.clear()
         if any(record.result.done for record in records):
             return "tool_done"
         if len(self._turns) >= self.environment.max_turns:

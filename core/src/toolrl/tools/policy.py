@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,6 @@ from toolrl.tools.validation import Validators, check_arguments
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 
 DEFAULT_TIMEOUT = 30.0
-_log = logging.getLogger(__name__)
 
 
 class PolicyOptions(BaseModel):
@@ -195,5 +193,4 @@ def _crash(invocation: Invocation, error: BaseException) -> ToolResult:
     message = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(error))
     invocation.failures.append(ToolFailure(invocation.shown, message, trace))
-    _log.debug("tool %r crashed\n%s", invocation.shown, trace)
     return ToolResult(f"The tool {invocation.shown!r} crashed: {message}", error="crash")

@@ -70,6 +70,7 @@ class ToolBox:
         self._entries = tuple(entries)
         self._policies = tuple(Policy(entry.policy, cut) for entry in self._entries)
         self._started: list[Toolset] = []
+        self._crashed: set[str] = set()
         self._check_names()
 
     async def start(self) -> None:
@@ -105,7 +106,24 @@ class ToolBox:
                 own_episode = episode if own_task is task else replace(episode, task=own_task)
                 manager = entry.toolset.open(own_task, own_episode)
                 opened.append(await stack.enter_async_context(_Opened(entry, policy, manager)))
-            yield ToolBoxSession(opened, task, left_out)
+            session = ToolBoxSession(opened, task, left_out)
+            try:
+                yield session
+            finally:
+                self._log_crashes(session.failures)
+
+    def _log_crashes(self, failures: Sequence[ToolFailure]) -> None:
+        """The traceback of each tool's first crash: whoever has to mend it must see it, and a thousand episodes would
+        print a thousand of them."""
+        for failure in failures:
+            if failure.tool not in self._crashed:
+                self._crashed.add(failure.tool)
+                _log.error(
+                    "tool %r crashed: %s; the model is told, later crashes are only counted (calls/error/crash)\n%s",
+                    failure.tool,
+                    failure.message,
+                    failure.traceback,
+                )
 
     def _check_names(self) -> None:
         owners: dict[str, str] = {}
@@ -138,7 +156,7 @@ class ToolBoxSession:
     def __init__(self, opened: Sequence[_Opened], task: Task, left_out: Sequence[str] = ()) -> None:
         """`left_out` are tools whose sets weren't opened, because the task doesn't select them."""
         self.failures: list[ToolFailure] = []
-        """Crashes so far, in order of occurrence; who reads them clears them."""
+        """Crashes so far, in order of occurrence."""
         self._tools: dict[str, _Bound] = {}
         specs: list[ToolSpec] = []
         active: list[_Opened] = []

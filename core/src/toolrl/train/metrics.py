@@ -11,6 +11,7 @@ Means are over the episodes that ended without a failure; only `errors/rate` cou
     accuracy                      of Episode.correct, over the episodes that were judged
     turns/mean, calls/mean        in an episode; calls/mean is the calls per answer
     calls/success                 share of calls that were answered without an error
+    calls/error/<kind>            share of calls that were answered with this error: ToolResult.error
     stop/<reason>                 share of episodes that ended by it
     truncated                     share that ended by max_tokens or context_full
     tokens/sampled, tokens/prompt in an episode
@@ -43,7 +44,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics["turns/mean"] = sum(len(episode.turns) for episode in episodes) / count
     metrics["calls/mean"] = len(calls) / count
     if calls:
-        metrics["calls/success"] = sum(record.result.error is None for record in calls) / len(calls)
+        errors = Counter(record.result.error for record in calls if record.result.error is not None)
+        metrics["calls/success"] = 1.0 - errors.total() / len(calls)
+        metrics |= {f"calls/error/{kind}": number / len(calls) for kind, number in sorted(errors.items())}
     reasons = Counter(episode.stop_reason for episode in episodes)
     metrics |= {f"stop/{reason}": number / count for reason, number in sorted(reasons.items())}
     metrics["truncated"] = sum(number for reason, number in reasons.items() if reason in _TRUNCATED) / count
