@@ -46,7 +46,7 @@ class Saver:
     """Rows of data that a step takes."""
     config: Mapping[str, Any]
     """The resolved config."""
-    last_step: int = 0
+    last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
 
     def save(self) -> Path:
@@ -94,11 +94,13 @@ class Saver:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Of what decides the training; the number of steps isn't part of it, so that a run can be made longer."""
+    """Of what decides the training. The number of steps is no part of it, so that a run can be made longer, unless the
+    learning rate falls towards the last one."""
     kept = {key: value for key, value in config.items() if key not in _FREE}
     for section in ("trainer", "sft"):
         if isinstance(kept.get(section), Mapping):
-            dropped = ("steps", "save_every", "keep_checkpoints")
+            falls = kept[section].get("schedule", "constant") != "constant"
+            dropped = ("save_every", "keep_checkpoints") if falls else ("steps", "save_every", "keep_checkpoints")
             kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
