@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from toolrl.config.load import LoadedConfig, build_component
-from toolrl.config.model import ComponentUse, EnvironmentConfig
+from toolrl.config.model import ComponentUse, Config, EnvironmentConfig
 from toolrl.errors import ConfigError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
@@ -61,12 +61,12 @@ class Assembly:
     """Whether to go on from the run's last checkpoint."""
 
     @property
-    def config(self) -> Any:
+    def config(self) -> Config:
         return self.loaded.config
 
     def dataset(self, which: str) -> TaskSource:
         """`train` or `eval` of the config's data. Raises ConfigError where it names none."""
-        use = getattr(self.config.data, which)
+        use: ComponentUse | None = getattr(self.config.data, which)
         if use is None:
             raise ConfigError(f"data.{which}: needed here, but the config names no data set", hint=_DATA_HINT)
         source: TaskSource = self.build("datasets", use, f"data.{which}")
@@ -131,14 +131,7 @@ async def assemble(
         engine = builder.engine()
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
-        runner = Runner(
-            engine,
-            environments,
-            concurrency=config.rollout.concurrency,
-            seed=config.seed,
-            max_error_rate=config.rollout.max_error_rate,
-            on_episode=events.episode_end,
-        )
+        runner = builder.runner(engine, environments, events)
         stack.push_async_exit(_end_of_run(events))
         for environment in environments.values():
             stack.push_async_callback(environment.tools.stop)
@@ -239,6 +232,16 @@ class _Builder:
             "engines", self._config.engine, "engine", weights=weights, dtype=self._policy.dtype
         )
         return engine
+
+    def runner(self, engine: RolloutEngine, environments: Mapping[str, Environment], events: Events) -> Runner:
+        return Runner(
+            engine,
+            environments,
+            concurrency=self._config.rollout.concurrency,
+            seed=self._config.seed,
+            max_error_rate=self._config.rollout.max_error_rate,
+            on_episode=events.episode_end,
+        )
 
     def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
         recorder = RunRecorder(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolrl.assembly import Assembly
-from toolrl.config.model import Config, RolloutConfig
+from toolrl.config.model import Config, RolloutConfig, SftConfig
 from toolrl.errors import ConfigError
 from toolrl.protocols import StepReport
 from toolrl.report.folder import RunFolder
@@ -17,7 +17,7 @@ from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
-from toolrl.train.saver import Saver
+from toolrl.train.saver import Saved, Saver
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
 
@@ -71,15 +71,14 @@ def longest_episode(config: Config, limits: Limits) -> int:
     return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
 
 
-async def fine_tune(assembly: Assembly) -> dict[str, Any]:
-    """Supervised fine-tuning to sft.steps, or until the probe is satisfied."""
-    settings = assembly.config.sft
+async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
+    """Supervised fine-tuning to `settings.steps`, or until the probe is satisfied. `settings` is the config's `sft`."""
     evaluator = assembly.evaluator()
     if settings.probe is not None and evaluator is None:
         raise ConfigError(
             "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
         )
-    demonstrations = _demonstrations(assembly)
+    demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
     saver = _saver(assembly, trainer, keep=1, rows_per_step=settings.batch_size)
     await _resume(assembly, saver)
@@ -91,11 +90,12 @@ async def fine_tune(assembly: Assembly) -> dict[str, Any]:
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
 
-def _demonstrations(assembly: Assembly) -> DemonstrationSource:
-    config, settings = assembly.config, assembly.config.sft
+def _demonstrations(assembly: Assembly, settings: SftConfig) -> DemonstrationSource:
+    seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.build("datasets", settings.data, "sft.data")
-        return TaskDemonstrations(EndlessOrder(rows, seed=config.seed), assembly.environments)
+        return TaskDemonstrations(EndlessOrder(rows, seed=seed), assembly.environments)
+    assert settings.from_run is not None, "a config has one of the two"
     items = from_episodes(_rolled_out(RunFolder.open(settings.from_run)), settings.min_reward)
     if not items:
         raise ConfigError(
@@ -103,7 +103,7 @@ def _demonstrations(assembly: Assembly) -> DemonstrationSource:
             "of evaluations don't count",
             hint="Lower sft.min_reward, or take another run.",
         )
-    return StoredDemonstrations(EndlessOrder(items, seed=config.seed))
+    return StoredDemonstrations(EndlessOrder(items, seed=seed))
 
 
 def _rolled_out(folder: RunFolder) -> Iterator[Episode]:
@@ -134,7 +134,7 @@ async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any
     return dict(metrics)
 
 
-def _saver(assembly: Assembly, trainer: Any, keep: int, rows_per_step: int) -> Saver:
+def _saver(assembly: Assembly, trainer: Saved, keep: int, rows_per_step: int) -> Saver:
     return Saver(trainer, assembly.folder.checkpoints, keep, rows_per_step, assembly.loaded.resolved)
 
 

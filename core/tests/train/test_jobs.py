@@ -35,8 +35,8 @@ def a_run(directory: Path, *kinds: str) -> str:
 
 def demonstrations(run: str) -> Any:
     settings = SftConfig.model_validate({"from_run": run})
-    assembly: Any = SimpleNamespace(config=SimpleNamespace(sft=settings, seed=0))
-    return jobs._demonstrations(assembly)
+    assembly: Any = SimpleNamespace(config=SimpleNamespace(seed=0))
+    return jobs._demonstrations(assembly, settings)
 
 
 def test_demonstrations_from_a_run_leave_its_evaluations_out(tmp_path: Path) -> None:

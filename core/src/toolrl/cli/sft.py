@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _sft(args: argparse.Namespace) -> int:
     loaded, registry = read(args)
-    if loaded.config.sft is None:
+    settings = loaded.config.sft
+    if settings is None:
         raise ConfigError(
             "sft: missing, so there is nothing to fine-tune on",
             where=args.config,
@@ -34,11 +35,11 @@ async def _sft(args: argparse.Namespace) -> int:
     async with assemble(
         loaded,
         registry,
-        total_steps=loaded.config.sft.steps,
+        total_steps=settings.steps,
         resume=args.resume,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
     ) as assembly:
-        facts = await fine_tune(assembly)
+        facts = await fine_tune(assembly, settings)
     print_result(args, assembly.folder, facts)
     return 0

@@ -23,7 +23,12 @@ HEADLINES: tuple[tuple[str, str, Unit], ...] = (
 )
 """Metric, title and unit of the numbers at the top of a report."""
 
-_STAGES = (("time/rollout", "rollout"), ("time/update", "update"), ("time/weights", "weights"))
+_STAGES = (
+    ("time/rollout", "rollout"),
+    ("time/encode", "encoding"),
+    ("time/update", "update"),
+    ("time/weights", "weights"),
+)
 
 
 @dataclass(frozen=True)
