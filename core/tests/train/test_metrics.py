@@ -13,7 +13,9 @@ from toolrl.types import CallRecord, Group, RewardEntry, Segment, Task, ToolCall
 
 def _turn(index: int, *errors: str | None) -> Turn:
     calls = tuple(CallRecord(ToolCall("calc", {}), ToolResult("", error=error)) for error in errors)
-    return Turn(index, (Segment("model", "x", (1, 2)),), (), calls, "stop")
+    return Turn(
+        index, (Segment("model", "x", (1, 2)),), (), calls, "stop", generate_seconds=2.0, tool_seconds=len(errors) / 4
+    )
 
 
 def _groups(*groups: list[Any]) -> list[Group]:
@@ -30,6 +32,7 @@ def test_a_step(make_episode: Any) -> None:
             RewardEntry(None, "reward:math", 1.0, weight=2.0),
         ),
         metrics={"correct": 1.0, "math/parsed": 1.0, "tool/calc/depth": 4.0},
+        seconds=5.0,
     )
     two = make_episode(
         (0, 0, 0, 0, 1),

@@ -14,6 +14,7 @@ more than the new one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -229,6 +230,9 @@ def _prune(directory: Path, keep: int) -> None:
     complete = [path for path in checkpoints if _is_whole(path)]
     if len(complete) > keep:
         for path in checkpoints[: checkpoints.index(complete[-keep])]:
+            # Out of the way first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
+            with contextlib.suppress(OSError):
+                path = path.rename(directory / f"{_UNFINISHED}deleted-{path.name}")
             shutil.rmtree(path, ignore_errors=True)
 
 

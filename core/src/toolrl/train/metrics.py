@@ -15,6 +15,8 @@ Means are over the episodes that ended without a failure; only `errors/rate` cou
     stop/<reason>                 share of episodes that ended by it
     truncated                     share that ended by max_tokens or context_full
     tokens/sampled, tokens/prompt in an episode
+    time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
+    time/longest                  seconds of the longest episode
     errors/rate                   share of all episodes that failed
 """
 
@@ -51,6 +53,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"stop/{reason}": number / count for reason, number in sorted(reasons.items())}
     metrics["truncated"] = sum(number for reason, number in reasons.items() if reason in _TRUNCATED) / count
     metrics["tokens/sampled"] = sum(episode.sampled_tokens for episode in episodes) / count
+    metrics["time/generate"] = sum(turn.generate_seconds for episode in episodes for turn in episode.turns) / count
+    metrics["time/tools"] = sum(turn.tool_seconds for episode in episodes for turn in episode.turns) / count
+    metrics["time/longest"] = max(episode.seconds for episode in episodes)
     metrics["tokens/prompt"] = sum(episode.prompt_length for episode in episodes) / count
     return metrics
 
