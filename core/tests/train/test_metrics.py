@@ -61,6 +61,9 @@ def test_a_step(make_episode: Any) -> None:
             "truncated": 0.5,
             "tokens/sampled": 2.0,
             "tokens/prompt": 3.0,
+            "time/generate": 3.0,
+            "time/tools": 0.25,
+            "time/longest": 5.0,
         }
     )
 
