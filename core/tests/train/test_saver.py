@@ -1,110 +1,115 @@
-"""A trainer saved and taken up again: everything is as it was, and what doesn't fit is said."""
+"""Saving a trainer and taking it up again: nothing of it is lost, and what doesn't fit is said."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
-from toolrl.config.model import OptimizerConfig  # noqa: E402
+from toolrl.config.model import SftConfig  # noqa: E402
 from toolrl.errors import CheckpointError  # noqa: E402
-from toolrl.testing.fakes import FakeWeights  # noqa: E402
-from toolrl.train.optimizer import PolicyOptimizer  # noqa: E402
+from toolrl.train.demonstrations import Demonstration  # noqa: E402
 from toolrl.train.policy import Policy  # noqa: E402
 from toolrl.train.saver import Saver, config_digest  # noqa: E402
+from toolrl.train.trainer import SupervisedTrainer  # noqa: E402
+
+BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
+CONFIG = {"trainer": {"learning_rate": 1e-3, "steps": 4}, "sft": None, "run": {"name": "a"}, "seed": 0}
 
 
 class Words:
-    """A tokenizer as far as a checkpoint sees it."""
+    """A tokenizer as far as a trainer and a checkpoint see it."""
+
+    pad_token_id = 0
 
     def save_pretrained(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{}")
 
 
-@dataclass
-class Trainer:
-    policy: Policy
-    optimizer: PolicyOptimizer
-    step: int = 0
-
-    def weights(self) -> FakeWeights:
-        return FakeWeights(self.step)
-
-    def update(self) -> None:
-        ids = torch.randint(3, 97, (2, 8))
-        self.policy.model(input_ids=ids, labels=ids).loss.backward()
-        self.optimizer.step(1e-3)
-        self.step += 1
-
-
-@pytest.fixture(params=["float32", "bfloat16"])
-def make(request: pytest.FixtureRequest, tiny: Any) -> Any:
-    def make(seed: int = 0) -> Trainer:
-        model = tiny.model(dtype=request.param, seed=seed)
-        policy = Policy(model, Words(), "m", torch.device("cpu"), model.dtype)
-        return Trainer(policy, PolicyOptimizer(model.named_parameters(), OptimizerConfig()))
-
-    return make
-
-
-def saver(trainer: Trainer, directory: Path, **fields: Any) -> Saver:
-    return Saver(trainer, directory, **{"keep": 2, "rows_per_step": 4, "config": {"seed": 0}, **fields})
-
-
-def test_a_resumed_trainer_goes_on_exactly(make: Any, tmp_path: Path) -> None:
-    first = make()
-    first.update()
-    saver(first, tmp_path).save()
-    first.update()
-    second = make(seed=5)
-    parameters = [parameter.data_ptr() for parameter in second.policy.model.parameters()]
-    torch.manual_seed(99)
-    again = saver(second, tmp_path)
-    assert again.restore() == second.step == again.last_step == 1
-    assert [parameter.data_ptr() for parameter in second.policy.model.parameters()] == parameters, (
-        "an engine shares them"
+def make_saver(tiny: Any, folder: Path, *, seed: int = 0, dtype: str = "float32", **changes: Any) -> Saver:
+    """A saver of a new trainer, whose model has the weights of this seed."""
+    policy = Policy(
+        tiny.model("qwen3", seed=seed, dtype=dtype), Words(), "x", torch.device("cpu"), getattr(torch, dtype)
     )
-    second.update()
-    for name, value in first.policy.model.state_dict().items():
-        assert torch.equal(value, second.policy.model.state_dict()[name]), name
+    settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
+    trainer = SupervisedTrainer(policy, settings, folder)
+    return Saver(trainer, folder / "checkpoints", changes.get("keep", 2), 2, changes.get("config", CONFIG))
 
 
-def test_where_nothing_was_saved_a_run_begins(make: Any, tmp_path: Path) -> None:
-    assert saver(make(), tmp_path / "none").restore() == 0
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
+    """Weights, master weights, both averages of AdamW, the step, and every random generator."""
+    first = make_saver(tiny, tmp_path, dtype=dtype)
+    for _ in range(2):
+        first.trainer.update(BATCH)
+    random.seed(5)
+    torch.manual_seed(5)
+    path = first.save()
+    assert (path.name, first.last_step) == ("step-000002", 2)
+    drawn = (random.random(), torch.rand(()).item())
+
+    second = make_saver(tiny, tmp_path, seed=1, dtype=dtype)
+    module = second.trainer.policy.model
+    held = dict(module.named_parameters())
+    assert second.restore() == 2
+    assert (second.trainer.step, second.last_step) == (2, 2)
+    assert (random.random(), torch.rand(()).item()) == drawn
+    assert all(held[name] is parameter for name, parameter in module.named_parameters()), "an engine shares them"
+    for _ in range(2):
+        first.trainer.update(BATCH)
+        second.trainer.update(BATCH)
+        others = dict(first.trainer.policy.model.named_parameters())
+        assert all(parameter.equal(others[name]) for name, parameter in held.items())
 
 
-def test_another_batch_size_is_refused(make: Any, tmp_path: Path) -> None:
-    trainer = make()
-    trainer.update()
-    saver(trainer, tmp_path).save()
-    with pytest.raises(CheckpointError, match="4 rows of data were taken in 1 steps, and the config now takes 5"):
-        saver(make(), tmp_path, rows_per_step=5).restore()
+def test_without_a_checkpoint_the_run_begins_at_the_start(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path)
+    before = {name: value.clone() for name, value in saver.trainer.policy.model.state_dict().items()}
+    assert saver.restore() == 0
+    assert saver.trainer.step == 0
+    assert all(value.equal(before[name]) for name, value in saver.trainer.policy.model.state_dict().items())
 
 
-def test_another_config_is_said(make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = make()
-    trainer.update()
-    saver(trainer, tmp_path).save()
-    saver(make(), tmp_path).restore()
+def test_only_the_last_are_kept(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path, keep=1)
+    for _ in range(3):
+        saver.trainer.update(BATCH)
+        saver.save()
+    assert [path.name for path in saver.directory.iterdir()] == ["step-000003"]
+
+
+def test_another_batch_size_is_refused(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path)
+    saver.trainer.update(BATCH)
+    saver.save()
+    saver.rows_per_step = 3
+    with pytest.raises(CheckpointError, match="2 rows of data were taken in 1 steps, and the config now takes 3"):
+        saver.restore()
+
+
+def test_another_config_is_remarked_on(tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saver = make_saver(tiny, tmp_path)
+    saver.trainer.update(BATCH)
+    saver.save()
+    make_saver(tiny, tmp_path, config={**CONFIG, "run": {"name": "b"}, "threads": 2}).restore()
     assert not caplog.records
-    saver(make(), tmp_path, config={"seed": 1}).restore()
-    assert "goes on with a config that differs" in caplog.text
+    make_saver(tiny, tmp_path, config={**CONFIG, "seed": 1}).restore()
+    assert "the run goes on with a config that differs" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("changed", "same"),
-    [
-        ({"steps": 20}, True),
-        ({"save_every": 5}, True),
-        ({"learning_rate": 0.1}, False),
-        ({"steps": 20, "schedule": "linear"}, False),
-    ],
-)
-def test_what_decides_the_training(changed: dict[str, Any], same: bool) -> None:
-    trainer = {"steps": 10, "learning_rate": 0.2, "schedule": changed.get("schedule", "constant")}
-    one, other = {"trainer": trainer}, {"trainer": {**trainer, **changed}, "device": "cuda"}
-    assert (config_digest(one) == config_digest(other)) is same
+def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
+    same = {**CONFIG, "trainer": {"steps": 9, "save_every": 3, "keep_checkpoints": 1, "learning_rate": 1e-3}}
+    assert config_digest(same) == config_digest(CONFIG)
+    assert config_digest({**CONFIG, "trainer": {"learning_rate": 2e-3}}) != config_digest(CONFIG)
+    assert config_digest({**CONFIG, "sft": {"steps": 3}}) == config_digest({**CONFIG, "sft": {"steps": 4}})
+
+
+def test_where_the_rate_falls_towards_the_last_step_their_number_counts() -> None:
+    falling = {**CONFIG, "trainer": {"schedule": "linear", "steps": 4}}
+    assert config_digest({**falling, "trainer": {"schedule": "linear", "steps": 9}}) != config_digest(falling)
+    assert config_digest({**falling, "trainer": {**falling["trainer"], "save_every": 2}}) == config_digest(falling)
