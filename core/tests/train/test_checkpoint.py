@@ -246,3 +246,29 @@ def test_state_that_is_no_state_is_refused(save: Any) -> None:
     (path / "trainer" / "state.pt").write_bytes(b"not a state")
     with pytest.raises(CheckpointError, match="can't be read"):
         load_state(path)
+
+
+def test_a_kill_while_an_old_one_is_deleted_leaves_no_half_under_its_name(
+    save: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    delete = shutil.rmtree
+
+    def killed(path: Path, **options: Any) -> None:
+        if "step-000001" not in path.name:
+            return delete(path, **options)
+        (path / "manifest.json").unlink()
+        raise Killed
+
+    save(1)
+    save(2)
+    monkeypatch.setattr(module.shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        save(3, keep=2)
+    monkeypatch.undo()
+    for path in list_checkpoints(save.directory):
+        verify(path)
+    save(4)
+    assert _names(save.directory) == ["step-000003", "step-000004"]
