@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import random
 import threading
 from typing import Any
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -275,6 +277,11 @@ def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, engine: 
         ([1] * 250, Sampling(10), "256"),
         ([1], Sampling(0), "max_new_tokens"),
         ([1], Sampling(3, temperature=-1.0), "temperature"),
+        ([1], Sampling(3, temperature=math.nan), "temperature"),
+        ([1], Sampling(3, temperature=math.inf), "temperature"),
+        ([1], Sampling(3, seed=-1), "seed"),
+        ([1.0, 2], Sampling(3), "no token id"),
+        ([1, None], Sampling(3), "no token id"),
         ([1] * 60, Sampling(60), "cache_tokens"),
         ([1], Sampling(3, stop=("x",)), "tokenizer"),
     ],
@@ -289,6 +296,19 @@ def test_impossible_requests_are_refused(
             assert (await running.generate([1], Sampling(2), session="a")).finish == "length"
 
     _run(run())
+
+
+def test_ids_of_other_kinds_of_integers_are_ids(qwen3: Any, engine: Any) -> None:
+    """A tensor of bools would fail the step of everybody in the batch."""
+
+    async def run() -> None:
+        async with engine(qwen3) as running:
+            plain = await running.generate([1], Sampling(3, seed=1), session="a")
+            for prompt in ([True], np.array([1]), torch.tensor([1])):
+                assert await running.generate(prompt, Sampling(3, seed=1), session="b") == plain
+                await running.close("b")
+
+    asyncio.run(run())
 
 
 def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
+import operator
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -103,7 +105,7 @@ class TransformersEngine:
     ) -> Generation:
         """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
         worker = self._started()
-        request = self._request(worker.batch, list(prompt), sampling, session, media)
+        request = self._request(worker.batch, _plain_ids(prompt, session), sampling, session, media)
         if session in self._busy:
             raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
         self._busy.add(session)
@@ -176,6 +178,16 @@ class TransformersEngine:
         return self._worker
 
 
+def _plain_ids(prompt: Sequence[int], session: str) -> list[int]:
+    """The prompt as plain ints: a bool or a float among them would fail the step of everybody. Raises EngineError."""
+    try:
+        return list(map(operator.index, prompt))
+    except TypeError as error:
+        raise EngineError(
+            f"the prompt holds something that is no token id: {error}", where=f"session {session!r}"
+        ) from None
+
+
 def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
     """What makes a request impossible, or None."""
     vocabulary, positions = batch.runner.vocabulary, batch.runner.max_positions
@@ -187,8 +199,9 @@ def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
         return f"the prompt holds id {wrong}, but the model's vocabulary has {vocabulary} entries"
     if sampling.max_new_tokens < 1:
         return f"max_new_tokens is {sampling.max_new_tokens}, it must be at least 1"
-    if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
-        return f"sampling out of range: {sampling}; temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0"
+    in_range = 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and sampling.top_k >= 0
+    if not in_range or (sampling.seed or 0) < 0:
+        return f"sampling out of range: {sampling}; temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0, seed ≥ 0"
     if positions is not None and longest > positions:
         return f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the model's {positions}"
     if longest > batch.cache_tokens:
