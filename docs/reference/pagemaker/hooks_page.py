@@ -14,6 +14,7 @@ The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plug
 data that components are handed: [types](types.md)."""
 
 _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"), "RolloutEngine": ("WeightSource",),
+         "ChatFormat": ("ChecksTools",),
          "Observer": ("RunInfo", "StepReport")}  # fmt: skip
 """Protocol to what else belongs to it."""
 
