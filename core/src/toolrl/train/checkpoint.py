@@ -126,14 +126,14 @@ def verify(path: Path, *, contents: bool = True) -> None:
 
     Without `contents` only presence and size are looked at.
     """
-    for name, entry in _read_manifest(path).items():
+    for name, (written, digest) in _read_manifest(path).items():
         file = path / name
         if not file.is_file():
             raise CheckpointError(f"{name} is missing", where=str(path))
         size = file.stat().st_size
-        if size != entry["size"]:
-            raise CheckpointError(f"{name} has {size} bytes, {entry['size']} were written", where=str(path))
-        if contents and _digest(file) != entry["sha256"]:
+        if size != written:
+            raise CheckpointError(f"{name} has {size} bytes, {written} were written", where=str(path))
+        if contents and _digest(file) != digest:
             raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
 
 
@@ -204,14 +204,18 @@ def _move_into_place(unfinished: Path, final: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of each file. Raises CheckpointError."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         _check_format(manifest["format"], path)
-        return dict(manifest["files"])
+        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+        if not files or any("\0" in name or ".." in Path(name).parts or Path(name).is_absolute() for name in files):
+            raise ValueError("it lists no files of this folder")
+        return files
     except FileNotFoundError as error:
         raise CheckpointError(f"{MANIFEST} is missing", where=str(path)) from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise CheckpointError(f"{MANIFEST} can't be read: {type(error).__name__}: {error}", where=str(path)) from error
 
 
