@@ -74,7 +74,9 @@ class Component(Generic[T]):
             value: Any = importlib.import_module(module_name)
             for part in attribute.split("."):
                 value = getattr(value, part)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() and the like in a plugin's module, too
             raise ComponentLoadError(
                 f"component {self.name!r}: its {what} {path!r} can't be imported: {type(error).__name__}: {error}",
                 hint=_install_hint(error),
@@ -82,7 +84,7 @@ class Component(Generic[T]):
         return value
 
 
-def _install_hint(error: Exception) -> str | None:
+def _install_hint(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"Install what provides the module {error.name.partition('.')[0]!r}, then try again."
     return None

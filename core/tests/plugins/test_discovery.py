@@ -156,3 +156,36 @@ def test_every_target_of_core_can_be_imported() -> None:
 
 def test_the_registry_is_read_once() -> None:
     assert load_registry() is load_registry()
+
+
+def test_what_a_plugin_raises_that_is_no_exception_breaks_it_alone(site, load) -> None:
+    """`pytest.importorskip` at a module's top, or a panic of a Rust extension, is a BaseException."""
+    site.add("skipping", "class Skipped(BaseException): ...\nraise Skipped('not here')\n")
+    site.add("exiting", HOOK.format("raise SystemExit(3)"))
+    site.add("panicking", HOOK.format("raise type('Panic', (BaseException,), {})('out of bounds')"))
+    registry = load(site)
+    assert _plugin(registry, "skipping").reason == "Skipped: not here"
+    assert _plugin(registry, "exiting").reason == "SystemExit: 3"
+    assert _plugin(registry, "panicking").reason == "Panic: out of bounds"
+
+
+def test_ctrl_c_while_a_plugin_is_imported_ends_the_command(site, load) -> None:
+    site.add("slow", "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        load(site)
+
+
+def test_standard_output_belongs_to_the_command(site, load, capsys) -> None:
+    site.add("chatty", "print('imported')\n" + HOOK.format("print('asked')"))
+    assert _plugin(load(site), "chatty").usable
+    assert capsys.readouterr() == ("", "imported\nasked\n")
+
+
+HOOK = """
+from toolrl import Component, hookimpl
+
+@hookimpl
+def toolrl_tools():
+    {}
+    yield Component("thing", "toolrl_plugin_thing:Thing")
+"""

@@ -347,3 +347,15 @@ def test_a_schema_reference_is_never_fetched() -> None:
     assert result.error == "crash"
     assert "Unresolvable" in session.failures[0].message
     assert "urllib.request" not in sys.modules or "urlopen" not in session.failures[0].traceback
+
+
+def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
+    given = {"query": "a", "where": {"city": "Oslo"}}
+
+    def respond(call: ToolCall) -> str:
+        call.arguments["where"]["city"] = object()
+        return "ok"
+
+    results, _ = answer(respond, ToolCall("search", given), ToolCall("search", given))
+    assert [result.text for result in results] == ["ok", "ok"]
+    assert given == {"query": "a", "where": {"city": "Oslo"}}

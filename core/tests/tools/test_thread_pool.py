@@ -103,3 +103,27 @@ def test_a_thread_survives_the_end_of_its_loop() -> None:
         return await pool.submit(lambda: 5)
 
     assert asyncio.run(again()) == 5
+
+
+def test_where_the_system_gives_no_more_threads_those_that_are_there_have_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = ThreadPool()
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    async def main() -> None:
+        monkeypatch.setattr(threading.Thread, "start", start_one)
+        jobs = [pool.submit(lambda number=number: number) for number in range(5)]
+        assert await asyncio.gather(*jobs) == list(range(5))
+        started.append(started[0])
+        with pytest.raises(RuntimeError, match="new thread"):
+            ThreadPool().submit(int)
+
+    asyncio.run(main())

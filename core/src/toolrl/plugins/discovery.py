@@ -7,6 +7,8 @@ each plugin's module is imported, each under its own guard, so that one that can
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import traceback
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
@@ -130,11 +132,15 @@ def _compatible(candidate: Candidate, info: PluginInfo, running: str) -> PluginI
 
 
 def import_plugin(candidate: Candidate, info: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
-    """Imports the plugin's module. Whatever that raises, SystemExit too, marks this plugin as broken and no other."""
+    """Imports the plugin's module. Whatever that raises, SystemExit too, marks this plugin as broken and no other. What
+    it prints goes to standard error: standard output belongs to the command that runs."""
     value = candidate.entry_point.value
     try:
-        module = candidate.entry_point.load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's fault must not end the program
+        with contextlib.redirect_stdout(sys.stderr):
+            module = candidate.entry_point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program
         return None, broken(info, error, hint=_import_hint(error, value, info))
     if not isinstance(module, ModuleType):
         reason = f"its entry point {info.name} = {value!r} gives a {type(module).__name__}, expected a module"

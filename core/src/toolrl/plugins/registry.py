@@ -7,8 +7,10 @@ reachable by their full names, and the short one is an error only for who uses i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -142,14 +144,17 @@ def _collect(pm: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> 
         for kind, hook in KINDS.items():
             if not any(impl.plugin is module for impl in getattr(pm.hook, hook).get_hookimpls()):
                 continue
-            results = pm.subset_hook_caller(hook, others)()
-            # pluggy leaves out a result that is None.
-            given = [item for result in results or [None] for item in check_components(hook, result)]
+            with contextlib.redirect_stdout(sys.stderr):
+                results = pm.subset_hook_caller(hook, others)()
+                # pluggy leaves out a result that is None. A generator runs, and prints, only here.
+                given = [item for result in results or [None] for item in check_components(hook, result)]
             if given:
                 components[kind] = check_components(hook, given)
     except PluginError as error:
         return replace(info, status="broken", reason=error.message, hint=error.hint or "")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's fault must not end the program
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program
         return broken(info, error)
     return replace(info, components=components)
 

@@ -12,6 +12,7 @@ process, what belongs to one call is in the `Invocation`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -185,8 +186,10 @@ class TimeLimit:
 
 
 async def call_tool(invocation: Invocation) -> ToolResult:
-    """The call itself, with what came back checked."""
-    return check_result(await invocation.session.call(invocation.call), invocation.shown)
+    """The call itself, with what came back checked. The tool gets arguments of its own: what it does to them must not
+    change what the episode says the model wrote."""
+    call = replace(invocation.call, arguments=copy.deepcopy(invocation.call.arguments))
+    return check_result(await invocation.session.call(call), invocation.shown)
 
 
 def _crash(invocation: Invocation, error: BaseException) -> ToolResult:

@@ -42,9 +42,16 @@ class ThreadPool:
             grow = self._unfinished > self._threads and self._threads < self._limit
             self._threads += grow
             number = self._threads
-        self._jobs.put((loop, future, work))
         if grow:
-            threading.Thread(target=self._run, name=f"toolrl-tool-{number}", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=f"toolrl-tool-{number}", daemon=True).start()
+            except RuntimeError:  # The system gives no more threads: those that are there have to do.
+                with self._lock:
+                    self._threads -= 1
+                    if self._threads == 0:
+                        self._unfinished -= 1
+                        raise
+        self._jobs.put((loop, future, work))
         return future
 
     def _run(self) -> None:
