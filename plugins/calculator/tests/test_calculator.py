@@ -390,3 +390,26 @@ def test_what_the_model_is_told() -> None:
 
 def test_the_self_check_passes() -> None:
     assert "0.3" in check()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "expression", ["1if 1else 2", r'"\d" + 1', "1or 2", "0x1for x in y", "2.in 3", "1is 1", "1and 2"]
+)
+def test_pythons_warnings_of_odd_spellings_reach_no_log(expression: str) -> None:
+    with pytest.raises(ToolError, match="isn't arithmetic|is no number|is a comparison|Can't read"):
+        EVALUATE(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("log(1 + 1e-900)", "1e-900"),
+        ("log(1 - 1e-300)", "-1e-300"),
+        ("log(1 + 1e-300, 10)", "4.34294481903e-301"),
+        ("log(2, 1 + 1e-40)", "6.9314718056e39"),
+        ("log(1.1, 1.1)", "1"),
+    ],
+)
+def test_logarithms_of_numbers_near_1_keep_their_digits(expression: str, value: str) -> None:
+    assert EVALUATE(expression) == value

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,6 +30,8 @@ from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
 MAX_DEPTH = 100
+_ODD = re.compile(r"""['"\\]|[\da-fA-F.](?:and|else|for|if|in|is|not|or)""")
+"""What Python may warn of: escapes in quotes, and keywords that touch a number."""
 _LITERAL = re.compile(r"(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
 
@@ -75,7 +78,7 @@ class Evaluator:
         if not source:
             raise ToolError(f"The expression is empty. {ALLOWED}")
         try:
-            tree = ast.parse(source, mode="eval")
+            tree = _parsed(source)
         except SyntaxError as error:
             raise ToolError(_syntax_message(source, error)) from None
         except (ValueError, RecursionError, MemoryError):
@@ -143,6 +146,15 @@ class Evaluator:
         digits = int(whole + part)
         exact = Fraction(digits * 10**scale) if scale >= 0 else Fraction(digits, 10**-scale)
         return self._arithmetic.bounded(simplest(exact))
+
+
+def _parsed(source: str) -> ast.Expression:
+    """The syntax tree. Python's own warnings of odd spellings, such as `1if 1else 2`, are for nobody's log."""
+    if not _ODD.search(source):
+        return ast.parse(source, mode="eval")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, mode="eval")
 
 
 def _cut(text: str, length: int = 40) -> str:

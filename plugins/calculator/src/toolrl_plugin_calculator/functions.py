@@ -189,15 +189,22 @@ def _log(a: Arithmetic, value: Number, base: Number = None) -> Number:
         raise ToolError("The base of a logarithm has to be above 0 and not 1.")
     if value == 1:
         return 0
-    result = a.context.log(a.approximate(value))
+    result = _natural_log(a, value)
     if base is None:
         return a.bounded(result)
-    result = result / a.context.log(a.approximate(base))
+    result = result / _natural_log(a, base)
     if abs(result) < a.max_bits and is_exact(value) and is_exact(base):
         near = a.nearest(result)
         if a.is_noise(result - near, max(1, abs(near))) and a.power(base, near) == value:
             return near
     return a.bounded(result)
+
+
+def _natural_log(a: Arithmetic, value: Number) -> Number:
+    """Of a number above 0. Near 1 an exact value keeps its digits only as its distance from 1."""
+    if is_exact(value) and 2 * abs(value - 1) < 1:
+        return a.context.log1p(a.approximate(value - 1))
+    return a.context.log(a.approximate(value))
 
 
 def _log2(a: Arithmetic, value: Number) -> Number:
