@@ -329,3 +329,20 @@ def test_an_environment_opens_and_replies() -> None:
     ]  # fmt: skip
     assert episode.stop_reason == "tool_done"
     assert episode.reward == 1.0
+
+
+def test_the_conversation_holds_the_answers_of_the_last_turn_too() -> None:
+    tools = RecordingToolset(lambda call: ToolResult("over", done=True))
+    for env in (environment(tools), environment(RecordingToolset(lambda call: "over"), max_turns=1)):
+        episode, _ = play([CALL], env)
+        assert [message.content for message in episode.messages][-1] == "over"
+
+
+def test_an_aborted_generation_ends_the_episode_as_such() -> None:
+    class Aborting(ScriptedEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            return Generation((ord("x"),), (-0.5,), "abort", versions=(0,))
+
+    episode, _ = play(["x"], engine=Aborting(["x"]))
+    assert episode.stop_reason == "aborted"
+    assert episode.failure is None

@@ -12,7 +12,7 @@ from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.runner import Runner
 from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Group, ParsedTurn
+from toolrl.types import Episode, Group, ParsedTurn, ToolCall
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 
@@ -89,3 +89,24 @@ def test_rewards_of_groups() -> None:
     environment = replace(an_environment(), rewards=(NamedReward("fixed", FixedReward(0.5), 2.0),))
     (group,) = run(Runner(ScriptedEngine(["x"]), {"default": environment}), [make_task()])
     assert [episode.reward for episode in group.scored] == [1.0, 1.0, 1.0]
+
+
+class AlwaysCalls(NoCalls):
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return ParsedTurn((ToolCall("echo", {}),), status="calls")
+
+
+def test_a_tool_that_always_crashes_stops_the_run() -> None:
+    def dead(call: ToolCall) -> str:
+        raise ConnectionError("no route to host")
+
+    def crashes(allowed: float) -> Runner:
+        environment = Environment(
+            "default", AlwaysCalls(), FakeChatFormat(), ToolBox([ToolEntry("t", RecordingToolset(dead))]), max_turns=1
+        )
+        return Runner(ScriptedEngine(["x"]), {"default": environment}, max_error_rate=allowed)
+
+    with pytest.raises(RunStoppedError, match="9 of 9 tool calls crashed.*'echo'"):
+        run(crashes(0.5), [make_task(id=f"t{number}") for number in range(3)])
+    assert len(run(crashes(1.0), [make_task()])) == 1
+    assert len(run(crashes(0.5), [make_task()])) == 1, "three crashes are too few to tell"

@@ -57,6 +57,10 @@ class Counting:
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
 
+    @property
+    def behind(self) -> bool:
+        return self.step > self.last_step
+
     def update(self, batch: Sequence[Any]) -> dict[str, float]:
         self.on_update()
         self.step += 1

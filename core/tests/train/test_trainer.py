@@ -326,3 +326,23 @@ def test_fine_tuning_does_not_look_at_what_is_masked(setting: Setting, tmp_path:
     expected = float(torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]))
     assert [norm for norm, _ in results] == pytest.approx([expected, expected], rel=1e-4)
     assert greatest_difference(results[0][1], results[1][1]) < 3e-3 / 20
+
+
+def test_a_step_that_breaks_half_way_is_not_whole(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = setting.trainer(setting.policy(), {"preset": "grpo"}, updates_per_step=2)
+    groups = [setting.group([1.0, 0.0]), setting.group([0.0, 1.0], seed=1)]
+    step, done = trainer.optimizer.step, []
+
+    def breaks_on_the_second(rate: float) -> float:
+        if done:
+            raise RuntimeError("out of memory")
+        done.append(rate)
+        return step(rate)
+
+    monkeypatch.setattr(trainer.optimizer, "step", breaks_on_the_second)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.update(groups)
+    assert (trainer.step, trainer.whole) == (0, False)
+    monkeypatch.setattr(trainer.optimizer, "step", step)
+    trainer.update(groups)
+    assert (trainer.step, trainer.whole) == (1, True)

@@ -37,6 +37,8 @@ class LoadedConfig:
     """Every value, defaults included, as plain data. Where the file holds `${NAME}`, so does this."""
     source: str
     """The file it was read from."""
+    hide: Callable[[str], str] = field(default=str, repr=False)
+    """A text without the values of environment variables: for whatever is written or printed."""
 
 
 def load_config(
@@ -74,7 +76,7 @@ def check_config(
     lines = [*problems, *wrong, *(_line(problem, values, set_paths) for problem in found)]
     if lines or config is None:
         raise ConfigError(lines, where=source)
-    return LoadedConfig(config, _resolved(config, values), source)
+    return LoadedConfig(config, _resolved(config, values), source, values.mask)
 
 
 def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, list[Problem]]:

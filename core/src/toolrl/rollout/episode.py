@@ -14,7 +14,7 @@ import enum
 import random
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from toolrl.chat.buffer import TokenBuffer
@@ -76,11 +76,21 @@ _FAULTS = {State.PENDING: "tool", State.GENERATING: "engine", State.CALLING_TOOL
 class EpisodeRun:
     """Runs one episode once. `state` may be read while it runs."""
 
-    def __init__(self, plan: EpisodePlan, environment: Environment, engine: RolloutEngine, limits: Limits) -> None:
+    def __init__(
+        self,
+        plan: EpisodePlan,
+        environment: Environment,
+        engine: RolloutEngine,
+        limits: Limits,
+        *,
+        hide: Callable[[str], str] = str,
+    ) -> None:
+        """`hide` takes secrets out of a failure's text."""
         self.plan = plan
         self.environment = environment
         self.engine = engine
         self.limits = limits
+        self._hide = hide
         self.state = State.PENDING
         self._buffer = TokenBuffer()
         self._random = random.Random(plan.seed)
@@ -207,17 +217,21 @@ class EpisodeRun:
         turn = replace(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
         self._turns[-1] = turn
         self._credit(turn)
+        answers = self.environment.parser.render_results(records)
+        if not isinstance(answers, str):
+            self._messages.extend(answers)
         if any(record.result.done for record in records):
             return "tool_done"
         if len(self._turns) >= self.environment.max_turns:
             return "max_turns"
-        answers = self.environment.parser.render_results(records)
         if isinstance(answers, str):
             # An end mark that the model sampled closed the turn: nothing can stand inside it any more.
             return self._inline(turn, answers) if inline_possible else "no_call"
         return self._bridge(text, answers, session)
 
     async def _without_call(self, session: ToolBoxSession, turn: Turn, text: TurnText) -> StopReason | None:
+        if text.finish == "abort":
+            return "aborted"
         if text.finish == "length":
             return "context_full" if self._room <= 0 else "max_tokens"
         reply = await session.respond(turn)
@@ -225,8 +239,8 @@ class EpisodeRun:
             return "no_call"
         if reply.reward is not None:
             self._rewards.append(RewardEntry(turn.index, "step:environment", reply.reward))
+        self._messages.extend(reply.messages)
         if reply.done:
-            self._messages.extend(reply.messages)
             return "tool_done"
         if len(self._turns) >= self.environment.max_turns:
             return "max_turns"
@@ -234,7 +248,6 @@ class EpisodeRun:
 
     def _bridge(self, text: TurnText, messages: Sequence[Message], session: ToolBoxSession) -> StopReason | None:
         bridge = self.environment.chat.bridge(text.ids, messages, session.specs())
-        self._messages.extend(messages)
         if len(self._buffer) + len(bridge.ids) >= self.limits.max_episode_tokens:
             return "context_full"
         self._buffer.given(bridge.ids)
@@ -328,7 +341,8 @@ class EpisodeRun:
         fault = error.fault if isinstance(error, ToolrlError) else _FAULTS.get(self.state, "toolrl")
         component = (error.where if isinstance(error, ToolrlError) else None) or fault
         text = f"{type(error).__name__}: {error}"
-        return EpisodeFailure(fault, component, text, "".join(traceback.format_exception(error)))
+        trace = "".join(traceback.format_exception(error))
+        return EpisodeFailure(fault, component, self._hide(text), self._hide(trace))
 
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
         buffer = self._buffer

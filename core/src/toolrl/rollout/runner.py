@@ -19,6 +19,10 @@ from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.types import Episode, Group, Task
 
 
+_FEWEST_CRASHES = 8
+"""Fewer say nothing of a tool's health."""
+
+
 class Runner:
     """Runs groups of episodes. `on_episode` is called with each finished episode, on the event loop."""
 
@@ -31,13 +35,16 @@ class Runner:
         seed: int = 0,
         max_error_rate: float = 0.2,
         on_episode: Callable[[Episode], None] | None = None,
+        hide: Callable[[str], str] = str,
     ) -> None:
+        """`hide` takes secrets out of a failure's text before anybody sees it."""
         self._engine = engine
         self._environments = environments
         self._concurrency = concurrency
         self._seed = seed
         self._max_error_rate = max_error_rate
         self._on_episode = on_episode
+        self._hide = hide
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -77,13 +84,14 @@ class Runner:
     async def _one(self, gate: asyncio.Semaphore, plan: EpisodePlan, limits: Limits) -> Episode:
         environment = pick_environment(self._environments, plan.task)
         async with gate:
-            episode = await EpisodeRun(plan, environment, self._engine, limits).run()
+            episode = await EpisodeRun(plan, environment, self._engine, limits, hide=self._hide).run()
         if self._on_episode is not None:
             self._on_episode(episode)
         return episode
 
     def _check_errors(self, groups: Sequence[Group]) -> None:
         episodes = [episode for group in groups for episode in group.episodes]
+        self._check_crashes(episodes)
         failures = [episode.failure for episode in episodes if episode.failure is not None]
         if len(failures) <= self._max_error_rate * len(episodes):
             return
@@ -93,6 +101,20 @@ class Runner:
             f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
             f"{self._max_error_rate:g} allows; {count} of them in the {fault} ({component}): {example.message}",
             hint="The episodes with their tracebacks are in the run folder. Mend the cause, then go on with --resume.",
+        )
+
+    def _check_crashes(self, episodes: Sequence[Episode]) -> None:
+        """A crash of a tool is text for the model and fails no episode; a dead tool would train on nothing but that."""
+        records = [record for episode in episodes for record in episode.calls]
+        crashed = [record for record in records if record.result.error == "crash"]
+        if len(crashed) < _FEWEST_CRASHES or len(crashed) <= self._max_error_rate * len(records):
+            return
+        name, count = Counter(record.call.name for record in crashed).most_common(1)[0]
+        raise RunStoppedError(
+            f"{len(crashed)} of {len(records)} tool calls crashed, more than rollout.max_error_rate "
+            f"{self._max_error_rate:g} allows; {count} of them in {name!r}",
+            hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
+            "should read; then go on with --resume.",
         )
 
 

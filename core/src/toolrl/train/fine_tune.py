@@ -73,7 +73,7 @@ class FineTuningLoop:
                     await self._step()
                     accuracy = await self._probe(accuracy)
             finally:
-                if self.trainer.step > self.saver.last_step:
+                if self.saver.behind:
                     path, _ = await self._thread.run(self.saver.save)
                     self.events.checkpoint_saved(self.saver.last_step, path)
         if self.settings.probe is not None and not self._good_enough(accuracy):

@@ -71,7 +71,7 @@ class TrainingLoop:
                     await self._evaluate_if_due()
                     await self._save_if_due()
             finally:
-                if self.trainer.step > self.saver.last_step:
+                if self.saver.behind:
                     await self._save()
 
     async def _step(self) -> None:

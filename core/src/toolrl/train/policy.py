@@ -40,7 +40,7 @@ class PolicyWeights:
         self.version = version
         self._policy = policy
         self._directory = directory
-        self._path: Path | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def module(self) -> Any:
         return self._policy.model
@@ -49,11 +49,17 @@ class PolicyWeights:
         return self._policy.model.state_dict()  # type: ignore[no-any-return]
 
     def path(self) -> Path:
-        if self._path is None:
-            self._path = Path(tempfile.mkdtemp(prefix=f"weights-{self.version}-", dir=self._directory))
-            self._policy.model.save_pretrained(self._path)
-            self._policy.tokenizer.save_pretrained(self._path)
-        return self._path
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix=f"weights-{self.version}-", dir=self._directory)
+            self._policy.model.save_pretrained(self._folder.name)
+            self._policy.tokenizer.save_pretrained(self._folder.name)
+        return Path(self._folder.name)
+
+    def close(self) -> None:
+        """Delete the folder, if there is one; else it goes when the process ends."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 def pick_device(wanted: str) -> torch.device:

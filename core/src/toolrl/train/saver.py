@@ -30,6 +30,7 @@ class Saved(Protocol):
     policy: Policy
     optimizer: PolicyOptimizer
     step: int
+    whole: bool
 
     def weights(self) -> WeightSource: ...
 
@@ -48,6 +49,11 @@ class Saver:
     """The resolved config."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are complete steps, or a run's start, that no checkpoint holds yet."""
+        return self.trainer.whole and self.trainer.step > self.last_step
 
     def save(self) -> Path:
         """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""

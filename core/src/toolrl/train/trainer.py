@@ -36,6 +36,9 @@ class _Trainer:
         self.optimizer = PolicyOptimizer(policy.model.named_parameters(), settings)
         self.step = 0
         """Complete steps; also the version of the weights."""
+        self.whole = True
+        """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
+        self._weights = PolicyWeights(policy, 0, directory)
         self._settings = settings
         self._total_steps = total_steps
         self._directory = directory
@@ -43,8 +46,11 @@ class _Trainer:
         policy.model.train()
 
     def weights(self) -> PolicyWeights:
-        """The live weights, with their version."""
-        return PolicyWeights(self.policy, self.step, self._directory)
+        """The live weights, with their version. What a source of an earlier version wrote is deleted."""
+        if self._weights.version != self.step:
+            self._weights.close()
+            self._weights = PolicyWeights(self.policy, self.step, self._directory)
+        return self._weights
 
     def _micro_batches(self, samples: Sequence[Sample], budget: int) -> list[MicroBatch]:
         pad = self.policy.tokenizer.pad_token_id
@@ -123,9 +129,10 @@ class PolicyTrainer(_Trainer):
         measured, metrics = _Measured(), dict[str, float]()
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
+            self.whole = False
         if not updates:
             self._look(groups, measured)
-        self.step += 1
+        self.step, self.whole = self.step + 1, True
         return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
 
     def _plan(self, samples: Sequence[Sample]) -> _Update:
