@@ -108,7 +108,10 @@ class RolloutConfig(Frame):
     )
     concurrency: int = Field(256, ge=1, description="Episodes in flight.")
     max_error_rate: float = Field(
-        0.2, ge=0, le=1, description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed."
+        0.2,
+        ge=0,
+        le=1,
+        description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
     )
 
 

@@ -18,7 +18,6 @@ from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.types import Episode, Group, Task
 
-
 _FEWEST_CRASHES = 8
 """Fewer say nothing of a tool's health."""
 
