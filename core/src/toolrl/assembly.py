@@ -182,6 +182,7 @@ class _Builder:
 
     def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path) -> None:
         self._config = loaded.config
+        self._hide = loaded.hide
         self._registry = registry
         self._policy = policy
         self._context = BuildContext(
@@ -218,7 +219,7 @@ class _Builder:
             name=name,
             parser=self._build("parsers", config.parser, f"{where}.parser"),
             chat=chat,
-            tools=ToolBox(entries, cut=token_cut(chat)),
+            tools=ToolBox(entries, cut=token_cut(chat), hide=self._hide),
             rewards=rewards,
             system_prompt=config.system_prompt,
             end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
@@ -241,6 +242,7 @@ class _Builder:
             seed=self._config.seed,
             max_error_rate=self._config.rollout.max_error_rate,
             on_episode=events.episode_end,
+            hide=self._hide,
         )
 
     def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
@@ -248,6 +250,7 @@ class _Builder:
             folder,
             save_episodes=self._config.run.save_episodes,
             token_pieces=self._token_pieces,
+            hide=self._hide,
         )
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):

@@ -106,3 +106,10 @@ def test_a_missing_variable_is_one_problem_and_the_others_are_found_too(
 def test_masking_leaves_short_values_alone() -> None:
     found = interpolate("${A} ${B} ${C}", {"A": "1", "B": "long-one", "C": "long-one-more"})
     assert found.mask("1: long-one, long-one-more") == "1: ${B}, ${C}"
+
+
+def test_a_loaded_config_takes_the_values_out_of_any_text(registry: Registry) -> None:
+    tree = {"model": {"path": "${WHERE}"}, "environments": {"default": {}}}
+    loaded = check_config(tree, registry=registry, environ={"WHERE": "s3cr3t-value"})
+    assert loaded.hide("no model at s3cr3t-value") == "no model at ${WHERE}"
+    assert "s3cr3t" not in repr(loaded)

@@ -33,7 +33,10 @@ class RunRecorder:
         save_episodes: bool = True,
         token_pieces: TokenPieces | None = None,
         clock: Callable[[], float] = time.monotonic,
+        hide: Callable[[str], str] = str,
     ) -> None:
+        """`hide` takes secrets out of the message of what ended the run."""
+        self._hide = hide
         self._folder = folder
         self._save_episodes = save_episodes
         self._token_pieces = token_pieces
@@ -73,7 +76,7 @@ class RunRecorder:
         try:
             self._keep_tokens()
             if error is not None:
-                self._facts["error"] = describe_error(error)
+                self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
             self._write_summary(status_of(error), final=True)
             from toolrl.report.html import write_report

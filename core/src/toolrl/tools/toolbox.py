@@ -18,7 +18,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -65,8 +65,12 @@ class ToolEntry:
 class ToolBox:
     """All tools of an environment. One object a process; `start` before the first episode, `stop` after the last."""
 
-    def __init__(self, entries: Sequence[ToolEntry], *, cut: Cut | None = None) -> None:
-        """`cut` shortens results by tokens; without one they stay whole. Raises ConfigError for names that clash."""
+    def __init__(
+        self, entries: Sequence[ToolEntry], *, cut: Cut | None = None, hide: Callable[[str], str] = str
+    ) -> None:
+        """`cut` shortens results by tokens; without one they stay whole. `hide` takes secrets out of errors: those of
+        libraries often hold an address with its key. Raises ConfigError for names that clash."""
+        self._hide = hide
         self._entries = tuple(entries)
         self._policies = tuple(Policy(entry.policy, cut) for entry in self._entries)
         self._started: list[Toolset] = []
@@ -106,7 +110,7 @@ class ToolBox:
                 own_episode = episode if own_task is task else replace(episode, task=own_task)
                 manager = entry.toolset.open(own_task, own_episode)
                 opened.append(await stack.enter_async_context(_Opened(entry, policy, manager)))
-            session = ToolBoxSession(opened, task, left_out)
+            session = ToolBoxSession(opened, task, left_out, hide=self._hide)
             try:
                 yield session
             finally:
@@ -121,8 +125,8 @@ class ToolBox:
                 _log.error(
                     "tool %r crashed: %s; the model is told, later crashes are only counted (calls/error/crash)\n%s",
                     failure.tool,
-                    failure.message,
-                    failure.traceback,
+                    self._hide(failure.message),
+                    self._hide(failure.traceback),
                 )
 
     def _check_names(self) -> None:
@@ -153,8 +157,16 @@ class _Bound:
 class ToolBoxSession:
     """What one episode sees: specs, answers, opening messages, replies, rewards."""
 
-    def __init__(self, opened: Sequence[_Opened], task: Task, left_out: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        opened: Sequence[_Opened],
+        task: Task,
+        left_out: Sequence[str] = (),
+        *,
+        hide: Callable[[str], str] = str,
+    ) -> None:
         """`left_out` are tools whose sets weren't opened, because the task doesn't select them."""
+        self._hide = hide
         self.failures: list[ToolFailure] = []
         """Crashes so far, in order of occurrence."""
         self._tools: dict[str, _Bound] = {}
@@ -235,6 +247,8 @@ class ToolBoxSession:
             result = await self._call(self._tools[item.name], item)
         else:
             result = ToolResult(self._unknown(item.name), error="unknown_tool")
+        if result.error is not None:
+            result = replace(result, text=self._hide(result.text))
         return CallRecord(item, result, begin - zero, time.perf_counter() - begin)
 
     async def _call(self, tool: _Bound, call: ToolCall) -> ToolResult:
