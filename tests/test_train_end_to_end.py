@@ -196,7 +196,7 @@ def test_fine_tuning_on_the_good_episodes_of_a_run(trained: Any, here: Any, work
     )
     done = here("sft", config, "--json")
     assert done.returncode == 0, done.stderr
-    good = [item.episode for item in trained.folder.episodes() if item.episode.reward >= 1.0]
+    good = [item.episode for item in trained.folder.episodes(kind="train") if item.episode.reward >= 1.0]
     tokens = {episode.sampled_tokens for episode in good}
     for line in workplace.run("from-run").metrics_lines("sft"):
         assert 8 * min(tokens) <= line.metrics["tokens/trained"] <= 8 * max(tokens)
@@ -326,7 +326,7 @@ SANDBOX = {
                     raise ConnectionError("nobody listens on port 9")
 
             def execute(self, instance_id, parameters):
-                return str(sum(map(int, parameters["expression"].split("+"))))
+                return "7"
     """,
 }
 

@@ -1,0 +1,238 @@
+"""What is published: the wheels of core and of every plugin, and a plugin that somebody else writes."""
+
+from __future__ import annotations
+
+import configparser
+import email
+import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+PLUGINS = PACKAGES[1:]
+SUFFIXES = {".py", ".typed", ".tmpl", ".js", ".css", ".html"}
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
+    reason="hatchling and pip build the wheels: pip install hatchling pip",
+)
+
+
+def project(folder: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return facts
+
+
+def pip(*arguments: str) -> None:
+    """pip, with nothing from an index."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *arguments, "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class Wheel:
+    """A built wheel, opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with zipfile.ZipFile(path) as archive:
+            self.files = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+    def info(self, name: str) -> str:
+        """A file of its dist-info."""
+        (found,) = (data for path, data in self.files.items() if path.endswith(f".dist-info/{name}"))
+        return found.decode("utf-8")
+
+    @property
+    def metadata(self) -> Message:
+        return email.message_from_string(self.info("METADATA"))
+
+    @property
+    def entry_points(self) -> dict[str, dict[str, str]]:
+        parser = configparser.ConfigParser(delimiters=("=",))
+        parser.read_string(self.info("entry_points.txt"))
+        return {section: dict(parser[section]) for section in parser.sections()}
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
+    """The wheels by the name of the folder that each was built from."""
+    folder = tmp_path_factory.mktemp("wheels")
+    pip("wheel", "--no-build-isolation", "-w", str(folder), *map(str, PACKAGES))
+    built = {path.name.split("-")[0]: Wheel(path) for path in folder.glob("*.whl")}
+    return {package.name: built[project(package)["name"].replace("-", "_")] for package in PACKAGES}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_wheel_holds_its_package_and_nothing_else(package: Path, wheels: dict[str, Wheel]) -> None:
+    source = package / "src"
+    expected = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    held = {name for name in wheels[package.name].files if ".dist-info/" not in name}
+    assert held == expected
+    assert len({name.split("/")[0] for name in held}) == 1
+    assert {Path(name).suffix for name in held} <= SUFFIXES
+    assert not [name for name in held if name.endswith(".py") and Path(name).name.startswith(("test_", "conftest"))]
+    assert f"{next(iter(held)).split('/')[0]}/py.typed" in held, "type checkers need it"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_wheel_says_what_it_is(package: Path, wheels: dict[str, Wheel]) -> None:
+    wheel, facts = wheels[package.name], project(package)
+    metadata = wheel.metadata
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert wheel.info("licenses/LICENSE") == (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert metadata["Summary"] == facts["description"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).strip() == (package / "README.md").read_text(encoding="utf-8").strip()
+    assert wheel.path.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)
+def test_a_plugin_is_found_by_its_entry_point_and_fits_core(package: Path, wheels: dict[str, Wheel]) -> None:
+    wheel, name = wheels[package.name], package.name
+    module = f"toolrl_plugin_{name.replace('-', '_')}.plugin"
+    assert wheel.metadata["Name"] == f"toolrl-plugin-{name}"
+    assert wheel.entry_points == {"toolrl.plugins": {name: module}}
+    assert f"{module.replace('.', '/')}.py" in wheel.files
+    assert "toolrl<0.2,>=0.1" in wheel.metadata.get_all("Requires-Dist", [])
+    readme = str(wheel.metadata.get_payload())
+    assert f"pip install toolrl-plugin-{name}" in readme
+    assert "```yaml" in readme
+    assert f"## {wheel.metadata['Version']}" in (package / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Wheel]) -> None:
+    wheel = wheels["core"]
+    assert wheel.entry_points == {
+        "console_scripts": {"toolrl": "toolrl.cli.main:main"},
+        "toolrl.plugins": {"builtin": "toolrl.builtin.plugin"},
+        "pytest11": {"toolrl": "toolrl.testing.pytest_plugin"},
+    }
+    from toolrl.cli.new_plugin import KINDS
+
+    assert "toolrl/report/assets/page.html" in wheel.files
+    for kind in KINDS.values():
+        assert f"toolrl/cli/templates/{kind.module}/component.py.tmpl" in wheel.files
+    extras = set(wheel.metadata.get_all("Provides-Extra", []))
+    assert {"train", "parquet", "tensorboard"} <= extras
+    unconditional = [need for need in wheel.metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
+    assert not [need for need in unconditional if need.startswith(("torch", "transformers", "ray"))]
+
+
+def test_the_wheels_work_where_the_sources_are_not(wheels: dict[str, Wheel], tmp_path: Path) -> None:
+    """Installed into a folder of its own, which stands before everything else; run from an empty one."""
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    pip("install", "--target", str(site), *(str(wheel.path) for wheel in wheels.values()))
+    script = (
+        "import sys, toolrl, json; from toolrl.cli.main import main; "
+        "print(toolrl.__file__, file=sys.stderr); sys.exit(main(sys.argv[1:]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.strip() == str(site / "toolrl" / "__init__.py")
+        return done.stdout
+
+    listed = run("list-plugins", "--json")
+    for package in PLUGINS:
+        assert f'"toolrl-plugin-{package.name}"' in listed
+    assert '"broken"' not in listed
+    run("new-plugin", "demo", "--kind", "parser")
+    assert (elsewhere / "toolrl-plugin-demo" / "pyproject.toml").is_file()
+
+
+# A plugin that somebody else writes.
+
+SCRIPT = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_engines():
+            yield Component("script", "toolrl_plugin_script.engine:Script", summary="Calls the tool `demo` once.")
+    """,
+    "engine": """
+        from toolrl.types import Generation
+
+        CALL = '<tool_call>{"name": "demo", "arguments": {"text": "one two three"}}</tool_call>'
+
+        class Script:
+            def __init__(self, options, context):
+                self._tokenizer = context.tokenizer
+                self._said = set()
+
+            async def start(self): ...
+            async def stop(self): ...
+            async def close(self, session): ...
+            async def update_weights(self, weights, version): ...
+
+            async def generate(self, prompt, sampling, *, session, media=()):
+                text = "That was it." if session in self._said else CALL
+                self._said.add(session)
+                end = sampling.stop_token_ids[0]
+                ids = (*self._tokenizer.encode(text), end)
+                return Generation(ids, (-1.0,) * len(ids), "stop", end, (0,) * len(ids))
+    """,
+}
+
+
+def test_a_new_plugin_goes_from_its_template_into_a_run(plugin_site: Any, own_place: Any, here: Any) -> None:
+    """Written by `toolrl new-plugin`, built, installed, tested, listed, and called by an episode; core is as it was."""
+    place = own_place.folder
+    assert here("new-plugin", "demo", "--kind", "tool", place=own_place).returncode == 0
+    folder = place / "toolrl-plugin-demo"
+    pip("wheel", "--no-build-isolation", "-w", str(place / "dist"), str(folder))
+    (wheel,) = (place / "dist").glob("*.whl")
+    pip("install", "--target", str(plugin_site.folder), str(wheel))
+
+    environment = {**os.environ, "PYTHONPATH": str(plugin_site.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    tested = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout
+    assert " passed" in tested.stdout
+    assert "skipped" not in tested.stdout
+
+    plugin_site.add("script", SCRIPT)
+    listed = here("list-plugins", "--json", site=plugin_site, place=own_place).json()["plugins"]
+    (demo,) = (plugin for plugin in listed if plugin["name"] == "demo")
+    assert (demo["version"], demo["status"], demo["components"]) == ("0.1.0", "ok", {"tools": ["demo"]})
+
+    tools = [{"use": "demo", "options": {"max_length": 100}}]
+    config = own_place.config({"environments": {"default": {"tools": tools}}, "engine": "script"})
+    done = here("rollout", config, "--tasks", "1", "--episodes", "2", "--json", site=plugin_site, place=own_place)
+    assert done.returncode == 0, done.stderr
+    assert done.json()["calls/success"] == 1.0
+    for item in own_place.run("grpo").episodes():
+        assert [(record.call.name, record.result.text) for record in item.episode.calls] == [("demo", "3")]
+        assert item.episode.final_text == "That was it."
+    done = here("rollout", config, "--set", "environments.default.tools[0].options.max_length=0", "--overwrite")
+    assert "environments.default.tools[0].options.max_length: Input should be ≥ 1 (got 0) [demo]" in done.stderr
