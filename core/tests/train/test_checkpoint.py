@@ -299,3 +299,13 @@ def test_a_manifest_that_is_none_makes_its_checkpoint_a_torn_one(save: Any, mani
     with pytest.raises(CheckpointError, match="manifest.json can't be read"):
         verify(torn)
     assert latest_checkpoint(save.directory, lambda line: None) == whole
+
+
+def test_a_kill_between_the_renames_of_a_replacement_loses_nothing(save: Any) -> None:
+    path = save(3)
+    path.rename(path.with_name(f".writing-replaced-{path.name}"))
+    assert latest_checkpoint(path.parent) == path
+    verify(path)
+    path.rename(path.with_name(f".writing-replaced-{path.name}"))
+    save(4)
+    assert _names(path.parent) == ["step-000003", "step-000004"]

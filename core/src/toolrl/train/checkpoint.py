@@ -36,6 +36,7 @@ FORMAT = 1
 
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
+_REPLACED = f"{_UNFINISHED}replaced-"
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = No
     A torn one is passed over for the one before it, and `notify` (standard error by default) is told which and why.
     Raises CheckpointError where there are only torn ones.
     """
+    _bring_back(directory)
     problems: list[CheckpointError] = []
     for path in reversed(list_checkpoints(directory)):
         try:
@@ -191,7 +193,7 @@ def _write_manifest(folder: Path, step: int) -> None:
 
 
 def _move_into_place(unfinished: Path, final: Path) -> None:
-    replaced = final.with_name(f"{_UNFINISHED}replaced-{final.name}")
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
     if final.exists():
         final.rename(replaced)
     try:
@@ -250,8 +252,17 @@ def _is_whole(path: Path) -> bool:
 
 def _delete_unfinished(directory: Path) -> None:
     """What a killed process left half-written."""
+    _bring_back(directory)
     for path in directory.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _bring_back(directory: Path) -> None:
+    """A checkpoint that was about to be replaced by another of its step when the process was killed."""
+    for path in directory.glob(f"{_REPLACED}*"):
+        final = directory / path.name.removeprefix(_REPLACED)
+        if not final.exists():
+            path.rename(final)
 
 
 def _digest(file: Path) -> str:
