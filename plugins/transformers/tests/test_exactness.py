@@ -124,7 +124,13 @@ def test_equal_and_like_prompts_are_computed_once(qwen3: Any, engine: Any, plain
 
     async def run() -> tuple[list[Any], int, Any]:
         async with engine(qwen3) as running:
-            jobs = [running.generate(p, Sampling(8, seed=i), session=str(i)) for i, p in enumerate(prompts)]
+            # Held until all are there, so that they are looked at together.
+            async with running.hold():
+                jobs = [
+                    asyncio.ensure_future(running.generate(p, Sampling(8, seed=i), session=str(i)))
+                    for i, p in enumerate(prompts)
+                ]
+                await asyncio.sleep(0.05)
             results = list(await asyncio.gather(*jobs))
             late = await running.generate(prompts[0], Sampling(8, seed=99), session="late")
             return results, running.prefilled_tokens, late
