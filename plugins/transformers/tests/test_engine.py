@@ -345,6 +345,40 @@ def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> N
     _run(run())
 
 
+def test_a_start_that_is_cancelled_leaves_no_thread(qwen3: Any, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolrl.protocols import BuildContext
+    from toolrl_plugin_transformers.engine import TransformersEngine
+
+    starting, released = threading.Event(), threading.Event()
+    make_batch = TransformersEngine._make_batch
+
+    def slow(self: TransformersEngine) -> Any:
+        starting.set()
+        assert released.wait(60)
+        return make_batch(self)
+
+    monkeypatch.setattr(TransformersEngine, "_make_batch", slow)
+
+    async def run() -> None:
+        engine = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
+        start = asyncio.create_task(engine.start())
+        await asyncio.to_thread(starting.wait, 60)
+        start.cancel()
+        await asyncio.sleep(0.01)
+        assert not start.done(), "it waits for its thread"
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not [thread for thread in threading.enumerate() if thread.name == "toolrl-transformers-engine"]
+        await engine.stop()
+        monkeypatch.undo()
+        await engine.start()
+        assert len((await engine.generate([1], Sampling(3), session="a")).ids) == 3
+        await engine.stop()
+
+    _run(run())
+
+
 def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: Any) -> None:
     module = copy.deepcopy(qwen3)
 

@@ -81,7 +81,12 @@ class TransformersEngine:
         if self._worker is not None:
             raise EngineError("the engine is started already")
         worker = Worker(self._make_batch)
-        await worker.start()
+        try:
+            await worker.start()
+        except BaseException:
+            # Cancelled, say: a thread that still computes when Python ends takes the process down with an abort.
+            await worker.stop()
+            raise
         self._worker = worker
 
     def _make_batch(self) -> Batch:
