@@ -25,7 +25,7 @@ BRAKE = {
     """,
     "brake": '''
         """Stands still once, at the moment that BRAKE_AT names: the beginning of an episode's name for its tool's call,
-        or `update-N`, `weights-N`, `save-N` for these parts of step N."""
+        or `update-N`, `weights-N`, `save-N` for these parts of step N, or `engine` for its start."""
         import asyncio
         import os
         import time
@@ -46,6 +46,9 @@ BRAKE = {
                 slow(Saver, "save", lambda saver: saver.trainer.step == int(step))
             if stage == "weights":
                 slow_weights(int(step))
+            if stage == "engine":
+                from toolrl_plugin_transformers.engine import TransformersEngine
+                slow(TransformersEngine, "_make_batch", lambda engine: True)
             return adder
 
         @tool(name="calculator")
@@ -206,6 +209,16 @@ def test_an_interrupted_run_keeps_its_complete_steps_and_goes_on(
     assert summary.get("resumed_at", []) == trained[-1:]
     assert "error" not in summary
     assert "This run was interrupted" not in folder.report_path.read_text()
+
+
+def test_a_run_that_is_interrupted_while_it_starts_ends_in_order(braked: Braked, here: Any, steps_of: Any) -> None:
+    """No thread is left behind that computes while Python ends: that would be an abort."""
+    assert braked.interrupt(braked.standing("engine"), signal.SIGINT) == 130
+    assert braked.folder.summary()["status"] == "interrupted"
+    assert "Traceback" not in braked.stderr.read_text()
+    done = here("train", braked.config, place=braked.place, site=braked.site)
+    assert done.returncode == 0, "nothing was done, so nothing is in the way"
+    assert list(steps_of(braked.folder, "train")) == [1, 2, 3]
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(braked: Braked, here: Any, steps_of: Any) -> None:
