@@ -81,10 +81,13 @@ def test_a_method_needs_only_the_arguments_it_uses_and_may_be_marked() -> None:
     assert Small.seen == [REPORT, "end"]
 
 
-def test_one_that_raises_is_logged_and_counted_and_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_one_that_raises_is_logged_and_counted_and_hides_nothing(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class Failing:
         def toolrl_step_end(self) -> None:
-            raise ValueError("disk full")
+            raise kind("disk full")
 
     before, after = Recorder(), Recorder()
     events = Events(RUN, {"before": before, "failing": Failing(), "after": after})
@@ -94,7 +97,7 @@ def test_one_that_raises_is_logged_and_counted_and_hides_nothing(caplog: pytest.
         events.run_end(None)
     assert len(before.seen) == len(after.seen) == 4
     assert events.failures == {"failing": 3}
-    assert "observer 'failing' failed in toolrl_step_end (ValueError: disk full)" in caplog.text
+    assert f"observer 'failing' failed in toolrl_step_end ({kind.__name__}: disk full)" in caplog.text
     assert caplog.text.count("Traceback") == 1
 
 

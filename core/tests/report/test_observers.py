@@ -105,6 +105,17 @@ def test_the_last_line_says_how_it_ended(
     assert str(error) in last
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_a_run_goes_on_when_nobody_reads_it_any_more(live: bool, tmp_path: Path, make_episode: MakeEpisode) -> None:
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    out = Closed()
+    feed(ConsoleObserver(ConsoleOptions(live=live), file=out), Run(tmp_path), make_episode)
+    assert "train" not in out.getvalue(), "after the first failure it says nothing"
+
+
 def test_text_of_a_model_cannot_steer_the_terminal(make_episode: MakeEpisode) -> None:
     hostile = "\x1b[2J\x9b31m\u202e[bold]x[/bold]\r\n"
     text = episode_text(make_episode(said=hostile, result=hostile, question=hostile), 10_000).plain

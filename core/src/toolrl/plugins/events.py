@@ -82,7 +82,7 @@ class Events:
         for name, caller in self._callers[event]:
             try:
                 caller(run=self._run, **facts)
-            except Exception as error:  # noqa: BLE001 - an observer must not end the run that it watches
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end the run that it watches
                 count = self.failures[name] = self.failures.get(name, 0) + 1
                 # The traceback once; a thousand steps would print a thousand of them.
                 _log.error(

@@ -30,6 +30,14 @@ _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 """Bidirectional classes of characters that turn the text after them around."""
 
 
+class _Console(Console):
+    """Rich's, for a program that goes on when nobody reads what it prints any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Print no more. Rich would end the program."""
+        self.quiet = True
+
+
 class ConsoleObserver:
     """The observer `console`."""
 
@@ -44,7 +52,7 @@ class ConsoleObserver:
         self._options = options
         self._clock = clock
         no_color = None if options.color is None else not options.color
-        self._console = Console(file=file or sys.stdout, no_color=no_color, force_terminal=options.color or None)
+        self._console = _Console(file=file or sys.stdout, no_color=no_color, force_terminal=options.color or None)
         self._in_place = self._console.is_terminal if options.live is None else options.live
         self._live: Live | None = None
         self._run: RunInfo | None = None
