@@ -60,6 +60,42 @@ def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
     assert "notes.txt" in str(caught.value)
 
 
+@pytest.mark.parametrize("where", ["./nowhere", "/nowhere/at/all", "~/nowhere", "nowhere", "inside/nowhere"])
+def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **_: asked.append(args))
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        load(where)
+    assert not asked
+
+
+def test_a_hubs_name_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no connection")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(ConfigError, match="the tokenizer can't be loaded from 'owner/name': no connection"):
+        load("owner/name")
+
+
+@pytest.mark.filterwarnings("error")
+def test_gradient_checkpointing_gives_the_same_gradients(folder: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = load(folder, gradient_checkpointing=checkpointing).model.train()
+        assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules()) == checkpointing
+        ids = torch.tensor([[1, 2, 3, 4]])
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, recomputed in zip(*gradients, strict=True):
+        assert torch.allclose(plain, recomputed, atol=1e-7)
+
+
 def test_weights_are_written_once_and_deleted(folder: str, tmp_path: Path) -> None:
     policy = load(folder)
     weights = PolicyWeights(policy, 3, tmp_path)

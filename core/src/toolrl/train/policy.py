@@ -110,7 +110,9 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         raise _load_error("model", source, error) from error
     model.to(device)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # The first name is the newer one; where transformers has it, the second warns.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
     return Policy(model, tokenizer, source, device, dtype)
 
 
