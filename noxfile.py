@@ -95,8 +95,8 @@ def plugin(session: nox.Session, name: str) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """Long batteries: fuzzing at full size, and the quickstart over five seeds."""
-    _install(session, *TEST, "trl>=1.16", packages=[_core(), *PLUGINS], extras="[train]")
+    """Long batteries: fuzzing at full size, a real model, and the quickstart over five seeds."""
+    _install(session, *TEST, "trl>=1.16", "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run("python", "-m", "pytest", "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", "OMP_NUM_THREADS": "1"})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
