@@ -358,10 +358,19 @@ def test_the_spec_can_come_from_the_hint_of_parameters() -> None:
 
 def test_a_tool_without_a_spec_says_what_to_write() -> None:
     class Mute(Tool):
-        pass
+        def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
+            return ""
 
     with pytest.raises(ComponentLoadError, match=r"'.*Mute' doesn't say what the model is told. Give it `spec"):
         as_toolset(Mute, None, make_build_context())
+
+
+def test_a_tool_without_execute_says_so() -> None:
+    class Idle(Tool):
+        spec = ToolSpec("idle", "Does nothing.")
+
+    with pytest.raises(ComponentLoadError, match="abstract method execute"):
+        as_toolset(Idle, None, make_build_context())
 
 
 def test_create_must_give_messages() -> None:

@@ -9,6 +9,7 @@ from toolrl.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
 from toolrl.parsing.lenient import take_bare_calls
 from toolrl.parsing.mend import mend_json
 from toolrl.parsing.results import tool_messages
+from toolrl.parsing.scanned import ScannedParser
 from toolrl.parsing.scanner import MAX_ITEMS, Block, TurnScanner
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Block",
     "EndFlags",
     "JsonFault",
+    "ScannedParser",
     "TurnScanner",
     "mend_json",
     "read_json",

@@ -17,6 +17,7 @@ import inspect
 import logging
 import typing
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -40,7 +41,7 @@ RELEASE_SECONDS = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Tool:
+class Tool(ABC):
     """Base of tools with state. Override `execute`, and of the other stages those that the tool needs.
 
     What the model is told is the class attribute `spec`, or is made of `name`, the class's docstring, and the pydantic
@@ -66,9 +67,9 @@ class Tool:
         """Prepare an episode. May return a text, a Message or several: what the model sees before its first turn."""
         return None
 
+    @abstractmethod
     def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> Any:
         """Answer one call. Returns what a `@tool` function may return; raises ToolError for the model to read."""
-        raise NotImplementedError(f"{type(self).__name__} has no execute()")
 
     def calc_reward(self, instance_id: str, **calc_reward_kwargs: Any) -> Any:
         """The tool's own reward for the episode, or None."""

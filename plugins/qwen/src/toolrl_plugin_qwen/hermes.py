@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from toolrl.parsing import Block, JsonFault, TurnScanner, mend_json, read_json, take_bare_calls, tool_messages
+from toolrl.parsing import Block, JsonFault, ScannedParser, TurnScanner, mend_json, read_json, take_bare_calls
 from toolrl.parsing.jsonvalue import WHITESPACE, excerpt, near, reach
 from toolrl.protocols import BuildContext
-from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl.types import ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_qwen.options import HermesOptions
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -33,8 +33,8 @@ def form(name: str | None = None) -> str:
     return f'Write a call as {OPEN}\n{{"name": "{name or "TOOL"}", "arguments": {{"ARGUMENT": VALUE}}}}\n{CLOSE}'
 
 
-class HermesParser:
-    """JSON calls in tags. Stateless: one object serves all episodes."""
+class HermesParser(ScannedParser):
+    """JSON calls in tags."""
 
     def __init__(self, options: HermesOptions | None = None, context: BuildContext | None = None) -> None:
         self._options = options or HermesOptions()
@@ -44,26 +44,8 @@ class HermesParser:
         return (CLOSE,) if self._options.stop_after_call else ()
 
     def scanner(self, tools: Sequence[ToolSpec] = (), *, prefilled_thinking: bool = False) -> TurnScanner:
-        """The state machine of one turn, for text that comes in pieces; `parse` runs the same one on a whole text."""
+        """The state machine of one turn."""
         return HermesScanner(self._options, tools, thinking=prefilled_thinking)
-
-    def parse(
-        self,
-        text: str,
-        *,
-        tools: Sequence[ToolSpec],
-        finish: Literal["stop", "length", "abort"] = "stop",
-        stopped_by: str | None = None,
-        prefilled_thinking: bool = False,
-    ) -> ParsedTurn:
-        """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
-        scanner = self.scanner(tools, prefilled_thinking=prefilled_thinking)
-        scanner.text = text
-        return scanner.finish(stopped_by)
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        """A tool message for each item, in order."""
-        return tool_messages(records)
 
 
 class HermesScanner(TurnScanner):

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from toolrl.parsing import Block, TurnScanner, take_bare_calls, tool_messages
+from toolrl.parsing import Block, ScannedParser, TurnScanner, take_bare_calls
 from toolrl.parsing.jsonvalue import excerpt
 from toolrl.protocols import BuildContext
-from toolrl.types import CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl.types import ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_qwen.coercion import coerce
 from toolrl_plugin_qwen.options import Qwen3CoderOptions
 from toolrl_plugin_qwen.values import Value, ValueEnds
@@ -48,8 +48,8 @@ def form(name: str | None = None) -> str:
     )
 
 
-class Qwen3CoderParser:
-    """Function and parameter tags. Stateless: one object serves all episodes."""
+class Qwen3CoderParser(ScannedParser):
+    """Function and parameter tags. Parameters of unknown tools stay text."""
 
     def __init__(self, options: Qwen3CoderOptions | None = None, context: BuildContext | None = None) -> None:
         self._options = options or Qwen3CoderOptions()
@@ -59,26 +59,8 @@ class Qwen3CoderParser:
         return (CLOSE,) if self._options.stop_after_call else ()
 
     def scanner(self, tools: Sequence[ToolSpec] = (), *, prefilled_thinking: bool = False) -> TurnScanner:
-        """The state machine of one turn, for text that comes in pieces; `parse` runs the same one on a whole text."""
+        """The state machine of one turn."""
         return Qwen3CoderScanner(self._options, tools, thinking=prefilled_thinking)
-
-    def parse(
-        self,
-        text: str,
-        *,
-        tools: Sequence[ToolSpec],
-        finish: Literal["stop", "length", "abort"] = "stop",
-        stopped_by: str | None = None,
-        prefilled_thinking: bool = False,
-    ) -> ParsedTurn:
-        """Read a turn. `tools` tell what the text of a parameter means; parameters of unknown tools stay text."""
-        scanner = self.scanner(tools, prefilled_thinking=prefilled_thinking)
-        scanner.text = text
-        return scanner.finish(stopped_by)
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        """A tool message for each item, in order."""
-        return tool_messages(records)
 
 
 class Qwen3CoderScanner(TurnScanner):
