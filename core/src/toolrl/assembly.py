@@ -97,12 +97,12 @@ async def assemble(
     registry: Registry,
     *,
     total_steps: int,
-    resume: bool = False,
+    resume: bool | None = False,
     overwrite: bool = False,
     observers: Sequence[ComponentUse] | None = None,
 ) -> AsyncIterator[Assembly]:
-    """Build and start a run. With `resume` it goes on from its last checkpoint, with `overwrite` a run of its name is
-    deleted; `observers` stand for the config's.
+    """Build and start a run. With `resume` it goes on from its last checkpoint (None for a command that can't), with
+    `overwrite` a run of its name is deleted; `observers` stand for the config's.
 
     At the end everything is stopped in reverse order; last, observers are told what ended the run, whatever it was.
     """
@@ -138,7 +138,7 @@ async def assemble(
             await environment.tools.start()
         stack.push_async_callback(engine.stop)
         await engine.start()
-        yield Assembly(loaded, registry, policy, environments, engine, runner, limits, folder, events, resume)
+        yield Assembly(loaded, registry, policy, environments, engine, runner, limits, folder, events, bool(resume))
 
 
 def _end_of_run(events: Events) -> Any:

@@ -28,6 +28,7 @@ async def train(assembly: Assembly) -> None:
     """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
     config = assembly.config
     _warn_of_truncated_sampling(config.rollout)
+    _warn_of_missing_rewards(config)
     order = assembly.order()
     trainer = PolicyTrainer(
         assembly.policy,
@@ -53,6 +54,13 @@ async def train(assembly: Assembly) -> None:
     )
     assembly.events.run_start()
     await loop.run()
+
+
+def _warn_of_missing_rewards(config: Config) -> None:
+    for name, environment in config.environments.items():
+        if not environment.rewards:
+            given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
+            _log.warning("environments.%s: it has no reward function, so %s; add `rewards:`", name, given)
 
 
 def _warn_of_truncated_sampling(rollout: RolloutConfig) -> None:

@@ -77,6 +77,10 @@ def test_a_folder_with_a_run_is_refused(make_run: MakeRun) -> None:
     with pytest.raises(ToolrlError, match="finished, 3 of 3 steps") as caught:
         RunFolder.create(directory, CONFIG, total_steps=1)
     assert "--resume" in str(caught.value)
+    with pytest.raises(ToolrlError) as caught:
+        RunFolder.create(directory, CONFIG, total_steps=1, resume=None)
+    assert "--resume" not in str(caught.value)
+    assert "--overwrite" in str(caught.value)
     assert "--overwrite" in str(caught.value)
 
 

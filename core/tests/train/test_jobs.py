@@ -80,3 +80,14 @@ def test_training_with_truncated_sampling_warns(
 ) -> None:
     jobs._warn_of_truncated_sampling(a_config(rollout=rollout).rollout)
     assert bool(caplog.records) is warned
+
+
+def test_an_environment_without_a_reward_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
+    jobs._warn_of_missing_rewards(Config.model_validate({"model": {"path": "m"}, "environments": environments}))
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "environments.tools",
+        "environments.nothing",
+    ]
+    assert "only what its tools give" in caplog.records[0].getMessage()
+    assert "nothing is learned" in caplog.records[1].getMessage()

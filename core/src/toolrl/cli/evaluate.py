@@ -38,7 +38,12 @@ async def _evaluate(args: argparse.Namespace) -> int:
     from toolrl.jobs import evaluate
 
     async with assemble(
-        loaded, registry, total_steps=1, overwrite=args.overwrite, observers=observers_for(args, loaded)
+        loaded,
+        registry,
+        total_steps=1,
+        resume=None,
+        overwrite=args.overwrite,
+        observers=observers_for(args, loaded),
     ) as assembly:
         facts = await evaluate(assembly)
     print_result(args, assembly.folder, facts)

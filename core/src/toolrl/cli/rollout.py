@@ -28,7 +28,12 @@ async def _rollout(args: argparse.Namespace) -> int:
     from toolrl.jobs import sample
 
     async with assemble(
-        loaded, registry, total_steps=1, overwrite=args.overwrite, observers=observers_for(args, loaded)
+        loaded,
+        registry,
+        total_steps=1,
+        resume=None,
+        overwrite=args.overwrite,
+        observers=observers_for(args, loaded),
     ) as assembly:
         facts: dict[str, Any] = await sample(assembly, args.tasks, args.episodes or loaded.config.algorithm.group_size)
     print_result(args, assembly.folder, facts)

@@ -64,16 +64,17 @@ class RunFolder:
         *,
         total_steps: int,
         plugins: Mapping[str, str | None] | None = None,
-        resume: bool = False,
+        resume: bool | None = False,
         overwrite: bool = False,
     ) -> RunFolder:
         """Start writing a run at `path`. `config` is the resolved one, secrets already masked; `plugins` gives each
         plugin's version.
 
-        A folder that holds a run is refused. With `resume` that run is gone on with: call `rewind` with the step it
-        goes on from (0 where there is no checkpoint); a config that differs takes the place of the old one, which is
-        kept beside it. With `overwrite` what the old run wrote is deleted, its checkpoints included. Where there is no
-        run yet, or one that ended before it reported anything, neither matters. Raises ToolrlError.
+        A folder that holds a run is refused. With `resume` that run is gone on with (None: the caller can't): call
+        `rewind` with the step it goes on from (0 where there is no checkpoint); a config that differs takes the place
+        of the old one, which is kept beside it. With `overwrite` what the old run wrote is deleted, its checkpoints
+        included. Where there is no run yet, or one that ended before it reported anything, neither matters. Raises
+        ToolrlError.
         """
         directory = Path(path).absolute()
         if directory.exists() and not directory.is_dir():
@@ -83,7 +84,8 @@ class RunFolder:
             raise ToolrlError(
                 f"there is a run here already ({describe_run(directory)})",
                 where=str(directory),
-                hint="Go on with it by --resume, start over by --overwrite, or give the new run another name by "
+                hint=("" if resume is None else "Go on with it by --resume. ")
+                + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
         if not is_run and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
