@@ -74,7 +74,8 @@ class Assembly:
 
     def order(self) -> EndlessOrder[Task]:
         """The training tasks in the run's order."""
-        return EndlessOrder(self.dataset("train"), seed=self.config.seed, shuffle=self.config.data.shuffle)
+        rows, data = self.dataset("train"), self.config.data
+        return EndlessOrder(rows, seed=self.config.seed, shuffle=data.shuffle, where="data.train")
 
     def evaluator(self) -> Evaluator | None:
         """Evaluates on data.eval; None where the config names none."""

@@ -102,7 +102,7 @@ def _demonstrations(assembly: Assembly, settings: SftConfig) -> DemonstrationSou
     seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.build("datasets", settings.data, "sft.data")
-        return TaskDemonstrations(EndlessOrder(rows, seed=seed), assembly.environments)
+        return TaskDemonstrations(EndlessOrder(rows, seed=seed, where="sft.data"), assembly.environments)
     assert settings.from_run is not None, "a config has one of the two"
     items = from_episodes(_rolled_out(RunFolder.open(settings.from_run)), settings.min_reward)
     if not items:

@@ -96,10 +96,12 @@ class Runner:
             return
         (fault, component), count = Counter((f.fault, f.component) for f in failures).most_common(1)[0]
         example = next(f for f in failures if (f.fault, f.component) == (fault, component))
+        place = fault if component == fault else f"{fault} ({component})"
         raise RunStoppedError(
             f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
-            f"{self._max_error_rate:g} allows; {count} of them in the {fault} ({component}): {example.message}",
-            hint="The episodes with their tracebacks are in the run folder. Mend the cause, then go on with --resume.",
+            f"{self._max_error_rate:g} allows; {count} of them in the {place}: {example.message}",
+            hint="The episodes with their tracebacks are in the run folder. Mend the cause, then run it again: "
+            "with --resume to go on (train, sft), else with --overwrite.",
         )
 
     def _check_crashes(self, episodes: Sequence[Episode]) -> None:
@@ -113,7 +115,7 @@ class Runner:
             f"{len(crashed)} of {len(records)} tool calls crashed, more than rollout.max_error_rate "
             f"{self._max_error_rate:g} allows; {count} of them in {name!r}",
             hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
-            "should read; then go on with --resume.",
+            "should read; then run it again: with --resume to go on (train, sft), else with --overwrite.",
         )
 
 

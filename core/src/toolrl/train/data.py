@@ -21,9 +21,10 @@ class Rows(Protocol[T]):
 class EndlessOrder(Generic[T]):
     """An endless sequence over rows; each epoch is shuffled by a generator of its own. Raises DataError for no rows."""
 
-    def __init__(self, rows: Rows[T], *, seed: int, shuffle: bool = True) -> None:
+    def __init__(self, rows: Rows[T], *, seed: int, shuffle: bool = True, where: str | None = None) -> None:
+        """`where` is the place in the config that names the rows, for the error."""
         if len(rows) == 0:
-            raise DataError("the data set is empty", hint="Check its path, split and limit.")
+            raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
         self._rows = rows
         self._seed = seed
         self._shuffle = shuffle

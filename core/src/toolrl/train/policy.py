@@ -137,8 +137,12 @@ def _is_missing_folder(source: str) -> bool:
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:
     folder = Path(source)
     if folder.is_dir():
-        hint = f"The folder holds: {', '.join(sorted(p.name for p in folder.iterdir())[:12]) or 'nothing'}."
+        inside = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
+        hint = f"Give a folder with config.json, weights and tokenizer, or a run folder; this one holds: {inside}."
     else:
-        hint = f"There is no folder {source!r} here; give a folder in Hugging Face layout, or a run folder."
+        hint = (
+            f"Give a folder in Hugging Face layout, or a run folder; a relative path starts at {str(Path.cwd())!r}, "
+            "which has no such folder."
+        )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
