@@ -83,5 +83,6 @@ def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, A
     if args.json:
         print_json(facts)
         return
+    width = max(20, *map(len, facts))
     for name, value in facts.items():
-        print(f"{name:>20}  {value:.4g}" if isinstance(value, float) else f"{name:>20}  {value}")
+        print(f"{name:>{width}}  {value:.4g}" if isinstance(value, float) else f"{name:>{width}}  {value}")

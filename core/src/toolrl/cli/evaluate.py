@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
 from toolrl.cli.session import run_to_end
+from toolrl.errors import ConfigError
 
 HELP = "evaluate a model, or the last checkpoint of a run"
 EXAMPLE = "toolrl eval grpo.yaml --set evaluation.tasks=50\n  toolrl eval runs/first --set evaluation.temperature=0"
@@ -19,7 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = Path(args.config)
+    if not folder.exists():
+        raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
+        from toolrl.report.folder import RunFolder
+
+        RunFolder.open(folder)  # says which runs there are where this is none
         args.config = str(folder / "config.yaml")
         args.overrides = [*_of_run(folder.absolute()), *args.overrides]
     return run_to_end(_evaluate(args))

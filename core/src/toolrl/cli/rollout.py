@@ -14,7 +14,12 @@ EXAMPLE = "toolrl rollout grpo.yaml --tasks 16 --episodes 4"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False)
-    parser.add_argument("--tasks", type=at_least_one, default=8, help="how many tasks of data.train (default 8)")
+    parser.add_argument(
+        "--tasks",
+        type=at_least_one,
+        default=8,
+        help="how many tasks of data.train (default 8); a smaller data set is gone round again",
+    )
     parser.add_argument("--episodes", type=at_least_one, help="episodes of each task (default algorithm.group_size)")
 
 
