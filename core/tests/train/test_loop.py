@@ -57,8 +57,7 @@ class Counting:
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
 
-    @property
-    def behind(self) -> bool:
+    def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
 
     def update(self, batch: Sequence[Any]) -> dict[str, float]:

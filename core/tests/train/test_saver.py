@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,3 +115,23 @@ def test_where_the_rate_falls_towards_the_last_step_their_number_counts() -> Non
     falling = {**CONFIG, "trainer": {"schedule": "linear", "steps": 4}}
     assert config_digest({**falling, "trainer": {"schedule": "linear", "steps": 9}}) != config_digest(falling)
     assert config_digest({**falling, "trainer": {**falling["trainer"], "save_every": 2}}) == config_digest(falling)
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "error", "due"),
+    [
+        (0, -1, None, False),
+        (0, -1, ValueError(), False),
+        (0, -1, asyncio.CancelledError(), True),
+        (3, 2, ValueError(), True),
+        (3, 3, asyncio.CancelledError(), False),
+    ],
+)
+def test_what_the_end_of_a_run_leaves_to_save(
+    tmp_path: Path, step: int, saved: int, error: BaseException | None, due: bool
+) -> None:
+    trainer: Any = SimpleNamespace(step=step, whole=True)
+    saver = Saver(trainer, tmp_path, 2, 4, {}, last_step=saved)
+    assert saver.due(error) is due
+    trainer.whole = False
+    assert not saver.due(error)

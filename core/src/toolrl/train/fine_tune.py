@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class FineTuningLoop:
                     await self._step()
                     accuracy = await self._probe(accuracy)
             finally:
-                if self.saver.behind:
+                if self.saver.due(sys.exception()):
                     path, _ = await self._thread.run(self.saver.save)
                     self.events.checkpoint_saved(self.saver.last_step, path)
         if self.settings.probe is not None and not self._good_enough(accuracy):

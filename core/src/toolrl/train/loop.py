@@ -9,6 +9,7 @@ metrics are reported.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class TrainingLoop:
                     await self._evaluate_if_due()
                     await self._save_if_due()
             finally:
-                if self.saver.behind:
+                if self.saver.due(sys.exception()):
                     await self._save()
 
     async def _step(self) -> None:

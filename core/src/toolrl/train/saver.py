@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -50,10 +51,11 @@ class Saver:
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
 
-    @property
-    def behind(self) -> bool:
-        """Whether there are complete steps, or a run's start, that no checkpoint holds yet."""
-        return self.trainer.whole and self.trainer.step > self.last_step
+    def due(self, error: BaseException | None) -> bool:
+        """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
+        ended it before its first step, its start counts as one; after an error there, one mends it and starts again."""
+        first = 0 if isinstance(error, asyncio.CancelledError) else 1
+        return self.trainer.whole and self.trainer.step > self.last_step and self.trainer.step >= first
 
     def save(self) -> Path:
         """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""
