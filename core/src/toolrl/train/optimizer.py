@@ -160,10 +160,10 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
         (name, parameter) for name, parameter in zip(names, parameters, strict=True) if parameter.grad is not None
     ]
     gradients = [parameter.grad for _, parameter in with_gradient if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = _whole(torch.nn.utils.get_total_norm(gradients))
     value = float(norm)
     if not math.isfinite(value):
-        broken = [name for name, p in with_gradient if p.grad is not None and not bool(p.grad.isfinite().all())]
+        broken = [name for name, p in with_gradient if p.grad is not None and not bool(_whole(p.grad.isfinite().all()))]
         where = f"in {', '.join(broken[:3])}" + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         raise RunStoppedError(
             f"the gradients aren't finite: their norm is {value} ({where if broken else 'each by itself is finite'})",
@@ -173,3 +173,9 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
     if value > max_norm:
         torch.nn.utils.clip_grads_with_norm_([p for _, p in with_gradient], max_norm, norm)
     return value
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A number over gradients that are spread over ranks: that of all; others as they are."""
+    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole
