@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
+from toolrl.train.ranks import ONE, Ranks
+from toolrl.train.shared_rollout import SharedRunner
 from toolrl.types import Media, Message, Task, ToolSpec
 
 _log = logging.getLogger(__name__)
@@ -67,6 +70,8 @@ class Assembly:
     """Whether to go on from the run's last checkpoint."""
     datasets: Mapping[str, TaskSource] = field(default_factory=dict)
     """Those that were built before the model was loaded, by their places in the config."""
+    ranks: Ranks = ONE
+    """The processes that train together."""
 
     @property
     def config(self) -> Config:
@@ -150,10 +155,12 @@ async def assemble(
     resume: bool | None = False,
     overwrite: bool = False,
     observers: Sequence[ComponentUse] | None = None,
+    ranks: Ranks = ONE,
 ) -> AsyncIterator[Assembly]:
     """Build and start a run of `total_steps` training steps, 0 for a command that makes none. With `resume` it goes on
     from its last checkpoint (None for a command that can't), with `overwrite` a run of its name is deleted once all is
-    started; `observers` stand for the config's.
+    started; `observers` stand for the config's. Of several `ranks` the first one writes the run folder and tells
+    observers.
 
     `data` names the data sets that the command will ask for, such as `data.train`, and whether each has to be there.
     They are built first: a file that is missing should be told before a model is loaded.
@@ -166,7 +173,7 @@ async def assemble(
     random_state.seed(config.seed)
     # On a CPU torch's kernels are so anyway; on a GPU some warn that there is no such kernel.
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
-    device = pick_device(config.device)
+    device = pick_device(ranks.device_name or config.device)
     directory = Path(config.run.dir) / config.run.name
     if overwrite:
         _check_not_inside(config.model.path, directory)
@@ -174,17 +181,19 @@ async def assemble(
     datasets = _build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
-        folder = RunFolder.create(
-            directory,
-            loaded.resolved,
-            total_steps=total_steps,
-            plugins={plugin.name: plugin.version for plugin in registry.plugins},
-            resume=resume,
-            overwrite=overwrite,
-        )
+        folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
+        if ranks.first:
+            folder = RunFolder.create(
+                directory,
+                loaded.resolved,
+                total_steps=total_steps,
+                plugins={plugin.name: plugin.version for plugin in registry.plugins},
+                resume=resume,
+                overwrite=overwrite,
+            )
         stack.callback(folder.close)
         policy = load_policy(config.model, source, device)
-        builder = _Builder(loaded, registry, policy, folder.directory)
+        builder = _Builder(loaded, registry, policy, folder.directory, ranks)
         environments = builder.environments()
         engine = builder.engine()
         events = builder.events(folder, config.observers if observers is None else observers)
@@ -200,7 +209,18 @@ async def assemble(
         if folder.replaces:
             folder.begin()
         yield Assembly(
-            loaded, registry, policy, environments, engine, runner, limits, folder, events, bool(resume), datasets
+            loaded,
+            registry,
+            policy,
+            environments,
+            engine,
+            runner,
+            limits,
+            folder,
+            events,
+            bool(resume),
+            datasets,
+            ranks,
         )
 
 
@@ -289,7 +309,8 @@ def _cluster_limits() -> ClusterLimits:
 class _Builder:
     """Builds the parts of one run in order."""
 
-    def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path) -> None:
+    def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._config = loaded.config
         self._hide = loaded.hide
         self._registry = registry
@@ -361,7 +382,8 @@ class _Builder:
         return engine
 
     def runner(self, engine: RolloutEngine, environments: Mapping[str, Environment], events: Events) -> Runner:
-        return Runner(
+        kind = partial(SharedRunner, self._ranks) if self._ranks.several else Runner
+        return kind(
             engine,
             environments,
             concurrency=self._config.rollout.concurrency,
@@ -373,6 +395,8 @@ class _Builder:
         )
 
     def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
+        if not self._ranks.first:
+            return Events(folder, {})
         recorder = RunRecorder(
             folder,
             save_episodes=self._config.run.save_episodes,

@@ -21,6 +21,7 @@ from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
+from toolrl.train.ranks import Ranks
 from toolrl.train.saver import Saved, Saver
 from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Overlapping, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
@@ -29,9 +30,23 @@ from toolrl.types import Episode
 _log = logging.getLogger(__name__)
 
 
+def check_ranks(config: Config, ranks: Ranks) -> None:
+    """Find out before a model is loaded what several ranks can't do. Raises ConfigError."""
+    if ranks.several and config.rollout.max_staleness:
+        raise ConfigError(
+            "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
+            hint="Set it to 0, or train in one process.",
+        )
+
+
 async def train(assembly: Assembly) -> None:
     """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
-    config = assembly.config
+    with assembly.ranks.explaining():
+        await _train(assembly)
+
+
+async def _train(assembly: Assembly) -> None:
+    config, ranks = assembly.config, assembly.ranks
     for remark in remarks(config):
         _log.warning("%s", remark)
     trainer = PolicyTrainer(
@@ -43,6 +58,8 @@ async def train(assembly: Assembly) -> None:
         longest=longest_episode(config, assembly.limits),
         estimator=assembly.built("advantages", "algorithm.advantage", config.algorithm.advantage),
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
+        ranks=ranks,
+        cpu_offload=config.cluster.cpu_offload,
     )
     supply = _supply(assembly)
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
@@ -55,7 +72,9 @@ async def train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
+        evaluated=ranks.by_first(
+            lambda: {line.step for line in assembly.folder.metrics_lines("eval")}, "the evaluations that are done"
+        ),
     )
     assembly.events.run_start()
     await loop.run()
@@ -160,11 +179,12 @@ def _supply(assembly: Assembly) -> Supply:
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved)
+    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved, ranks=assembly.ranks)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
-        assembly.folder.rewind(step)
+        if assembly.ranks.first:
+            assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)

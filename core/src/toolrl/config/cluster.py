@@ -14,8 +14,8 @@ class ClusterConfig(Frame):
 
     shard: Literal["auto", True] = Field(
         "auto",
-        description="Spread weights, gradients and the optimizer's state over the ranks by FSDP2. auto: where there are "
-        "several; true: with one rank too, which takes the same path and saves nothing.",
+        description="Spread weights, gradients and the optimizer's state over the ranks by FSDP2. auto: where there "
+        "are several; true: with one rank too, which takes the same path and saves no memory.",
     )
     cpu_offload: bool = Field(
         False,

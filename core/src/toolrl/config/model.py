@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
+from toolrl.config.cluster import ClusterConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -225,6 +226,9 @@ class Config(Frame):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig(preset="grpo"))
     trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+    cluster: ClusterConfig = Field(
+        default_factory=lambda: ClusterConfig(), description="Processes that train together."
+    )
     evaluation: EvaluationConfig = Field(default_factory=lambda: EvaluationConfig())
     sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
     observers: list[Use] = Field(

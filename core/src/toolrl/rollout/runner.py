@@ -61,18 +61,32 @@ class Runner:
         `round_id` makes group names and seeds unique in the run ("train-12", "eval-12"). Raises RunStoppedError where
         more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
         """
+        places = range(len(tasks))
+        groups = await self.sample(tasks, places, group_size, limits, round_id=round_id, training=training)
+        self.check(groups)
+        return groups
+
+    async def sample(
+        self,
+        tasks: Sequence[Task],
+        places: Sequence[int],
+        group_size: int,
+        limits: Limits,
+        *,
+        round_id: str,
+        training: bool = True,
+    ) -> list[Group]:
+        """As `run`, of the tasks at these places only, and nothing is checked: the share of one worker of several."""
         plans = [
-            self._plan(task, number, index, round_id, training)
-            for number, task in enumerate(tasks)
+            self._plan(tasks[number], number, index, round_id, training)
+            for number in places
             for index in range(group_size)
         ]
         episodes = await self._round(plans, limits)
-        groups = [
-            Group(episodes[start].group, task, tuple(episodes[start : start + group_size]))
-            for task, start in zip(tasks, range(0, len(episodes), group_size), strict=True)
+        return [
+            Group(episodes[start].group, tasks[number], tuple(episodes[start : start + group_size]))
+            for number, start in zip(places, range(0, len(episodes), group_size), strict=True)
         ]
-        self.check(groups)
-        return groups
 
     async def group(
         self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore

@@ -4,6 +4,7 @@
         config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
+        trainer/shards/                                    optimizer and critic, where ranks wrote them (shards.py)
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
@@ -62,12 +63,20 @@ class TrainerState:
 
 
 def save_checkpoint(
-    directory: Path, state: TrainerState, *, model: Any, tokenizer: Any, processor: Any = None, keep: int = 2
+    directory: Path,
+    state: TrainerState,
+    *,
+    model: Any,
+    tokenizer: Any,
+    processor: Any = None,
+    keep: int = 2,
+    shards: Path | None = None,
 ) -> Path:
     """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones; returns its path.
 
-    `model`, `tokenizer` and `processor` are written by their `save_pretrained`. Raises CheckpointError where that
-    fails; the earlier checkpoints are as they were then.
+    `model`, `tokenizer` and `processor` are written by their `save_pretrained`; `shards` is a folder in `directory`
+    that ranks wrote the optimizer's state into, which is moved. Raises CheckpointError where that fails; the earlier
+    checkpoints are as they were then.
     """
     final = directory / f"step-{state.step:06d}"
     unfinished = directory / f"{_UNFINISHED}{final.name}"
@@ -79,6 +88,8 @@ def save_checkpoint(
             if part is not None:
                 part.save_pretrained(unfinished)
         _write_state(unfinished, state)
+        if shards is not None:
+            shards.rename(unfinished / "trainer" / "shards")
         _write_manifest(unfinished, state.step)
         _move_into_place(unfinished, final)
     except Exception as error:

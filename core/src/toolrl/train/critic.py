@@ -34,7 +34,7 @@ from toolrl.train.dealing import filled_up, share_of
 from toolrl.train.head import probe_head
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.train.ranks import ONE, Ranks
-from toolrl.train.several import let_go, refuse_media, sharded_values
+from toolrl.train.several import let_go, refuse_media, sharded_values, take_values
 from toolrl.types import Episode, Group
 
 
@@ -95,7 +95,7 @@ class CriticUpdate:
     """Share of the returns' variance that the values foresaw; None where all returns are equal."""
 
 
-class Values(torch.nn.Module):
+class Values(torch.nn.Module):  # type: ignore[misc]
     """A body and its head: the value before each of some tokens."""
 
     def __init__(self, body: Any, head: torch.nn.Linear) -> None:
@@ -199,6 +199,10 @@ class Critic:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a saved state. Raises what torch raises for one of another model."""
+        if self._ranks.sharded:
+            take_values(self._values, state)
+            self.optimizer.load_whole(state["optimizer"])
+            return
         self.body.load_state_dict(state["body"])
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])

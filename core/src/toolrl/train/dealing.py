@@ -30,9 +30,7 @@ def deal(groups: Sequence[Hashable], costs: Sequence[int], parts: int, *, togeth
     return [[position for group in part for position in whole[group]] for part in dealt]
 
 
-def share_of(
-    rank: int, ranks: int, groups: Sequence[Hashable], costs: Sequence[int], *, together: bool
-) -> list[int]:
+def share_of(rank: int, ranks: int, groups: Sequence[Hashable], costs: Sequence[int], *, together: bool) -> list[int]:
     """The positions of one rank's samples, which may be none."""
     dealt = deal(groups, costs, ranks, together=together)
     return dealt[rank] if rank < len(dealt) else []

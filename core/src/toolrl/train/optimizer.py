@@ -12,7 +12,7 @@ weights of norms are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,7 +77,7 @@ class PolicyOptimizer:
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.step()
-        self._write_back()
+        self.write_back()
         self.clear()
         return norm
 
@@ -86,6 +86,36 @@ class PolicyOptimizer:
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             parameter.grad = None
             master.grad = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The live tensors of all that this holds, by kind and parameter, such as "exp_avg/lm_head.weight". "weight/…"
+        are the masters, or the parameters that are their own. AdamW's are made where it hasn't made them yet."""
+        found: dict[str, torch.Tensor] = {}
+        for name, _, master in self._tied():
+            state = self._adamw.state[master]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
+                state["exp_avg"] = torch.zeros_like(master)
+                state["exp_avg_sq"] = torch.zeros_like(master)
+            found[f"weight/{name}"] = master.detach()
+            found |= {f"{kind}/{name}": value for kind, value in state.items()}
+        return found
+
+    def load_whole(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that an optimizer of whole tensors saved, where this one's are spread over ranks; the
+        model's weights must be those of the same checkpoint. Raises CheckpointError as `load_state_dict`."""
+        from toolrl.train.sharded import put
+
+        self._check_names(state["names"])
+        tensors = self.tensors()
+        for name, value in state["masters"].items():
+            put(value, tensors[f"weight/{name}"])
+        # AdamW numbers parameters as they stand in its groups.
+        names = {id(master): name for name, _, master in self._tied()}
+        order = [names[id(master)] for group in self._adamw.param_groups for master in group["params"]]
+        for number, values in state["adamw"]["state"].items():
+            for kind, value in values.items():
+                put(value, tensors[f"{kind}/{order[number]}"])
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's state, the parameters' names in its order, and the master weights that aren't the model's own."""
@@ -97,13 +127,7 @@ class PolicyOptimizer:
 
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
-        if list(state["names"]) != self._names:
-            changed = sorted(set(state["names"]) ^ set(self._names))
-            raise CheckpointError(
-                f"the optimizer's state is of other parameters: {len(state['names'])} saved, {len(self._names)} in the "
-                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
-                hint="Resume with the model that the run started from, or start a new run from these weights.",
-            )
+        self._check_names(state["names"])
         self._adamw.load_state_dict(dict(state["adamw"]))
         with torch.no_grad():
             for name, parameter, master in self._tied():
@@ -113,6 +137,15 @@ class PolicyOptimizer:
                     master.copy_(state["masters"][name])
                 else:
                     master.copy_(parameter)
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        if list(names) != self._names:
+            changed = sorted(set(names) ^ set(self._names))
+            raise CheckpointError(
+                f"the optimizer's state is of other parameters: {len(names)} saved, {len(self._names)} in the "
+                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
+                hint="Resume with the model that the run started from, or start a new run from these weights.",
+            )
 
     def close(self) -> None:
         """Let go of the model, so that another optimizer may train it. This one is of no use any more."""
@@ -144,7 +177,8 @@ class PolicyOptimizer:
     def _tied(self) -> Iterable[tuple[str, torch.nn.Parameter, torch.nn.Parameter]]:
         return zip(self._names, self._parameters, self._masters, strict=True)
 
-    def _write_back(self) -> None:
+    def write_back(self) -> None:
+        """Round the masters into the model."""
         with torch.no_grad():
             for _, parameter, master in self._tied():
                 if master is not parameter:

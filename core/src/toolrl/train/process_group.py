@@ -3,8 +3,8 @@
 Two groups of processes are held. That of the weights (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. What
 ranks tell each other goes over a group of its own on gloo, as pickled objects with the name of the point of the run
 where they are sent: ranks at different points are told apart instead of taking each other's objects. A rank that fails
-writes why into the store that the processes met at before it ends; the others lose the connection to it, look there, and
-end with its message. One that says nothing for `timeout` seconds ends them too.
+writes why into the store that the processes met at before it ends; the others lose the connection to it, look there,
+and end with its message. One that says nothing for `timeout` seconds ends them too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -27,15 +28,10 @@ from toolrl.train.ranks import OtherRankError, RankError, Ranks
 
 T = TypeVar("T")
 
-_FAILED = "toolrl/failed"
-_AT = "toolrl/at"
+_READY, _FAILED, _AT = "ready", "failed", "at"
+"""Keys of the store."""
 _GRACE = 5.0
 """Seconds that a rank which lost another looks for what that one says."""
-
-
-def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several that are to train together."""
-    return int(environment.get("WORLD_SIZE", "1")) > 1 and "RANK" in environment
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,9 @@ class _Failure:
         return cls(rank, f"{type(error).__name__}: {error}")
 
     def error(self) -> OtherRankError:
-        return OtherRankError(f"rank {self.rank} ended the run: {self.message}", hint=self.hint)
+        error = OtherRankError(f"rank {self.rank} ended the run: {self.message}", hint=self.hint)
+        error.rank = self.rank
+        return error
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,13 @@ class ProcessGroup(Ranks):
 
     several: ClassVar[bool] = True
 
-    def __init__(self, store: dist.Store, rank: int, size: int, device: str, timeout: float) -> None:
-        """Waits for all ranks. `device` is cpu or cuda."""
-        self.rank, self.size = rank, size
+    def __init__(self, store: dist.Store, rank: int, size: int, device: str, timeout: float, local: int = 0) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the rank's number on its host."""
+        self.rank, self.size, self.local = rank, size, local
         self.sharded = True
         self.device = device
+        # By its number: other threads of this process have another current device.
+        self.device_name = f"cuda:{local}" if device == "cuda" and size > 1 else None
         self._store = store
         self._timeout = timeout
         self._part: asyncio.Future[Any] | None = None
@@ -87,7 +87,8 @@ class ProcessGroup(Ranks):
         dist.init_process_group(
             backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=wait
         )
-        self._talk = dist.new_group(backend="gloo", timeout=wait)
+        self.talk = dist.new_group(backend="gloo", timeout=wait)
+        """What ranks tell each other goes over this."""
         self.mesh = dist.init_device_mesh(device, (size,))
         """What FSDP2 spreads weights over."""
 
@@ -95,7 +96,7 @@ class ProcessGroup(Ranks):
         found: list[Any] = [None] * self.size
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
-            dist.all_gather_object(found, (what, value), group=self._talk)
+            dist.all_gather_object(found, (what, value), group=self.talk)
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError alike where a connection broke and where nobody came.
             raise self._lost(what, error) from error
@@ -145,37 +146,50 @@ class ProcessGroup(Ranks):
         return [part.value for part in parts]
 
     def interrupt(self) -> None:
-        """End the run at the next point where the ranks meet; call it on the event loop. All ranks leave there, so that
-        they write the same checkpoint."""
+        """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
+        write one checkpoint."""
         self._interrupted = True
         if self._part is not None:
             self._part.cancel()
 
-    def explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, OtherRankError) or not isinstance(error, Exception):
-            return error
-        suffers = isinstance(error, RankError | RuntimeError) and not self._failed
-        found = self._told(_GRACE if suffers else 0.0)
-        if found is not None and found.rank != self.rank and suffers:
-            return found.error()
-        if isinstance(error, RankError) and isinstance(error.__context__, Exception):
-            inner = error.__context__
-            # It failed by itself and lost the others while it cleaned up.
-            error = inner if isinstance(inner, ToolrlError) else error
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OtherRankError:
+            raise
+        except Exception as error:
+            better = self._explained(error)
+            if better is error:
+                raise
+            raise better from error
+
+    def _explained(self, error: Exception) -> Exception:
+        before = error.__context__
+        if isinstance(error, RankError) and isinstance(before, Exception) and before is not error.__cause__:
+            # It failed by itself, and lost the others while it cleaned up.
+            error = before
+        # Where a rank is gone, gloo and NCCL raise RuntimeError.
+        if isinstance(error, RankError | RuntimeError) and not self._failed:
+            found = self._told(_GRACE)
+            if found is not None and found.rank != self.rank:
+                return found.error()
         self._tell(error)
         return error
 
+    def use_device(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.set_device(self.local)
+
     def leave(self) -> None:
-        """After the last exchange of a run that ended well."""
         self.barrier("the end")
         dist.destroy_process_group()
 
     def _tell(self, error: BaseException) -> None:
         self._failed = True
         failure = _Failure.of(self.rank, error)
-        text = json.dumps({"rank": failure.rank, "message": failure.message, "hint": failure.hint})
         with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-            self._store.compare_set(_FAILED, "", text)
+            self._store.compare_set(_FAILED, "", json.dumps(asdict(failure)))
 
     def _told(self, patience: float) -> _Failure | None:
         """What the first rank that failed said; waits so many seconds for it."""
@@ -209,27 +223,31 @@ class ProcessGroup(Ranks):
         return f"; {', '.join(seen)}" if seen else ""
 
 
-def join(device: str, timeout: float) -> ProcessGroup:
-    """Meet the other processes that torchrun started; alone where there are none. `device` is the config's.
+def join(device: str, timeout: float, problem: Exception | None = None) -> ProcessGroup:
+    """Meet the other processes that torchrun started; alone where there are none. `device` is the config's; a rank that
+    can't go on says its `problem` here.
 
-    Raises ConfigError for a device that several ranks can't share, RankError where not all come in time.
+    Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
+    RankError where not all come in time.
     """
     wait = timedelta(seconds=timeout)
     rank, size, local = (int(os.environ.get(name, fallback)) for name, fallback in _VARIABLES)
-    kind = _kind(device, size)
-    if kind == "cuda":
-        if local >= torch.cuda.device_count():
-            raise ConfigError(
-                f"device: rank {rank} is number {local} on this host, which has {torch.cuda.device_count()} CUDA devices",
-                hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
-            )
-        torch.cuda.set_device(local)
     if size == 1:
-        return ProcessGroup(dist.HashStore(), 0, 1, kind, timeout)
+        if problem is not None:
+            raise problem
+        return ProcessGroup(dist.HashStore(), 0, 1, _kind(device, local, size), timeout)
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=wait))
         store.set_timeout(wait)
-        return ProcessGroup(dist.PrefixStore("toolrl", store), rank, size, kind, timeout)
+        store = dist.PrefixStore("toolrl", store)
+        kind = ""
+        if problem is None:
+            try:
+                kind = _kind(device, local, size)
+            except ConfigError as error:
+                problem = error
+        _agree(store, rank, size, problem)
+        return ProcessGroup(store, rank, size, kind, timeout, local)
     except (RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise RankError(
@@ -238,17 +256,38 @@ def join(device: str, timeout: float) -> ProcessGroup:
         ) from error
 
 
+def _agree(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
+    """Go on if all can. A mistake that all ranks make is the first one's, so that it is told once."""
+    failure = None if problem is None else _Failure.of(rank, problem)
+    store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
+    said = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
+    broken = [_Failure(**json.loads(text)) for text in said if text]
+    if broken and problem is not None and broken[0].rank == rank:
+        raise problem
+    if broken:
+        raise broken[0].error()
+
+
 _VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 """By which torchrun tells a process which one it is, and what holds without."""
 
 
-def _kind(device: str, size: int) -> str:
+def _kind(device: str, local: int, size: int) -> str:
+    """cpu or cuda, made the current device of this thread. Raises ConfigError."""
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = device.partition(":")
     if number and size > 1:
         raise ConfigError(
             f"device: {device!r} is one device, and there are {size} ranks",
             hint=f"Set `device: {kind}` or leave it out: each rank takes the device of its number on its host.",
         )
+    if kind == "cuda" and size > 1:
+        count = torch.cuda.device_count()
+        if local >= count:
+            raise ConfigError(
+                f"device: this is rank {local} of its host, which has {count} CUDA devices",
+                hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
+            )
+        torch.cuda.set_device(local)
     return kind

@@ -11,12 +11,19 @@ every rank calls the same method with the same label at the same point of its ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 from toolrl.errors import ToolrlError
 
 T = TypeVar("T")
+
+
+def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is one of several that are to train together."""
+    return "RANK" in environment and int(environment.get("WORLD_SIZE", "1")) > 1
 
 
 class RankError(ToolrlError):
@@ -26,6 +33,9 @@ class RankError(ToolrlError):
 class OtherRankError(RankError):
     """Another rank failed, and told why."""
 
+    rank: int = -1
+    """Which one."""
+
 
 class Ranks:
     """The only rank of one process."""
@@ -34,6 +44,8 @@ class Ranks:
     """This process's, counted from 0."""
     size: int = 1
     """How many there are."""
+    device_name: str | None = None
+    """The device that this rank computes on, where the config leaves that to it."""
     sharded: bool = False
     """Whether weights are spread over the ranks."""
     several: ClassVar[bool] = False
@@ -73,10 +85,20 @@ class Ranks:
         interrupted, all are cancelled here."""
         return [await work]
 
-    def explained(self, error: BaseException) -> BaseException:
-        """What to raise for an error: that of the rank which failed first, where this one only suffers from it. The
-        others are told of this rank's own."""
-        return error
+    def use_device(self) -> None:
+        """To be called in a thread before it computes: torch keeps the current device by thread."""
+
+    def interrupt(self) -> None:
+        """End the run at the next point where the ranks meet."""
+
+    def leave(self) -> None:
+        """After the last exchange of a run that ended well."""
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """To be around what a run does: an error in it is told to the other ranks, and where this rank only suffers
+        from the failure of another, that one's is raised."""
+        yield
 
 
 ONE = Ranks()

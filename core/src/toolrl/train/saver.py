@@ -19,10 +19,11 @@ from toolrl.train import random_state
 from toolrl.train.checkpoint import TrainerState, latest_checkpoint, load_state, save_checkpoint
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.train.policy import Policy
+from toolrl.train.ranks import ONE, Ranks
 from toolrl.train.supply import DataPosition, KeepsPosition
 
 _log = logging.getLogger(__name__)
-_FREE = ("run", "observers", "evaluation", "threads", "device")
+_FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
 """Sections of a config that don't change what is trained."""
 
 
@@ -40,6 +41,14 @@ class Saved(Protocol):
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None: ...
 
+    def optimizers(self) -> Mapping[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        ...
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        ...
+
 
 @dataclass
 class Saver:
@@ -55,6 +64,8 @@ class Saver:
     """The resolved config."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
+    ranks: Ranks = ONE
+    """The processes that train together: all of them call `save` and `restore`."""
 
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
@@ -64,6 +75,18 @@ class Saver:
 
     def save(self) -> Path:
         """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""
+        step = self.trainer.step
+        shards: Path | None = None
+        if self.ranks.sharded:
+            from toolrl.train.shards import write_shards
+
+            self.ranks.use_device()
+            shards = write_shards(self.directory, step, self.trainer.optimizers(), self.ranks)
+        path = self.ranks.by_first(lambda: self._write(shards), f"the end of the checkpoint of step {step}")
+        self.last_step = step
+        return path
+
+    def _write(self, shards: Path | None) -> Path:
         step, policy = self.trainer.step, self.trainer.policy
         position = self.data.position(step)
         state = TrainerState(
@@ -72,24 +95,23 @@ class Saver:
             position=position.next,
             pending=position.pending,
             config_digest=config_digest(self.config),
-            optimizer=self.trainer.optimizer.state_dict(),
+            optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
-            extra=self.trainer.extra_state(),
+            extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
         )
-        path = save_checkpoint(
+        return save_checkpoint(
             self.directory,
             state,
             model=policy.model,
             tokenizer=policy.tokenizer,
             processor=policy.processor,
             keep=self.keep,
+            shards=shards,
         )
-        self.last_step = step
-        return path
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
-        path = latest_checkpoint(self.directory)
+        path = self.ranks.by_first(lambda: latest_checkpoint(self.directory), "the last checkpoint")
         if path is None:
             return 0
         state = load_state(path)
@@ -101,11 +123,24 @@ class Saver:
         if state.config_digest != config_digest(self.config):
             _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
         _load_weights(self.trainer.policy.model, path)
-        self.trainer.optimizer.load_state_dict(state.optimizer)
-        self.trainer.load_extra_state(state.extra)
+        self.trainer.weights_were_loaded()
+        if (path / "trainer" / "shards").is_dir():
+            from toolrl.train.shards import read_shards
+
+            read_shards(path, self.trainer.optimizers(), self.ranks)
+        else:
+            self._take_up(state)
         random_state.restore(state.random)
         self.trainer.step = self.last_step = state.step
         return state.step
+
+    def _take_up(self, state: TrainerState) -> None:
+        """What one process saved."""
+        if self.ranks.sharded:
+            self.trainer.optimizer.load_whole(state.optimizer)
+        else:
+            self.trainer.optimizer.load_state_dict(state.optimizer)
+        self.trainer.load_extra_state(state.extra)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

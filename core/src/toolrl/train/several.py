@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from toolrl.errors import DataError
 from toolrl.protocols import AdvantageEstimator
 from toolrl.train.batch import Sample
-from toolrl.train.logprob import TokenLogprobs, TokenScorer
+from toolrl.train.logprob import TokenScorer
 from toolrl.train.loss import LossStatistics
 from toolrl.train.ranks import Ranks
 from toolrl.types import Group
@@ -19,18 +19,7 @@ if TYPE_CHECKING:
     from toolrl.train.process_group import ProcessGroup
 
 
-class Scorer(Protocol):
-    """A `TokenScorer`, or what stands for one whose model is spread over the ranks."""
-
-    model: Any
-    fallback: str | None
-
-    def __call__(
-        self, input_ids_BT: torch.Tensor, attention_mask_BT: torch.Tensor, loss_mask_BT: torch.Tensor, **options: Any
-    ) -> TokenLogprobs: ...
-
-
-def sharded_scorer(score: TokenScorer, ranks: Ranks, *, trained: bool, cpu_offload: bool) -> Scorer:
+def sharded_scorer(score: TokenScorer, ranks: Ranks, *, trained: bool, cpu_offload: bool) -> TokenScorer:
     """A scorer over a copy of the model that is spread over the ranks; with `trained` for an optimizer."""
     from toolrl.train.sharded import ShardedScorer
 
@@ -38,7 +27,9 @@ def sharded_scorer(score: TokenScorer, ranks: Ranks, *, trained: bool, cpu_offlo
     return ShardedScorer(score, group, trained=trained, cpu_offload=cpu_offload)
 
 
-def sharded_values(body: Any, head: torch.nn.Linear, values: Callable[..., Any], ranks: Ranks, *, cpu_offload: bool) -> Any:
+def sharded_values(
+    body: Any, head: torch.nn.Linear, values: Callable[..., Any], ranks: Ranks, *, cpu_offload: bool
+) -> Any:
     """A critic made of a copy of this body and of this head, spread over the ranks."""
     from toolrl.train.sharded import hollow, spread
 
@@ -50,6 +41,15 @@ def sharded_values(body: Any, head: torch.nn.Linear, values: Callable[..., Any],
     return root
 
 
+def take_values(values: Any, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    """Take each rank's part of a whole critic's weights."""
+    from toolrl.train.sharded import put
+
+    for name, parameter in values.named_parameters():
+        part, _, rest = name.partition(".")
+        put(state[part][rest], parameter)
+
+
 def let_go(root: Any) -> None:
     """After a pass over a module that is spread over the ranks."""
     from toolrl.train.sharded import let_go as let
@@ -57,11 +57,18 @@ def let_go(root: Any) -> None:
     let(root)
 
 
-def write_whole(score: Scorer, model: Any) -> None:
+def write_whole(score: TokenScorer, model: Any) -> None:
     """Bring the weights that are spread over the ranks together in a whole model, for engines and checkpoints."""
     from toolrl.train.sharded import copy_into
 
     copy_into(score.model, model)
+
+
+def take_whole(score: TokenScorer, model: Any) -> None:
+    """Take each rank's part of a whole model's weights."""
+    from toolrl.train.sharded import load_from
+
+    load_from(score.model, model)
 
 
 class FirstRanksEstimator:

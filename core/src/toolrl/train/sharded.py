@@ -31,8 +31,8 @@ T = TypeVar("T")
 _LOW = (torch.bfloat16, torch.float16)
 
 
-class ShardedScorer:
-    """A `TokenScorer` over a copy of its model that is spread over the ranks. All ranks call it together, also with
+class ShardedScorer(TokenScorer):
+    """A scorer over a copy of another's model that is spread over the ranks. All ranks call it together, also with
     gradients off, and go backward together. With `trained` the shards are kept in float32, for an optimizer."""
 
     def __init__(self, score: TokenScorer, ranks: ProcessGroup, *, trained: bool, cpu_offload: bool = False) -> None:
@@ -61,7 +61,7 @@ class ShardedScorer:
         return TokenLogprobs(logprobs_BT, entropy_BT)
 
 
-class _Scoring(torch.nn.Module):
+class _Scoring(torch.nn.Module):  # type: ignore[misc]
     """What FSDP2 hooks into: the head's weight is used beside the model's forward pass, so that isn't the outermost."""
 
     def __init__(self, score: TokenScorer) -> None:
@@ -147,7 +147,7 @@ def blocks(root: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _fill(block: torch.nn.Module, sources: Mapping[int, torch.nn.Parameter]) -> torch.dtype | None:
-    """Give a block's stand-ins their numbers. Gives the type that it is to be computed in, None for the stand-ins' own."""
+    """Give a block's stand-ins their numbers; the type that it is to be computed in, None for the stand-ins' own."""
     low: torch.dtype | None = None
     made: dict[int, torch.nn.Parameter] = {}
     for module in block.modules():

@@ -41,11 +41,18 @@ from toolrl.train.loss import (
 from toolrl.train.optimizer import PolicyOptimizer, learning_rate
 from toolrl.train.policy import Policy, PolicyWeights
 from toolrl.train.ranks import ONE, Ranks
-from toolrl.train.several import FirstRanksEstimator, Scorer, add_up, refuse_media, sharded_scorer, write_whole
+from toolrl.train.several import (
+    FirstRanksEstimator,
+    add_up,
+    refuse_media,
+    sharded_scorer,
+    take_whole,
+    write_whole,
+)
 from toolrl.train.sharing import choose
 from toolrl.train.surrogate import Clip
 from toolrl.train.tree_attention import over_trees
-from toolrl.types import Episode, Group
+from toolrl.types import Group
 
 _CRITIC = "critic"
 """Its name in a checkpoint."""
@@ -78,8 +85,8 @@ class _Trainer:
         where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
         self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where), where)
         """Whether what sequences have in common at the start is computed once."""
-        self._score: Scorer = whole
-        self._score_reference: Scorer | None = None
+        self._score = whole
+        self._score_reference: TokenScorer | None = None
         if ranks.sharded:
             self._score = sharded_scorer(whole, ranks, trained=True, cpu_offload=cpu_offload)
             if with_reference:
@@ -100,6 +107,15 @@ class _Trainer:
             self._weights.close()
             self._weights = PolicyWeights(self.policy, self.step, self._directory)
         return self._weights
+
+    def optimizers(self) -> dict[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        return {"policy": self.optimizer}
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        if self.ranks.sharded:
+            take_whole(self._score, self.policy.model)
 
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint holds besides the policy and its optimizer, by name."""
@@ -219,6 +235,7 @@ class PolicyTrainer(_Trainer):
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
+        self.ranks.use_device()
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
         samples = [
             episode_sample(episode, advantage)
@@ -247,6 +264,9 @@ class PolicyTrainer(_Trainer):
         measured.add_up(self.ranks, f"statistics of step {self.step + 1}")
         self._complete()
         return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
+
+    def optimizers(self) -> dict[str, PolicyOptimizer]:
+        return super().optimizers() | ({_CRITIC: self.critic.optimizer} if self.critic is not None else {})
 
     def extra_state(self) -> dict[str, Any]:
         return {_CRITIC: self.critic.state_dict()} if self.critic is not None else {}
@@ -330,7 +350,7 @@ class PolicyTrainer(_Trainer):
             )
         return loss
 
-    def _logprobs(self, score: Scorer, batch: MicroBatch) -> torch.Tensor:
+    def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
         batch = batch.to(self.policy.device)
         with torch.no_grad(), self._computing(batch):
             scored = score(
