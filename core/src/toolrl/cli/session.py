@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from toolrl.errors import ToolrlError
+from toolrl.train.ranks import started_by_torchrun
+
 EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -16,7 +19,16 @@ def run_to_end(
     main: Coroutine[Any, Any, int], *, interrupt: Callable[[], None] | None = None, silent: bool = False
 ) -> int:
     """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it. `interrupt` has it end itself, where it
-    can't be cancelled at any point; a `silent` one says nothing."""
+    can't be cancelled at any point; a `silent` one says nothing. Raises ToolrlError for a command of one process that
+    torchrun started several of."""
+    if interrupt is None and started_by_torchrun():
+        main.close()
+        if int(os.environ["RANK"]):
+            return 1  # The first rank says it.
+        raise ToolrlError(
+            f"only `toolrl train` runs in several processes, and {os.environ['WORLD_SIZE']} were started",
+            hint="Run this command without torchrun; where WORLD_SIZE and RANK are set otherwise, unset them.",
+        )
     caught: list[signal.Signals] = []
 
     async def supervised() -> int:

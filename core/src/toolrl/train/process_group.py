@@ -32,6 +32,8 @@ _READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
 _GRACE = 5.0
 """Seconds that a rank which lost another looks for what that one says."""
+_ALIKE = 2.0
+"""Seconds after which the first rank would have made the same mistake."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,7 @@ class ProcessGroup(Ranks):
             found = self._told(_GRACE)
             if found is not None and found.rank != self.rank:
                 return found.error()
-        self._tell(error)
-        return error
+        return self._tell(error)
 
     def use_device(self) -> None:
         if self.device == "cuda":
@@ -185,24 +186,34 @@ class ProcessGroup(Ranks):
         self.barrier("the end")
         dist.destroy_process_group()
 
-    def _tell(self, error: BaseException) -> None:
+    def _tell(self, error: Exception) -> Exception:
+        """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
         self._failed = True
         failure = _Failure.of(self.rank, error)
+        text = json.dumps(asdict(failure))
         with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-            self._store.compare_set(_FAILED, "", json.dumps(asdict(failure)))
+            if self.first:
+                self._store.set(f"{_FAILED}/first", text)
+            self._store.compare_set(_FAILED, "", text)
+            found = None if self.first else self._read(f"{_FAILED}/first", _ALIKE)
+            if found is not None and found.message == failure.message:
+                return found.error()
+        return error
 
     def _told(self, patience: float) -> _Failure | None:
         """What the first rank that failed said; waits so many seconds for it."""
+        try:
+            return self._read(_FAILED, patience)
+        except RuntimeError:
+            return None
+
+    def _read(self, key: str, patience: float) -> _Failure | None:
         end = time.monotonic() + patience
-        while True:
-            try:
-                if self._store.check([_FAILED]):
-                    return _Failure(**json.loads(self._store.get(_FAILED)))
-            except RuntimeError:
-                return None
+        while not self._store.check([key]):
             if time.monotonic() >= end:
                 return None
             time.sleep(0.1)
+        return _Failure(**json.loads(self._store.get(key)))
 
     def _lost(self, what: str, error: Exception) -> RankError:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
