@@ -179,12 +179,12 @@ def test_all_ranks_end_with_the_reason_of_the_first(ranks: Ranks, trip: str, tol
 
 
 def test_a_rank_that_stays_behind_is_named(ranks: Ranks) -> None:
-    config = ranks.config("late", environments=ADDER, cluster={"timeout": 25})
+    config = ranks.config("late", environments=ADDER, cluster={"rank_timeout": 25})
     status, _, err = ranks.run("train", config, TRIP="stand")
     assert status != 0
     assert "rank 0 lost the other ranks at 'the groups of train-2'" in err
     assert "rank 1 was last at" in err
-    assert "cluster.timeout" in err
+    assert "cluster.rank_timeout" in err
 
 
 def test_sigterm_saves_what_is_done(ranks: Ranks) -> None:

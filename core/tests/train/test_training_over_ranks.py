@@ -112,16 +112,17 @@ def make_cases(group: Groups) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[[int], dict[str, Any]]:
-    """The results of all cases: those of so many ranks, and those of this process."""
+def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The results of the cases of these names, or of all: those of so many ranks, and those of this process."""
 
-    def run(size: int) -> dict[str, Any]:
+    def run(size: int, names: Sequence[str]) -> dict[str, Any]:
         sys.path.insert(0, str(WORKER.parent))
         try:
             from ranks_worker import train
         finally:
             sys.path.remove(str(WORKER.parent))
         model, cases = tiny.model("qwen3"), make_cases(Groups(tiny, make_episode))
+        cases = {name: cases[name] for name in names or cases}
         (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))
         for number, done in enumerate(on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])):
             assert done.returncode == 0, f"rank {number}: {done.stderr[-3000:]}"
@@ -131,9 +132,14 @@ def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[[int], di
     return run
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_update_as_one_process_does(compared: Callable[[int], dict[str, Any]], size: int) -> None:
-    for name, (several, one) in compared(size).items():
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(1, ["shared", "ppo", "bfloat16"]), (2, []), (3, ["shared", "kl and entropy", "one group"])],
+    ids=["one", "two", "three"],
+)
+def test_ranks_update_as_one_process_does(compared: Callable[..., dict[str, Any]], size: int, names: list[str]) -> None:
+    """One rank takes the path of several. With three some have nothing to do; two go through all cases."""
+    for name, (several, one) in compared(size, names).items():
         of_loss, of_metrics, of_weights = TOLERANCES.get(name, (1e-9, 1e-7, 1e-9))
         for ours, expected in zip(several[0], one[0], strict=True):
             assert ours.keys() == expected.keys(), name

@@ -48,9 +48,10 @@ def run_to_end(
         try:
             return await task
         except asyncio.CancelledError:
-            if not caught:
+            if not caught and interrupt is None:
                 raise
-            return EXIT_OF[caught[0]]
+            # Where it is another rank that was told to end, this one ends alike.
+            return EXIT_OF[caught[0] if caught else signal.SIGTERM]
         finally:
             for number in EXIT_OF:
                 loop.remove_signal_handler(number)

@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
         if loaded.config.cluster.shard is True:
             from toolrl.train.process_group import join
 
-            ranks = join(loaded.config.device, loaded.config.cluster.timeout)
-        return run_to_end(_train(args, loaded, registry, ranks))
+            ranks = join(loaded.config.device, loaded.config.cluster.rank_timeout)
+        return run_to_end(_train(args, loaded, registry, ranks), interrupt=ranks.interrupt if ranks.several else None)
     try:
         return _run_as_rank(args)
     except OtherRankError:
@@ -57,7 +57,7 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     except ToolrlError as error:
         problem = error
     config = loaded.config if loaded is not None else None
-    ranks = join(config.device if config else "cpu", config.cluster.timeout if config else _ALONE, problem)
+    ranks = join(config.device if config else "cpu", config.cluster.rank_timeout if config else _ALONE, problem)
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:

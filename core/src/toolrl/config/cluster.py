@@ -22,7 +22,7 @@ class ClusterConfig(Frame):
         description="Keep the shards in the host's memory and bring them to the device layer by layer. Slower; for "
         "models whose optimizer state doesn't fit the devices.",
     )
-    timeout: float = Field(
+    rank_timeout: float = Field(
         1800.0,
         gt=0,
         allow_inf_nan=False,

@@ -139,7 +139,7 @@ class Critic:
             self.head.double()
         self._ranks = ranks
         self._device = head.weight.device
-        if ranks.sharded:
+        if ranks.several:
             self._values = sharded_values(base, self.head, Values, ranks, cpu_offload=cpu_offload)
         else:
             self._values = Values(copy.deepcopy(base), self.head)
@@ -199,7 +199,7 @@ class Critic:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a saved state. Raises what torch raises for one of another model."""
-        if self._ranks.sharded:
+        if self._ranks.several:
             take_values(self._values, state)
             self.optimizer.load_whole(state["optimizer"])
             return
@@ -277,7 +277,7 @@ class Critic:
         inputs = {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, "use_cache": False}
         targets_N = batch.loss_mask_BT.reshape(-1).nonzero().squeeze(1)
         values_N: torch.Tensor = self._values(targets_N, **inputs, **batch.media)
-        if self._ranks.sharded:
+        if self._ranks.several:
             let_go(self._values)
         return values_N
 

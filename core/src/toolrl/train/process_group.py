@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -71,13 +72,12 @@ class ProcessGroup(Ranks):
 
     several: ClassVar[bool] = True
 
-    def __init__(self, store: dist.Store, rank: int, size: int, device: str, timeout: float, local: int = 0) -> None:
-        """Waits for all ranks. `device` is cpu or cuda, `local` the rank's number on its host."""
+    def __init__(self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host."""
         self.rank, self.size, self.local = rank, size, local
-        self.sharded = True
         self.device = device
         # By its number: other threads of this process have another current device.
-        self.device_name = f"cuda:{local}" if device == "cuda" and size > 1 else None
+        self.device_name = f"cuda:{local}" if device == "cuda" else None
         self._store = store
         self._timeout = timeout
         self._part: asyncio.Future[Any] | None = None
@@ -102,6 +102,11 @@ class ProcessGroup(Ranks):
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError alike where a connection broke and where nobody came.
             raise self._lost(what, error) from error
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise RankError(
+                f"rank {self.rank} can't send what it has at {what!r}: {error}",
+                hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
+            ) from error
         apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
         if apart:
             raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
@@ -144,6 +149,7 @@ class ProcessGroup(Ranks):
             if part.failure is not None:
                 raise part.failure.error()
         if any(part.interrupted for part in parts):
+            self._interrupted = True
             raise asyncio.CancelledError
         return [part.value for part in parts]
 
@@ -216,10 +222,9 @@ class ProcessGroup(Ranks):
         return _Failure(**json.loads(self._store.get(key)))
 
     def _lost(self, what: str, error: Exception) -> RankError:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return RankError(
-            f"rank {self.rank} lost the other ranks at {what!r}: {first}{self._places()}",
-            hint=f"A rank may wait {self._timeout:g} seconds for the others (cluster.timeout); the output of the one "
+            f"rank {self.rank} lost the other ranks at {what!r}: {_first_line(error)}{self._places()}",
+            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
             "that stayed behind says why.",
         )
 
@@ -246,7 +251,7 @@ def join(device: str, timeout: float, problem: Exception | None = None) -> Proce
     if size == 1:
         if problem is not None:
             raise problem
-        return ProcessGroup(dist.HashStore(), 0, 1, _kind(device, local, size), timeout)
+        return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=wait))
         store.set_timeout(wait)
@@ -254,15 +259,14 @@ def join(device: str, timeout: float, problem: Exception | None = None) -> Proce
         kind = ""
         if problem is None:
             try:
-                kind = _kind(device, local, size)
+                kind, local = _pick(device, local, size)
             except ConfigError as error:
                 problem = error
         _agree(store, rank, size, problem)
-        return ProcessGroup(store, rank, size, kind, timeout, local)
+        return ProcessGroup(store, rank, size, kind, local, timeout)
     except (RuntimeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
         raise RankError(
-            f"rank {rank} of {size} didn't meet the others: {first}",
+            f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
             hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`.",
         ) from error
 
@@ -283,8 +287,8 @@ _VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 """By which torchrun tells a process which one it is, and what holds without."""
 
 
-def _kind(device: str, local: int, size: int) -> str:
-    """cpu or cuda, made the current device of this thread. Raises ConfigError."""
+def _pick(device: str, local: int, size: int) -> tuple[str, int]:
+    """cpu or cuda, and the device's number, made the current one of this thread. Raises ConfigError."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = device.partition(":")
@@ -293,12 +297,18 @@ def _kind(device: str, local: int, size: int) -> str:
             f"device: {device!r} is one device, and there are {size} ranks",
             hint=f"Set `device: {kind}` or leave it out: each rank takes the device of its number on its host.",
         )
-    if kind == "cuda" and size > 1:
+    local = int(number or local)
+    if kind == "cuda":
         count = torch.cuda.device_count()
         if local >= count:
             raise ConfigError(
-                f"device: this is rank {local} of its host, which has {count} CUDA devices",
+                f"device: this rank is to take number {local} of its host, which has {count} CUDA devices",
                 hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
             )
         torch.cuda.set_device(local)
-    return kind
+    return kind, local
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

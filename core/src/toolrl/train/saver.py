@@ -77,7 +77,7 @@ class Saver:
         """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""
         step = self.trainer.step
         shards: Path | None = None
-        if self.ranks.sharded:
+        if self.ranks.several:
             from toolrl.train.shards import write_shards
 
             self.ranks.use_device()
@@ -136,7 +136,7 @@ class Saver:
 
     def _take_up(self, state: TrainerState) -> None:
         """What one process saved."""
-        if self.ranks.sharded:
+        if self.ranks.several:
             self.trainer.optimizer.load_whole(state.optimizer)
         else:
             self.trainer.optimizer.load_state_dict(state.optimizer)

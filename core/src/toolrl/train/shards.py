@@ -10,6 +10,7 @@ process too; and the state of one process is cut up where ranks read that.
 from __future__ import annotations
 
 import shutil
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ from toolrl.train.ranks import Ranks
 FOLDER = Path("trainer") / "shards"
 """In a checkpoint."""
 _BESIDE = ".shards-"
+_INDEX = ".metadata"
+"""What the first rank writes last: where each part is."""
+_SLOW = 20.0
+"""Seconds that a file may take to be seen on another host."""
 
 
 def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> Path:
@@ -46,9 +51,15 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
         raise CheckpointError(
             f"{what} can't be written: {_first_of(error)}",
             where=str(directory),
-            hint="Earlier checkpoints are untouched. All ranks must see one folder. Make room or set another run.dir, "
-            "then go on with --resume.",
+            hint="Earlier checkpoints are untouched. Make room or set another run.dir, then go on with --resume.",
         ) from error
+    blind = [rank for rank, sees in enumerate(ranks.gather(_appears(folder / _INDEX), what)) if not sees]
+    if blind:
+        raise CheckpointError(
+            f"{what} is in pieces: rank {blind[0]} wrote its part elsewhere and doesn't see what rank 0 wrote",
+            where=str(directory),
+            hint="Set run.dir to a folder that all hosts share.",
+        )
     return folder
 
 
@@ -77,9 +88,13 @@ def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ran
         optimizer.write_back()
 
 
-def has_shards(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written by ranks."""
-    return (checkpoint / FOLDER).is_dir()
+def _appears(file: Path) -> bool:
+    end = time.monotonic() + _SLOW
+    while not file.is_file():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tensor]:

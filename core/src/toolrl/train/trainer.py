@@ -87,7 +87,7 @@ class _Trainer:
         """Whether what sequences have in common at the start is computed once."""
         self._score = whole
         self._score_reference: TokenScorer | None = None
-        if ranks.sharded:
+        if ranks.several:
             self._score = sharded_scorer(whole, ranks, trained=True, cpu_offload=cpu_offload)
             if with_reference:
                 self._score_reference = sharded_scorer(whole, ranks, trained=False, cpu_offload=cpu_offload)
@@ -114,7 +114,7 @@ class _Trainer:
 
     def weights_were_loaded(self) -> None:
         """The policy's model has others now."""
-        if self.ranks.sharded:
+        if self.ranks.several:
             take_whole(self._score, self.policy.model)
 
     def extra_state(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class _Trainer:
 
     def _complete(self) -> None:
         """The step's updates are done."""
-        if self.ranks.sharded:
+        if self.ranks.several:
             write_whole(self._score, self.policy.model)
         self.step, self.whole = self.step + 1, True
 
