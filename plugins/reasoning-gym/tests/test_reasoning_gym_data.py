@@ -209,13 +209,13 @@ class TestMistakes:
 
 class TestTheWorker:
     def test_one_is_shared_by_all_data_sets_and_ends_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(process, "_shared", None)  # that of other tests
+        monkeypatch.setattr(processes, "_shared", None)  # that of other tests
         first, second = data("lcm"), data("gcd")
-        worker = first._worker
-        assert worker is second._worker
-        running = worker._process._process
+        shared = first._worker
+        assert shared is second._worker
+        running = shared._process._process
         assert running.poll() is None
-        del first, second, worker
+        del first, second, shared
         gc.collect()
         assert running.wait(60) is not None
 
