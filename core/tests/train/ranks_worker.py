@@ -34,6 +34,8 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
     if case.get("checkpointing"):
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
     policy = Policy(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
     trainer: Any
     if "demonstrations" in case:

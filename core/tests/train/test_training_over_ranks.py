@@ -20,7 +20,7 @@ from toolrl.train.demonstrations import Demonstration  # noqa: E402
 from toolrl.train.ranks import ONE  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 
-TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2)}
+TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2), "frozen": (2e-2, 2e-2, 1e-2)}
 """Relative of the loss and of other metrics, absolute of weights. All other cases are in float64, where rounding is no
 excuse."""
 WORKER = Path(__file__).parent / "ranks_worker.py"
@@ -99,6 +99,8 @@ def make_cases(group: Groups) -> dict[str, Any]:
         "nothing to learn": {**whole, "steps": [step, [group([1.0, 1.0], 9)], later]},
         "float32": {**whole, "settings": SETTINGS, "dtype": "float32"},
         "bfloat16": {**whole, "settings": SETTINGS, "dtype": "bfloat16"},
+        # As with an adapter: few weights of each layer are trained, and the others stay in the model's precision.
+        "frozen": {**whole, "settings": SETTINGS, "dtype": "bfloat16", "frozen": "_proj.weight"},
         "checkpointing": {**whole, "settings": SETTINGS, "checkpointing": True},
         "fine-tuning": {
             "settings": {"learning_rate": 1e-2, "steps": 4, "tokens_per_microbatch": 12},

@@ -92,8 +92,8 @@ def hollow(thing: T, module: Any, *, trained: bool) -> tuple[T, dict[int, torch.
     memo: dict[int, Any] = {}
     sources: dict[int, torch.nn.Parameter] = {}
     for parameter in module.parameters():
-        # Of one type in a layer, trained or not: that is what FSDP2 asks for.
-        dtype = torch.float32 if trained and parameter.dtype in _LOW else parameter.dtype
+        wide = trained and parameter.requires_grad and parameter.dtype in _LOW
+        dtype = torch.float32 if wide else parameter.dtype
         stand_in = torch.nn.Parameter(
             torch.empty_like(parameter, dtype=dtype, device="meta"), requires_grad=parameter.requires_grad and trained
         )
@@ -172,12 +172,13 @@ def let_go(root: Any) -> None:
 
 
 def copy_into(module: torch.nn.Module, whole: torch.nn.Module) -> None:
-    """Bring the weights of a spread module together and write them into one of the same names, in its precision. All
-    ranks together, whether or not they need them."""
+    """Bring the trained weights of a spread module together and write them into one of the same names, in its precision.
+    All ranks together, whether or not they need them."""
     for (name, parameter), (other, target) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
         assert name == other, "a copy has the names of what it was copied from"
-        with torch.no_grad():
-            target.copy_(full(parameter))
+        if parameter.requires_grad:
+            with torch.no_grad():
+                target.copy_(full(parameter))
 
 
 def load_from(module: torch.nn.Module, whole: torch.nn.Module) -> None:
