@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
+from toolrl.config.lora import LoraConfig
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
@@ -49,6 +50,9 @@ class ModelConfig(Frame):
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
     attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    lora: LoraConfig | None = Field(
+        None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
+    )
     trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
 
 

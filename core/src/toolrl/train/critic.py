@@ -1,7 +1,7 @@
 """A critic: a second model that says, before each turn, what the episode will still earn; for PPO.
 
-Its body is a copy of the policy's at the start of the run, its head one linear output that begins at zero. A turn is
-one step of the decision process: the state is all that the model has read when the turn begins, the action what it
+Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
+weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process: the state is all that the model has read when the turn begins, the action what it
 writes in it. With r_k the reward of turn k (the last turn also earns what was given for the whole episode), V_k the
 value before it, 0 after the last:
 
@@ -17,7 +17,6 @@ says `scale: advantage_std`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +25,16 @@ import torch
 
 from toolrl.config.algorithm import AlgorithmConfig, CriticConfig
 from toolrl.config.model import TrainerConfig
-from toolrl.errors import ConfigError
+from toolrl.errors import CheckpointError, ConfigError
 from toolrl.train.advantage import EPSILON
 from toolrl.train.batch import MicroBatch, Sample, pack, split
 from toolrl.train.credit import overlong_penalty
 from toolrl.train.head import probe_head
+from toolrl.train.lora import copy_sharing_frozen
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.types import Episode, Group
+
+_OTHER = "Resume with the model and the model.lora that the run began with."
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], discount: float, gae_lambda: float) -> list[float]:
@@ -104,7 +106,7 @@ class Critic:
             )
         assert algorithm.critic is not None, "the config fills it in"
         base, head, _ = parts
-        self.body = copy.deepcopy(base)
+        self.body = copy_sharing_frozen(base)
         self.head = torch.nn.Linear(head.in_features, 1, device=head.weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
@@ -156,16 +158,23 @@ class Critic:
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer, for a checkpoint."""
         return {
-            "body": self.body.state_dict(),
+            "body": self._trained_body(),
             "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a saved state. Raises what torch raises for one of another model."""
-        self.body.load_state_dict(state["body"])
+        """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
+        if set(state["body"]) != set(self._trained_body()):
+            raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
+        self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+    def _trained_body(self) -> dict[str, Any]:
+        """The body's tensors, but for those that it has in common with the policy and that nobody trains."""
+        frozen = {name for name, parameter in self.body.named_parameters() if not parameter.requires_grad}
+        return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
 
     def _value(self, episodes: Sequence[Episode]) -> list[_Valued]:
         turns = [_sampled_turns(episode) for episode in episodes]

@@ -17,6 +17,7 @@ from toolrl.errors import CheckpointError
 from toolrl.protocols import WeightSource
 from toolrl.train import random_state
 from toolrl.train.checkpoint import TrainerState, latest_checkpoint, load_state, save_checkpoint
+from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.train.policy import Policy
 from toolrl.train.supply import DataPosition, KeepsPosition
@@ -79,7 +80,7 @@ class Saver:
         path = save_checkpoint(
             self.directory,
             state,
-            model=policy.model,
+            model=policy.trained,
             tokenizer=policy.tokenizer,
             processor=policy.processor,
             keep=self.keep,
@@ -100,7 +101,7 @@ class Saver:
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
-        _load_weights(self.trainer.policy.model, path)
+        _load_weights(self.trainer.policy, path)
         self.trainer.optimizer.load_state_dict(state.optimizer)
         self.trainer.load_extra_state(state.extra)
         random_state.restore(state.random)
@@ -120,8 +121,22 @@ def config_digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _load_weights(model: Any, path: Path) -> None:
+def _load_weights(policy: Policy, path: Path) -> None:
     """In place, so that an engine which shares the tensors sees the new values."""
+    base = adapter_base(path)
+    if (policy.adapter is None) != (base is None):
+        found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
+        raise CheckpointError(
+            f"it holds {found}, and the config has {wanted}",
+            where=str(path),
+            hint="Resume with the model.lora that the run began with, or start a new run from these weights.",
+        )
+    if policy.adapter is not None:
+        if base != policy.adapter.base:
+            _log.warning("%s: its adapter was trained on %s, and goes on on %s", path, base, policy.adapter.base)
+        policy.adapter.restore(path)
+        return
+    model = policy.model
     saved = type(model).from_pretrained(path, dtype=model.dtype)
     with torch.no_grad():
         model.load_state_dict(saved.state_dict())

@@ -9,7 +9,6 @@ checkpoints are taken between updates only.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from toolrl.train.critic import Critic, CriticUpdate
 from toolrl.train.demonstrations import Demonstration
 from toolrl.train.importance import Importance
 from toolrl.train.logprob import TokenScorer
+from toolrl.train.lora import copy_sharing_frozen, without_additions
 from toolrl.train.loss import LossStatistics, Normaliser, Objective, mismatch_statistics, policy_loss, supervised_loss
 from toolrl.train.optimizer import PolicyOptimizer, learning_rate
 from toolrl.train.policy import Policy, PolicyWeights
@@ -74,12 +74,16 @@ class _Trainer:
         """What a checkpoint holds besides the policy and its optimizer, by name."""
         return {}
 
+    def _extras(self) -> set[str]:
+        """The names in `extra_state`."""
+        return set()
+
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take up what `extra_state` gave. Raises CheckpointError where it isn't what this trainer has."""
-        if set(state) != set(self.extra_state()):
+        if set(state) != self._extras():
             raise CheckpointError(
                 f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
-                f"{', '.join(sorted(self.extra_state())) or 'no critic'}",
+                f"{', '.join(sorted(self._extras())) or 'no critic'}",
                 hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
             )
 
@@ -146,7 +150,7 @@ class PolicyTrainer(_Trainer):
         estimator: AdvantageEstimator | None = None,
         custom_loss: PolicyLoss | None = None,
     ) -> None:
-        self.reference = _frozen(policy.model) if algorithm.kl_coef else None
+        self.reference = _frozen(policy) if algorithm.kl_coef else None
         """The policy as it was at the start of the run, where the objective has a KL term."""
         super().__init__(policy, settings, directory, reference=self.reference)
         self._trainer = settings
@@ -188,6 +192,9 @@ class PolicyTrainer(_Trainer):
 
     def extra_state(self) -> dict[str, Any]:
         return {_CRITIC: self.critic.state_dict()} if self.critic is not None else {}
+
+    def _extras(self) -> set[str]:
+        return {_CRITIC} if self.critic is not None else set()
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         super().load_extra_state(state)
@@ -335,8 +342,11 @@ def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> O
     )
 
 
-def _frozen(model: Any) -> Any:
-    reference = copy.deepcopy(model).eval()
+def _frozen(policy: Policy) -> Any:
+    """The policy's model as it is now. With an adapter it has the model's own weights in common with it."""
+    reference = copy_sharing_frozen(policy.model).eval()
+    if policy.adapter is not None and policy.adapter.untrained:
+        without_additions(reference)
     for parameter in reference.parameters():
         parameter.requires_grad_(False)
     return reference
