@@ -55,11 +55,16 @@ class Counting:
     step: int = 0
     last_step: int = 0
     saved: list[int] = field(default_factory=list)
+    best: Collection[int] = ()
+    """Steps whose evaluation is the best so far."""
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
 
     def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
+
+    def judge(self, step: int, metrics: Any) -> bool:
+        return step in self.best
 
     def update(self, batch: Sequence[Any]) -> dict[str, float]:
         self.on_update()

@@ -1,9 +1,9 @@
 """A critic: a second model that says, before each turn, what the episode will still earn; for PPO.
 
 Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
-weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process: the state is all that the model has read when the turn begins, the action what it
-writes in it. With r_k the reward of turn k (the last turn also earns what was given for the whole episode), V_k the
-value before it, 0 after the last:
+weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process:
+the state is all that the model has read when the turn begins, the action what it writes in it. With r_k the reward of
+turn k (the last turn also earns what was given for the whole episode), V_k the value before it, 0 after the last:
 
     δ_k = r_k + discount · V_(k+1) − V_k
     A_k = Σ_(j ≥ k) (discount · λ)^(j − k) · δ_j        generalised advantages, arXiv 1506.02438, equation 16
