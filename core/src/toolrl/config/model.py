@@ -155,7 +155,7 @@ class TrainerConfig(OptimizerConfig):
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
     keep_best: bool | str = Field(
         False,
-        description="Keep the checkpoint of the best evaluation too, as `checkpoints/best`. true: by accuracy; else the "
+        description="Keep the best evaluation's checkpoint too, as `checkpoints/best`. true: by accuracy; else the "
         "metric of evaluations to go by, such as eval/reward/mean; higher is better.",
     )
 

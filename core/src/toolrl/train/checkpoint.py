@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -96,7 +96,7 @@ def save_checkpoint(
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),
-            hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.0f} MiB. Earlier checkpoints "
+            hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.1f} MiB. Earlier checkpoints "
             f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
         ) from error
     prune(directory, keep, spare)
@@ -203,10 +203,33 @@ def load_state(path: Path) -> TrainerState:
         ) from error
 
 
+class _Writer:
+    """A file that remembers what the system said: torch only says at which position it failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
 def _write_state(folder: Path, state: TrainerState) -> None:
     (folder / "trainer").mkdir()
     tensors = {"optimizer": dict(state.optimizer), "random": dict(state.random), "extra": dict(state.extra)}
-    torch.save(tensors, folder / "trainer" / "state.pt")
+    with (folder / "trainer" / "state.pt").open("wb") as file:
+        writer = _Writer(file)
+        try:
+            torch.save(tensors, writer)
+        except RuntimeError as error:
+            raise writer.error or error from error
     facts = {
         "format": FORMAT,
         "step": state.step,
