@@ -159,6 +159,12 @@ class TrainerConfig(OptimizerConfig):
         "metric of evaluations to go by, such as eval/reward/mean; higher is better.",
     )
 
+    offload: list[Literal["optimizer", "reference", "critic"]] = Field(
+        default_factory=list,
+        description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
+        "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
+    )
+
     @property
     def best_by(self) -> str | None:
         """The metric of evaluations that `keep_best` names; None where it is false."""

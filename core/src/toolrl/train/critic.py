@@ -31,6 +31,7 @@ from toolrl.train.batch import MicroBatch, Sample, pack, split
 from toolrl.train.credit import overlong_penalty
 from toolrl.train.head import probe_head
 from toolrl.train.lora import copy_sharing_frozen
+from toolrl.train.offload import own_tensors, waiting
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.types import Episode, Group
 
@@ -115,7 +116,14 @@ class Critic:
         named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
         self._config: CriticConfig = algorithm.critic
         rate = {"learning_rate": self._config.learning_rate, "schedule": "constant", "warmup_steps": 0}
-        self.optimizer = PolicyOptimizer(named, settings.model_copy(update=rate))
+        self.optimizer = PolicyOptimizer(
+            named, settings.model_copy(update=rate), offload="optimizer" in settings.offload
+        )
+        self._here = waiting(
+            "critic" in settings.offload,
+            lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
+            head.weight.device,
+        )
         self._algorithm = algorithm
         self._settings = settings
         self._pad_id = pad_id
@@ -127,7 +135,8 @@ class Critic:
     def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
         """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
         episodes = [episode for group in groups for episode in group.scored]
-        self._valued = self._value(episodes)
+        with self._here:
+            self._valued = self._value(episodes)
         shift, scale = self._normalisation()
         by_id = {
             id(item.episode): {
@@ -140,7 +149,10 @@ class Critic:
     def update(self) -> CriticUpdate | None:
         """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps. None where
         nothing was sampled."""
-        samples = [item.sample() for item in self._valued]
+        with self._here:
+            return self._learn([item.sample() for item in self._valued])
+
+    def _learn(self, samples: Sequence[Sample]) -> CriticUpdate | None:
         errors: list[torch.Tensor] = []
         norms: list[float] = []
         for part in split([sample.trained_tokens for sample in samples], self._settings.updates_per_step):
@@ -167,9 +179,10 @@ class Critic:
         """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
         if set(state["body"]) != set(self._trained_body()):
             raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
-        self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
-        self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        with self._here:
+            self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
+            self.head.load_state_dict(state["head"])
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def _trained_body(self) -> dict[str, Any]:
         """The body's tensors, but for those that it has in common with the policy and that nobody trains."""
