@@ -247,8 +247,10 @@ def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(
     assert logits(trainer.reference).equal(logits(load(folder).model))
     assert not logits(policy.model).equal(logits(trainer.reference))
     live = dict(policy.model.named_parameters())
+    assert {type(part) for part in trainer.reference.modules()} == {type(part) for part in load(folder).model.modules()}
     for name, parameter in trainer.reference.named_parameters():
-        assert (parameter is live[name]) == (".lora_" not in name), name
+        layer, _, last = name.rpartition(".")
+        assert parameter is live.get(name, live.get(f"{layer}.base_layer.{last}")), name
 
 
 def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
@@ -258,6 +260,9 @@ def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
     start = logits(policy.model)
     trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
     trainer.update([group(make_episode)])
+    live = dict(policy.model.named_parameters())
+    for name, parameter in trainer.reference.named_parameters():
+        assert (parameter is live[name]) == (".lora_" not in name), name
     assert logits(trainer.reference).equal(start)
     assert not logits(policy.model).equal(start)
 

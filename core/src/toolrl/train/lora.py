@@ -188,10 +188,11 @@ def copy_sharing_frozen(module: Any) -> Any:
 
 
 def without_additions(model: Any) -> Any:
-    """The model, computing without the additions of its adapter; saves their time where they are 0."""
-    for layer in model.modules():
-        if hasattr(layer, "lora_A"):
-            layer.enable_adapters(False)
+    """The model with its own layers in the place of the adapter's, in place; for one whose additions are 0."""
+    layers = [(name, part) for name, part in model.named_modules() if hasattr(part, "lora_A")]
+    for name, layer in layers:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())
     return model
 
 
