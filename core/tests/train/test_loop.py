@@ -159,6 +159,17 @@ def test_evaluations_and_checkpoints_in_between() -> None:
     assert run.trainer.saved == [2, 4, 5]
 
 
+def test_the_best_is_saved_when_it_is_found_and_no_step_twice() -> None:
+    run = Setting(steps=6, evaluation={"every": 2}, trainer={"save_every": 3})
+    run.trainer.best = (2, 6)
+    run.run()
+    assert run.trainer.saved == [2, 3, 6]
+    run = Setting(steps=4, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.trainer.best = (2, 4)
+    run.run()
+    assert run.trainer.saved == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("step", "evaluated", "expected"),
     [

@@ -17,7 +17,7 @@ from toolrl.plugins.registry import Registry
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    return [*_evaluation(config), *_rewards(config), *_sampling(config), *_staleness(config)]
+    return [*_evaluation(config), *_rewards(config), *_sampling(config), *_staleness(config), *_offload(config)]
 
 
 def missing_model(config: Config) -> str | None:
@@ -66,7 +66,17 @@ def _may_be_on_hub(path: str) -> bool:
 def _evaluation(config: Config) -> list[str]:
     if config.evaluation.every and config.data.eval is None:
         return ["evaluation.every: nothing is evaluated, as data.eval names no data set"]
+    if config.trainer.keep_best and not config.evaluation.every:
+        return ["trainer.keep_best: evaluations are at the start and the end only; set evaluation.every"]
     return []
+
+
+def _offload(config: Config) -> list[str]:
+    missing = {
+        "reference": "there is none, as algorithm.kl_coef is 0" if not config.algorithm.kl_coef else None,
+        "critic": "there is none in this algorithm" if config.algorithm.baseline != "critic" else None,
+    }
+    return [f"trainer.offload: {part}: {why}" for part in config.trainer.offload if (why := missing.get(part))]
 
 
 def _rewards(config: Config) -> list[str]:
