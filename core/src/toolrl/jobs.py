@@ -37,6 +37,11 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, or train in one process.",
         )
+    if ranks.several and config.trainer.offload:
+        raise ConfigError(
+            "trainer.offload: what it moves is spread over the ranks",
+            hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
+        )
 
 
 async def train(assembly: Assembly) -> None:
@@ -63,7 +68,12 @@ async def _train(assembly: Assembly) -> None:
     )
     supply = _supply(assembly)
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
+    saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    evaluations = ranks.by_first(
+        lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
+    )
+    saver.recall(evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -72,9 +82,7 @@ async def _train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated=ranks.by_first(
-            lambda: {line.step for line in assembly.folder.metrics_lines("eval")}, "the evaluations that are done"
-        ),
+        evaluated={step for step, _ in evaluations},
     )
     assembly.events.run_start()
     await loop.run()
@@ -92,7 +100,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
-    saver = _saver(assembly, trainer, keep=1, data=FixedRows(settings.batch_size))
+    saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
     await _resume(assembly, saver)
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator

@@ -47,7 +47,8 @@ def take_values(values: Any, state: Mapping[str, Mapping[str, torch.Tensor]]) ->
 
     for name, parameter in values.named_parameters():
         part, _, rest = name.partition(".")
-        put(state[part][rest], parameter)
+        if rest in state[part]:  # What isn't trained is the policy's.
+            put(state[part][rest], parameter)
 
 
 def let_go(root: Any) -> None:

@@ -13,6 +13,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,13 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
 
 def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     """Take up what `write_shards` wrote, whatever number of ranks did. Raises CheckpointError for other tensors."""
+    with ExitStack() as stack:
+        for optimizer in optimizers.values():
+            stack.enter_context(optimizer.here)
+        _read(checkpoint, optimizers, ranks)
+
+
+def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     tensors = _tensors(optimizers)
     reader = FileSystemReader(checkpoint / FOLDER)
     try:
