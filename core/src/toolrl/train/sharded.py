@@ -172,8 +172,8 @@ def let_go(root: Any) -> None:
 
 
 def copy_into(module: torch.nn.Module, whole: torch.nn.Module) -> None:
-    """Bring the trained weights of a spread module together and write them into one of the same names, in its precision.
-    All ranks together, whether or not they need them."""
+    """Bring the trained weights of a spread module together and write them into one of the same names, in its
+    precision. All ranks together, whether or not they need them."""
     for (name, parameter), (other, target) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
         assert name == other, "a copy has the names of what it was copied from"
         if parameter.requires_grad:
