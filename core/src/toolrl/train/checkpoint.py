@@ -93,7 +93,9 @@ def save_checkpoint(
         _write_manifest(unfinished, state.step)
         _move_into_place(unfinished, final)
     except Exception as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for part in (unfinished, shards):
+            if part is not None:
+                shutil.rmtree(part, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),

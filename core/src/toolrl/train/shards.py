@@ -48,6 +48,8 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
         ranks.by_first(make_room, what)
         dcp.save(_tensors(optimizers), storage_writer=FileSystemWriter(folder), process_group=_group(ranks))
     except (OSError, dcp.api.CheckpointException) as error:
+        if ranks.first:
+            shutil.rmtree(folder, ignore_errors=True)
         raise CheckpointError(
             f"{what} can't be written: {_first_of(error)}",
             where=str(directory),
