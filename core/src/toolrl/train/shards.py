@@ -47,7 +47,13 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
     what = f"the checkpoint of step {step}"
     try:
         ranks.by_first(make_room, what)
-        dcp.save(_tensors(optimizers), storage_writer=FileSystemWriter(folder), process_group=_group(ranks))
+        with warnings.catch_warnings():
+            # torch says where it works without a process group, as it is told to.
+            warnings.simplefilter("ignore", UserWarning)
+            writer = FileSystemWriter(folder)
+            dcp.save(
+                _tensors(optimizers), storage_writer=writer, process_group=_group(ranks), no_dist=not ranks.several
+            )
     except (OSError, dcp.api.CheckpointException) as error:
         if ranks.first:
             shutil.rmtree(folder, ignore_errors=True)
@@ -89,7 +95,6 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
                 hint="Resume with the model and the algorithm that the run began with.",
             )
         with warnings.catch_warnings():
-            # torch says that it reads without a process group, as it is told to.
             warnings.simplefilter("ignore", UserWarning)
             dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=not ranks.several)
     except (OSError, dcp.api.CheckpointException) as error:
