@@ -55,8 +55,8 @@ from toolrl.train.surrogate import Clip
 from toolrl.train.tree_attention import over_trees
 from toolrl.types import Group
 
-_CRITIC = "critic"
-"""Its name in a checkpoint."""
+_POLICY, _CRITIC = "policy", "critic"
+"""Their names in a checkpoint."""
 
 
 class _Trainer:
@@ -113,7 +113,7 @@ class _Trainer:
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
         """All, by name; each has the weights that it trains."""
-        return {"policy": self.optimizer}
+        return {_POLICY: self.optimizer}
 
     def weights_were_loaded(self) -> None:
         """The policy's model has others now."""
