@@ -186,6 +186,38 @@ def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
         load(saved, {"rank": 4})
 
 
+@pytest.mark.parametrize("lora", [{"rank": 4}, None])
+def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    adapter = adapted(folder).adapter
+    assert adapter is not None
+    adapter.save_pretrained(saved)
+    load(saved, lora)
+    tiny.model("qwen3", seed=1).save_pretrained(folder)
+    with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors isn't what it was"):
+        load(saved, lora)
+
+
+def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
+    def saver(folder: Path) -> Saver:
+        trainer = SupervisedTrainer(load(folder, {"rank": 4}), SftConfig(from_run="x", steps=4), tmp_path)
+        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
+
+    folder = save_model(tiny, tmp_path / "model")
+    first = saver(folder)
+    first.trainer.update(BATCH)
+    first.save()
+    assert saver(folder.rename(tmp_path / "moved")).restore() == 1
+    other = save_model(tiny, tmp_path / "other")
+    tiny.model("qwen3", seed=1).save_pretrained(other)
+    with pytest.raises(
+        CheckpointError, match=r"trained on another model than '.*other'.* that model was at '.*/model'"
+    ):
+        saver(other).restore()
+
+
 @pytest.mark.parametrize(
     ("targets", "problem"),
     [

@@ -194,8 +194,6 @@ def _load_weights(policy: Policy, path: Path) -> None:
             hint="Resume with the model.lora that the run began with, or start a new run from these weights.",
         )
     if policy.adapter is not None:
-        if base != policy.adapter.base:
-            _log.warning("%s: its adapter was trained on %s, and goes on on %s", path, base, policy.adapter.base)
         policy.adapter.restore(path)
         return
     model = policy.model
