@@ -162,6 +162,20 @@ def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: P
     assert trained_names(merged.model) == trained_names(load(folder).model)
 
 
+def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: Path) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    options = peft.LoraConfig(r=4, use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), options)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    wrapped.save_pretrained(tmp_path / "dora")
+    policy = load(tmp_path / "dora")
+    assert torch.allclose(logits(policy.model), logits(wrapped), atol=1e-4)
+    assert not torch.allclose(logits(policy.model), logits(load(folder).model), atol=1e-2)
+
+
 @pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
     policy = adapted(save_model(tiny, tmp_path / "model"), {"rank": 4})

@@ -260,8 +260,23 @@ def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
     wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+    layers = [part for part in model.modules() if hasattr(part, "lora_A")]
+    if layers and all(map(_is_plain, layers)) and not wrapped.peft_config[_NAME].modules_to_save:
+        for layer in layers:
+            weight = layer.get_base_layer().weight
+            weight.data = _merged(weight, layer).detach()
+        merged = wrapped.unload()
+    else:  # an adapter of another kind; in lower precision peft rounds more than once
+        merged = wrapped.merge_and_unload()
     # peft froze the model's own weights.
-    return wrapped.merge_and_unload().requires_grad_(True)
+    return merged.requires_grad_(True)
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether `_merged` knows all that a layer adds."""
+    if type(layer).__name__ != "Linear" or _NAME in getattr(layer, "lora_variant", {}):
+        return False
+    return layer.lora_B[_NAME].bias is None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
