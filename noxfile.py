@@ -53,6 +53,7 @@ LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
 LIBRARIES = {
     "qwen-agent": ("qwen-agent>=0.0.31", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
+    "transformers": ("peft>=0.21",),
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
@@ -90,7 +91,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests, each light plugin in a clean environment, lint, types and docs."""
-    _install(session, *TEST, *PEERS, packages=[_core(), *PLUGINS], extras="[train]")
+    _install(session, *TEST, *PEERS, packages=[_core(), *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, *folders, *session.posargs, env={"OMP_NUM_THREADS": "1"})
     for folder in LIGHT:
@@ -141,7 +142,7 @@ def vllm(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """Long batteries: fuzzing at full size, a real model, and the quickstart over five seeds."""
-    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train]")
+    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run("python", "-m", "pytest", "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", "OMP_NUM_THREADS": "1"})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)

@@ -46,7 +46,10 @@ async def train(assembly: Assembly) -> None:
     )
     supply = _supply(assembly)
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
+    saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    evaluations = assembly.folder.metrics_lines("eval")
+    saver.recall((line.step, line.metrics) for line in evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -55,7 +58,7 @@ async def train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
+        evaluated={line.step for line in evaluations},
     )
     assembly.events.run_start()
     await loop.run()
@@ -73,7 +76,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
-    saver = _saver(assembly, trainer, keep=1, data=FixedRows(settings.batch_size))
+    saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
     await _resume(assembly, saver)
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator

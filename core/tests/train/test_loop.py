@@ -55,11 +55,16 @@ class Counting:
     step: int = 0
     last_step: int = 0
     saved: list[int] = field(default_factory=list)
+    best: Collection[int] = ()
+    """Steps whose evaluation is the best so far."""
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
 
     def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
+
+    def judge(self, step: int, metrics: Any) -> bool:
+        return step in self.best
 
     def update(self, batch: Sequence[Any]) -> dict[str, float]:
         self.on_update()
@@ -152,6 +157,17 @@ def test_evaluations_and_checkpoints_in_between() -> None:
     run.run()
     assert run.events.steps("eval") == [0, 2, 4, 5]
     assert run.trainer.saved == [2, 4, 5]
+
+
+def test_the_best_is_saved_when_it_is_found_and_no_step_twice() -> None:
+    run = Setting(steps=6, evaluation={"every": 2}, trainer={"save_every": 3})
+    run.trainer.best = (2, 6)
+    run.run()
+    assert run.trainer.saved == [2, 3, 6]
+    run = Setting(steps=4, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.trainer.best = (2, 4)
+    run.run()
+    assert run.trainer.saved == [2, 4]
 
 
 @pytest.mark.parametrize(

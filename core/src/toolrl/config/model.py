@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
+from toolrl.config.lora import LoraConfig
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
@@ -50,12 +51,15 @@ class ModelConfig(Frame):
 
     path: str = Field(
         min_length=1,
-        description="A folder in Hugging Face layout, with its tokenizer; a run's folder, for its last checkpoint; or "
-        "`owner/name` of a model hub that can be reached.",
+        description="A folder in Hugging Face layout, with its tokenizer; a run's folder, for its last checkpoint "
+        "(`runs/NAME:best` or `runs/NAME:30` for another); or `owner/name` of a model hub that can be reached.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
     attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    lora: LoraConfig | None = Field(
+        None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
+    )
     trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
 
 
@@ -156,6 +160,24 @@ class TrainerConfig(OptimizerConfig):
     )
     save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
+    keep_best: bool | str = Field(
+        False,
+        description="Keep the best evaluation's checkpoint too, as `checkpoints/best`. true: by accuracy; else the "
+        "metric of evaluations to go by, such as eval/reward/mean; higher is better.",
+    )
+
+    offload: list[Literal["optimizer", "reference", "critic"]] = Field(
+        default_factory=list,
+        description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
+        "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
+    )
+
+    @property
+    def best_by(self) -> str | None:
+        """The metric of evaluations that `keep_best` names; None where it is false."""
+        if isinstance(self.keep_best, str):
+            return self.keep_best.removeprefix("eval/")
+        return "accuracy" if self.keep_best else None
 
 
 class EvaluationConfig(Frame):
@@ -189,6 +211,8 @@ class SftConfig(OptimizerConfig):
     min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
     steps: int = Field(100, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
+    save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
+    keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field(
         "auto",
@@ -252,4 +276,6 @@ class Config(Frame):
     def _fit(self) -> Config:
         if self.deterministic and self.rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
+        if self.trainer.keep_best and self.data.eval is None:
+            raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
         return self

@@ -107,7 +107,8 @@ class TrainingLoop:
 
     async def _save_if_due(self) -> None:
         every = self.config.trainer.save_every
-        if every and self.trainer.step % every == 0:
+        # The best so far is saved as soon as it is found.
+        if every and self.trainer.step % every == 0 and self.saver.last_step != self.trainer.step:
             await self._save()
 
     async def _save(self) -> None:
@@ -120,6 +121,8 @@ class TrainingLoop:
         if self.evaluator is not None:
             metrics = await self.evaluator.run(self.trainer.step)
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
+            if self.saver.judge(self.trainer.step, metrics):
+                await self._save()
 
     def _speed(self, groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:
         episodes = [episode for group in groups for episode in group.episodes]

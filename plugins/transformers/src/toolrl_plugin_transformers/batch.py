@@ -136,7 +136,8 @@ class Batch:
         if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
             raise EngineError("the new weights are another model's: their names or shapes differ")
         for name, value in mine.items():
-            value.copy_(theirs[name])
+            if value is not theirs[name]:
+                value.copy_(theirs[name])
         self.runner.changed()
 
     def enter(self) -> None:

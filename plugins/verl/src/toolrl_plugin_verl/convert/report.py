@@ -84,7 +84,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "a chat template: save it to a file, and name it as `chat_template` in the options of the chat format `template`"),
     (("actor_rollout_ref.model.override_config",), "settings of the model belong into its config.json"),
     (("actor_rollout_ref.model.lora_", "actor_rollout_ref.model.lora.", "actor_rollout_ref.model.target_modules"),
-     "LoRA; here all weights are trained"),
+     "LoRA: `model.lora` has a rank, an alpha and the layers; `model.path` takes a folder with an adapter"),
 )  # fmt: skip
 """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
 
