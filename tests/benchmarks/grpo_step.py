@@ -4,20 +4,20 @@
     python tests/benchmarks/grpo_step.py --json OUT.json       # writes them too
     python tests/benchmarks/grpo_step.py --modes instant slow  # those modes only
 
-A ratio is ours over TRL's: `ratio_instant`, `ratio_slow` … are of a whole step, `ratio_slow_async` … of the time for a
-sample. Eight prompts of eight episodes each, two turns: words and a tool call, the tool's answer, words. The prompt with
-the tool's schema has about 240 tokens. The model is a Qwen3 of 5M random parameters with the chat template of Qwen2.5,
-float32, one thread. The modes:
+A ratio is ours over TRL's: `ratio_instant`, `ratio_slow` … are of a whole step, `ratio_slow_async` … of the time for
+a sample. Eight prompts of eight episodes each, two turns: words and a tool call, the tool's answer, words. The prompt
+with the tool's schema has about 240 tokens. The model is a Qwen3 of 5M random parameters with the chat template of
+Qwen2.5, float32, one thread. The modes:
 
     instant         a completion, the tool's tokens among it, has 128 tokens: nothing is padded on either side
     instant_spread  most completions have 60 to 80 tokens, and one of each group has 128
     slow            as `instant`, and the tool takes half a second
-    lognormal       as `instant`, and the tool takes exp(N(−1, 0.8)) seconds, at most 5: 0.5 in the mean. Which call takes
-                    how long is fixed, and the same on both sides
+    lognormal       as `instant`, and the tool takes exp(N(−1, 0.8)) seconds, at most 5: 0.5 in the mean. Which call
+                    takes how long is fixed, and the same on both sides
 
-A slow tool is a plain function that blocks, on both sides. TRL 1.16 runs the calls of a step one after another; it would
-also do so with a coroutine function, for it gathers only the calls of one completion and waits for them before it looks
-at the next one (`GRPOTrainer._tool_call_loop`).
+A slow tool is a plain function that blocks, on both sides. TRL 1.16 runs the calls of a step one after another; it
+would also do so with a coroutine function, for it gathers only the calls of one completion and waits for them before it
+looks at the next one (`GRPOTrainer._tool_call_loop`).
 
 Both sides compute the probabilities of every token as they always do; which token is taken then comes from a script, so
 that both sample the same. TRL's side is `GRPOTrainer` with `tools=`, one step of `train()`, bfloat16 and gradient

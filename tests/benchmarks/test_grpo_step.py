@@ -37,9 +37,7 @@ def test_both_sides_train_on_the_same_episodes(bench: Any, mode: str) -> None:
     assert figures["sampled_tokens"] < 4 * length["ours"]
 
 
-def test_with_slow_tools_the_overlapped_training_is_measured_too(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_slow_tools_the_overlapped_training_is_measured_too(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int]] = []
 
     def latency(a: int, b: int) -> float:
