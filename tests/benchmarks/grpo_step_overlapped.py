@@ -20,7 +20,8 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.train.data import EndlessOrder
 from toolrl.train.loop import TrainingLoop
-from toolrl.train.supply import DataPosition, Demand, Overlapping
+from toolrl.train.overlap import Overlapping
+from toolrl.train.supply import DataPosition, Demand
 from toolrl.types import Group
 
 _STEPS = 1000
@@ -60,6 +61,7 @@ class OverlappedSide(OurSide):
         self._script = script
         self._staleness = staleness
         self._steps = steps
+        self._measured = 0
         self._waiting: list[float] = []
         self._stale: list[float] = []
 
@@ -85,7 +87,9 @@ class OverlappedSide(OurSide):
         supply = Overlapping(
             self._runner, order, Demand(_STEPS, rows, size, limits), max_staleness=self._staleness, tell=self._look
         )
-        supply.resume(first, DataPosition(first * rows))
+        # Rows that no measurement before this one has begun: the script counts the turns of every episode.
+        self._measured += 1
+        supply.resume(first, DataPosition(self._measured * _STEPS * rows))
         config = {
             "model": {"path": "bench"},
             "environments": {"default": {}},

@@ -21,7 +21,8 @@ from toolrl.rollout.environment import Limits
 from toolrl.testing.fakes import make_episode, make_task
 from toolrl.train.credit import is_flat
 from toolrl.train.data import EndlessOrder
-from toolrl.train.supply import DataPosition, Demand, FixedRows, Overlapping, TurnTaking, staleness_metrics
+from toolrl.train.overlap import Overlapping
+from toolrl.train.supply import DataPosition, Demand, FixedRows, TurnTaking, staleness_metrics
 from toolrl.types import Group, RewardEntry, Task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
@@ -54,11 +55,9 @@ class Rows:
 
     async def run(self, tasks: Sequence[Task], size: int, limits: Limits, *, round_id: str) -> list[Group]:
         self.names.append(round_id)
-        return [await self.group(task, 0, size, limits, round_id=round_id, gate=self.gate()) for task in tasks]
+        return [await self.group(task, 0, size, limits, round_id=round_id) for task in tasks]
 
-    async def group(
-        self, task: Task, number: int, size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
-    ) -> Group:
+    async def group(self, task: Task, number: int, size: int, limits: Limits, *, round_id: str) -> Group:
         row = int(task.id[1:])
         self.started.append(row)
         try:
@@ -68,9 +67,6 @@ class Rows:
             self.cancelled.append(row)
             raise
         return make_group(task, f"{round_id}/{number}/{task.id}", flat=row in self.flat)
-
-    def gate(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(1000)
 
     def check(self, groups: Sequence[Group]) -> None:
         pass

@@ -41,6 +41,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "groups/flat": "Share of groups whose rewards were all equal.",
         "groups/set_aside": "Groups without spread whose place others took; only with `algorithm.dynamic_sampling`.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
+        "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",
+        "groups/cut": "Groups that were started and cut, to come again; only with `rollout.oversampling`.",
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",
         "staleness/max": "The greatest age.",
         "overlong/penalty": "Mean penalty for length, 0 or less; only with `algorithm.overlong`.",

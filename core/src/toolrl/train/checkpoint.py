@@ -4,6 +4,7 @@
         config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
+        trainer/buffer.json                                finished groups that can still be trained on, where any are
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
@@ -34,6 +35,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 """Of the manifest and the trainer's state; a newer one is refused."""
 
+_BUFFER = "buffer.json"
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
 _REPLACED = f"{_UNFINISHED}replaced-"
@@ -59,6 +61,8 @@ class TrainerState:
     """What else the trainer learns, by name: a critic."""
     pending: tuple[int, ...] = ()
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
+    buffer: tuple[Mapping[str, Any], ...] = ()
+    """Finished groups that can still be trained on, as JSON values."""
 
 
 def save_checkpoint(
@@ -146,6 +150,7 @@ def verify(path: Path, *, contents: bool = True) -> None:
 def load_state(path: Path) -> TrainerState:
     """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
     folder = path / "trainer"
+    buffer = folder / _BUFFER
     try:
         facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
@@ -159,6 +164,7 @@ def load_state(path: Path) -> TrainerState:
             random=tensors["random"],
             extra=tensors.get("extra", {}),
             pending=tuple(facts.get("pending", ())),
+            buffer=tuple(json.loads(buffer.read_text(encoding="utf-8"))) if buffer.exists() else (),
         )
     except CheckpointError:
         raise
@@ -183,6 +189,8 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "config_digest": state.config_digest,
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if state.buffer:
+        (folder / "trainer" / _BUFFER).write_text(json.dumps(state.buffer) + "\n", encoding="utf-8")
 
 
 def _write_manifest(folder: Path, step: int) -> None:
