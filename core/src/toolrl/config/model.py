@@ -112,7 +112,7 @@ class RolloutConfig(Frame):
     oversampling: float = Field(
         1.0,
         ge=1,
-        le=4,
+        le=2,
         description="Where rollout and training take turns: a step starts so many times its tasks, goes on when enough "
         "groups are whole, and cuts the others; they come again in the next step.",
     )

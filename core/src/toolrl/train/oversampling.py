@@ -75,6 +75,7 @@ class OverSampling:
 
     async def take(self, step: int) -> list[Group]:
         self._round = now = _Round()
+        # More than a step's rows are owed only where the run goes on with smaller steps.
         owed = self._owed[: self._demand.rows]
         try:
             self._start(step)
@@ -89,7 +90,7 @@ class OverSampling:
             chosen = self._chosen(owed)
         finally:
             await self._cut_off()
-        self._cut = tuple(sorted({*now.going, *now.whole, *self._owed} - set(chosen)))
+        self._cut = tuple(sorted({*now.going, *now.whole, *self._owed[now.started :]} - set(chosen)))
         groups = [now.whole[row] for row in chosen]
         # First: whoever reads why the run stopped is sent to these episodes.
         self._tell(groups)
