@@ -29,6 +29,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "clip_fraction": "Their sum; none of the three with a plugin's policy loss.",
         "importance/mean": "Mean importance weight of trained tokens; only with `algorithm.importance`.",
         "importance/capped": "Share of trained tokens whose weight lies above the cap.",
+        "importance/rejected": "Share of trained tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference); only with `algorithm.kl_coef`.",
         "entropy": "Mean entropy of the policy on trained tokens, in nats.",
