@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -49,6 +51,38 @@ def test_concurrency_is_bounded() -> None:
     engine = ScriptedEngine(["x"], latency=0.001)
     run(Runner(engine, {"default": an_environment()}, concurrency=4), [make_task(id=f"t{n}") for n in range(6)])
     assert engine.most_at_once == 4
+
+
+def test_all_that_is_in_flight_at_once_shares_one_bound() -> None:
+    """An evaluation beside groups that a training run keeps in flight."""
+    engine = ScriptedEngine(["x"], latency=0.001)
+    runner = Runner(engine, {"default": an_environment()}, concurrency=3)
+
+    async def main() -> None:
+        groups = [
+            runner.group(make_task(id=f"t{number}"), number, 3, LIMITS, round_id="train-1") for number in range(3)
+        ]
+        evaluation = runner.run([make_task(id="e")], 6, LIMITS, round_id="eval-1", training=False)
+        await asyncio.gather(*groups, evaluation)
+
+    for _ in range(2):  # Also on another event loop.
+        asyncio.run(main())
+    assert engine.most_at_once == 3
+    assert engine.calls == 2 * (3 * 3 + 6)
+
+
+def test_settling_waits_for_an_engine_that_can_be_held() -> None:
+    held: list[str] = []
+
+    class Holding(ScriptedEngine):
+        @asynccontextmanager
+        async def hold(self) -> AsyncIterator[None]:
+            held.append("held")
+            yield
+
+    asyncio.run(Runner(Holding(["x"]), {}).settle())
+    assert held == ["held"]
+    asyncio.run(Runner(ScriptedEngine(["x"]), {}).settle())
 
 
 def test_seeds_differ_between_episodes_and_repeat_between_runs() -> None:

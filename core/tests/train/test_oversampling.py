@@ -361,3 +361,28 @@ def test_tools_of_cut_episodes_are_released() -> None:
         await engine.stop()
 
     asyncio.run(main())
+
+
+def test_a_tool_that_takes_long_to_release_does_not_hold_the_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolrl.train.oversampling._CLEANUP", 0.01)
+    free = asyncio.Event()
+    released: list[int] = []
+
+    async def hold(row: int) -> None:
+        if row == 0 and not released:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await free.wait()
+                released.append(row)
+
+    async def main() -> None:
+        runner = Rows(hold)
+        supply = over(runner, 1.25)
+        assert await step_of(supply, 1) == [1, 2, 3, 4]
+        assert not released
+        free.set()
+        await supply.close()
+        assert released == [0], "and the end of the run waits for it"
+
+    asyncio.run(main())

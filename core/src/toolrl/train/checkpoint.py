@@ -4,7 +4,7 @@
         config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
-        trainer/buffer.json                                finished groups that can still be trained on, where any are
+        trainer/buffer.jsonl                               finished groups that can still be trained on, if any
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 """Of the manifest and the trainer's state; a newer one is refused."""
 
-_BUFFER = "buffer.json"
+_BUFFER = "buffer.jsonl"
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
 _REPLACED = f"{_UNFINISHED}replaced-"
@@ -164,7 +164,7 @@ def load_state(path: Path) -> TrainerState:
             random=tensors["random"],
             extra=tensors.get("extra", {}),
             pending=tuple(facts.get("pending", ())),
-            buffer=tuple(json.loads(buffer.read_text(encoding="utf-8"))) if buffer.exists() else (),
+            buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
         )
     except CheckpointError:
         raise
@@ -190,7 +190,9 @@ def _write_state(folder: Path, state: TrainerState) -> None:
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if state.buffer:
-        (folder / "trainer" / _BUFFER).write_text(json.dumps(state.buffer) + "\n", encoding="utf-8")
+        # A line each: other threads would stand still while a long text is made.
+        with (folder / "trainer" / _BUFFER).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(group) + "\n" for group in state.buffer)
 
 
 def _write_manifest(folder: Path, step: int) -> None:

@@ -12,6 +12,7 @@ Groups that are whole but not needed are cut too: in the next step their tokens 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from toolrl.train.data import EndlessOrder
 from toolrl.train.supply import DataPosition, Demand, FixedRows, nothing_to_learn
 from toolrl.types import Group, Task
 
+_log = logging.getLogger(__name__)
 _CLEANUP = 1.0
 """Seconds that a step waits for tools of cut episodes to be released; they go on in the background then."""
 _TURNS = 32
@@ -173,11 +175,13 @@ class OverSampling:
             work.cancel()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        _, late = await asyncio.wait(works, timeout=_CLEANUP)
-        self._ending |= late
-        for work in late:
+        self._ending |= works
+        for work in works:
             work.add_done_callback(self._ended)
+        await asyncio.wait(works, timeout=_CLEANUP)
         await self._runner.settle()
 
     def _ended(self, work: asyncio.Task[Group]) -> None:
         self._ending.discard(work)
+        if not work.cancelled() and work.exception() is not None:
+            _log.warning("a group that was cut ended with %r", work.exception())

@@ -167,7 +167,7 @@ class TurnTaking:
             raise CheckpointError(
                 f"{len(position.pending)} rows of data were being sampled when it was written, and rollout and "
                 "training now take turns",
-                hint="Resume with the rollout.max_staleness, or rollout.oversampling, that the run began with.",
+                hint="Resume with the rollout.max_staleness that the run began with, or with its rollout.oversampling.",
             )
         if self._demand.flat is None:
             FixedRows(self._demand.rows).resume(step, position)
