@@ -13,7 +13,7 @@ import re
 from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
-NAMES = ("loss", "credit", "supply", "trainer", "loop", "fine_tune", "evaluate")
+NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
 MODULES = tuple(f"train.{name}" for name in NAMES)
 """Where names are written that don't stand in the docstring."""
 
