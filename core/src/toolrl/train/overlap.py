@@ -16,26 +16,14 @@ so that nothing is sampled twice. Groups that can't be written exactly, such as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from toolrl.rollout.runner import Runner
+from toolrl.train.buffered import BufferedGroup, EpisodeCodec, read, written
 from toolrl.train.data import EndlessOrder
 from toolrl.train.supply import DataPosition, Demand, nothing_to_learn
-from toolrl.types import Episode, Group, Task
-
-
-class EpisodeCodec(Protocol):
-    """Turns episodes into JSON values and back."""
-
-    def write(self, episode: Episode) -> Mapping[str, Any] | None:
-        """None for one that JSON can't hold exactly, as far as training goes."""
-        ...
-
-    def read(self, record: Mapping[str, Any]) -> Episode:
-        """The episode. Raises ValueError."""
-        ...
+from toolrl.types import Group, Task
 
 
 @dataclass
@@ -52,22 +40,12 @@ class _Flight:
         return self.work.result()
 
 
-@dataclass
-class _Used:
-    """A group that was trained on and may be again."""
-
-    row: int
-    version: int
-    uses: int
-    group: Group = field(repr=False)
-
-
 @dataclass(frozen=True)
 class _Kept:
     """What a checkpoint holds, as it was after a step."""
 
     position: DataPosition
-    waiting: tuple[_Used, ...] = ()
+    buffer: tuple[BufferedGroup, ...] = ()
     """Finished groups, `uses` 0, and those to be replayed."""
 
 
@@ -105,10 +83,10 @@ class Overlapping:
         self._again: list[int] = []
         """Rows that an earlier process of this run had started."""
         self._flights: dict[int, _Flight] = {}
-        self._used: dict[int, _Used] = {}
+        self._used: dict[int, BufferedGroup] = {}
         self._aside: list[Group] = []
         """Groups that this step set aside."""
-        self._taken: tuple[list[_Flight], list[_Used]] = [], []
+        self._taken: tuple[list[_Flight], list[BufferedGroup]] = [], []
         """New ones and replayed ones of this step."""
         self._kept = _Kept(DataPosition(0))
 
@@ -143,11 +121,13 @@ class Overlapping:
         for it in again:
             it.uses += 1
         if self._replays:
-            self._used |= {it.row: _Used(it.row, it.version, 1, it.group) for it in new}
+            self._used |= {it.row: BufferedGroup(it.row, it.version, 1, it.group) for it in new}
         # The next step trains version `step`: what is too old for it is of no use any more.
         self._used = {row: it for row, it in self._used.items() if step - it.version <= self._staleness}
         started = tuple(sorted({*self._flights, *self._again}))
-        waiting = [_Used(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)]
+        waiting = [
+            BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
+        ]
         self._kept = _Kept(DataPosition(self._next, started), (*waiting, *map(replace, self._used.values())))
 
     def weights_are(self, version: int) -> None:
@@ -172,14 +152,18 @@ class Overlapping:
     def position(self, step: int) -> DataPosition:
         """May be called from another thread than the loop's."""
         kept = self._kept
-        written = [record for it in kept.waiting if (record := self._written(it)) is not None]
-        return replace(kept.position, buffer=tuple(written))
+        if self._codec is None:
+            return kept.position
+        records = [record for it in kept.buffer if (record := written(it, self._codec)) is not None]
+        return replace(kept.position, buffer=tuple(records))
 
     def resume(self, step: int, position: DataPosition) -> None:
         self._version = step
         self._next = position.next
         self._again = sorted(position.pending)
-        for it in sorted(map(self._read, position.buffer), key=lambda it: (it.version, it.row)):
+        assert self._codec is not None or not position.buffer, "what was written can be read"
+        found = [read(record, self._order, self._codec) for record in position.buffer if self._codec is not None]
+        for it in sorted(found, key=lambda it: (it.version, it.row)):
             if len(it.group.episodes) != self._demand.group_size or step - it.version > self._staleness:
                 continue
             if it.uses and self._replays:
@@ -190,7 +174,7 @@ class Overlapping:
                 self._flights[it.row] = _Flight(it.row, it.version, _done(it.group))
         self._kept = _Kept(
             replace(position, buffer=()),
-            (*(_Used(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
+            (*(BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
         )
 
     @property
@@ -245,23 +229,9 @@ class Overlapping:
         late = any(step + n // self._least > it.version + self._staleness for n, it in enumerate(left))
         return None if late else chosen
 
-    def _replayable(self) -> list[_Used]:
+    def _replayable(self) -> list[BufferedGroup]:
         """What the next step trains on again: all of it is young enough, see `trained`."""
         return sorted(self._used.values(), key=lambda it: (it.uses, it.version, it.row))[: self._replays]
-
-    def _written(self, it: _Used) -> Mapping[str, Any] | None:
-        if self._codec is None:
-            return None
-        episodes = [self._codec.write(episode) for episode in it.group.episodes]
-        if any(episode is None for episode in episodes):
-            return None
-        return {"row": it.row, "version": it.version, "uses": it.uses, "group": it.group.id, "episodes": episodes}
-
-    def _read(self, record: Mapping[str, Any]) -> _Used:
-        assert self._codec is not None, "what was written can be read"
-        (task,) = self._order.take(record["row"], 1)
-        episodes = tuple(replace(self._codec.read(episode), task=task) for episode in record["episodes"])
-        return _Used(record["row"], record["version"], record["uses"], Group(record["group"], task, episodes))
 
 
 def _is_whole(work: asyncio.Future[Group]) -> bool:
