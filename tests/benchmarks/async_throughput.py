@@ -89,22 +89,32 @@ def prepare(folder: Path, seed: int) -> Path:
     return done
 
 
+def registry() -> Registry:
+    """All plugins, and the slow calculator."""
+    mine = Registry.from_modules({"slow-calculator": sys.modules[__name__]})
+    return Registry([*load_registry().plugins, *mine.plugins])
+
+
+def settings(mode: str, seed: int, folder: Path) -> list[str]:
+    """What a run changes in the quickstart's config."""
+    return [
+        f"model.path={folder / 'warmup-2'}", f"run.dir={folder}", f"run.name={mode}", f"seed={seed}", "device=cpu",
+        "environments.default.tools=[slow_calculator]", "evaluation.every=0", "run.save_episodes=false",
+        "rollout.concurrency=1024", *MODES[mode],
+    ]  # fmt: skip
+
+
 def measure(mode: str, seed: int, folder: Path, overrides: Sequence[str] = ()) -> dict[str, float]:
     """One training run."""
+    prepare(folder, seed)
     _latencies.seed(seed)
-    sets = [
-        f"model.path={prepare(folder, seed)}", f"run.dir={folder}", f"run.name={mode}", f"seed={seed}", "device=cpu",
-        "environments.default.tools=[slow_calculator]", "evaluation.every=0", "run.save_episodes=false",
-        "rollout.concurrency=1024", *MODES[mode], *overrides,
-    ]  # fmt: skip
-    mine = Registry.from_modules({"slow-calculator": sys.modules[__name__]})
-    registry = Registry([*load_registry().plugins, *mine.plugins])
-    loaded = load_config(QUICKSTART / "grpo.yaml", sets, registry=registry)
+    plugins = registry()
+    loaded = load_config(QUICKSTART / "grpo.yaml", [*settings(mode, seed, folder), *overrides], registry=plugins)
     cpu = time.process_time()
 
     async def run() -> list[MetricsLine]:
         async with assemble(
-            loaded, registry, total_steps=loaded.config.trainer.steps, overwrite=True, observers=(),
+            loaded, plugins, total_steps=loaded.config.trainer.steps, overwrite=True, observers=(),
             data={"data.train": True, "data.eval": False},
         ) as assembly:  # fmt: skip
             await train(assembly)
