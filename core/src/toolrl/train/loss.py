@@ -182,15 +182,7 @@ def policy_loss(
 
     terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
     token_loss_BT, statistics = _surrogate(terms, objective)
-    if objective.importance is not None:
-        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
-        token_loss_BT = importance_BT * token_loss_BT
-        statistics.means["importance/mean"] = _mean(importance_BT, mask_BT)
-        statistics.means["importance/capped"] = _mean(capped_BT, mask_BT)
-    if objective.rejection is not None:
-        rejected_BT = rejected_tokens(old_BT, rollout_BT, advantages_BT, mask_BT, objective.rejection)
-        token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
-        statistics.means["importance/rejected"] = _mean(rejected_BT, mask_BT)
+    token_loss_BT = _off_policy(token_loss_BT, terms, objective, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_logprobs_BT is not None:
         kl_BT = kl_estimate(logprobs_BT, torch.where(mask_BT, reference_logprobs_BT, 0.0), objective.kl_estimator)
@@ -252,6 +244,23 @@ def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, Lo
     if objective.surrogate == "cispo":
         return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, objective.clip), statistics
     return clipped_surrogate(ratio_BT, advantages_BT, objective.clip), statistics
+
+
+def _off_policy(
+    token_loss_BT: torch.Tensor, terms: LossTerms, objective: Objective, statistics: LossStatistics
+) -> torch.Tensor:
+    """The surrogate of each token, weighted, and 0 where it is rejected, because another policy sampled it."""
+    old_BT, rollout_BT, mask_BT = terms.old_logprobs_BT, terms.rollout_logprobs_BT, terms.mask_BT
+    if objective.importance is not None:
+        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
+        token_loss_BT = importance_BT * token_loss_BT
+        statistics.means["importance/mean"] = _mean(importance_BT, mask_BT)
+        statistics.means["importance/capped"] = _mean(capped_BT, mask_BT)
+    if objective.rejection is not None:
+        rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, objective.rejection)
+        token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
+        statistics.means["importance/rejected"] = _mean(rejected_BT, mask_BT)
+    return token_loss_BT
 
 
 def _ratio_statistics(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> LossStatistics:
