@@ -43,7 +43,9 @@ def _overlapping(staleness: int, replay: float = 0.0) -> Make:
 
 
 def _oversampling(factor: float) -> Make:
-    return lambda runner, order, demand: OverSampling(runner, order, demand, factor=factor, tell=runner.tell)
+    return lambda runner, order, demand: OverSampling(
+        runner, order, demand, factor=factor, engine=ScriptedEngine([]), tell=runner.tell
+    )
 
 
 MODES: dict[str, Make] = {

@@ -168,7 +168,9 @@ def _supply(assembly: Assembly) -> Supply:
             codec=BufferedEpisodes(),
         )
     if rollout.oversampling > 1:
-        return OverSampling(runner, order, demand, factor=rollout.oversampling, tell=runner.tell)
+        return OverSampling(
+            runner, order, demand, factor=rollout.oversampling, engine=assembly.engine, tell=runner.tell
+        )
     return TurnTaking(runner, order, demand)
 
 

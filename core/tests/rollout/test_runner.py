@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -60,7 +58,8 @@ def test_all_that_is_in_flight_at_once_shares_one_bound() -> None:
 
     async def main() -> None:
         groups = [
-            runner.group(make_task(id=f"t{number}"), number, 3, LIMITS, round_id="train-1") for number in range(3)
+            runner.group(make_task(id=f"t{number}"), number, 3, LIMITS, round_id="train-1", gate=runner.gate())
+            for number in range(3)
         ]
         evaluation = runner.run([make_task(id="e")], 6, LIMITS, round_id="eval-1", training=False)
         await asyncio.gather(*groups, evaluation)
@@ -69,20 +68,6 @@ def test_all_that_is_in_flight_at_once_shares_one_bound() -> None:
         asyncio.run(main())
     assert engine.most_at_once == 3
     assert engine.calls == 2 * (3 * 3 + 6)
-
-
-def test_settling_waits_for_an_engine_that_can_be_held() -> None:
-    held: list[str] = []
-
-    class Holding(ScriptedEngine):
-        @asynccontextmanager
-        async def hold(self) -> AsyncIterator[None]:
-            held.append("held")
-            yield
-
-    asyncio.run(Runner(Holding(["x"]), {}).settle())
-    assert held == ["held"]
-    asyncio.run(Runner(ScriptedEngine(["x"]), {}).settle())
 
 
 def test_seeds_differ_between_episodes_and_repeat_between_runs() -> None:

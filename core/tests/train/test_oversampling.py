@@ -38,6 +38,17 @@ def demand(*, dynamic: bool = False, **changes: Any) -> Demand:
     return Demand(**{"steps": 6, "rows": 4, "group_size": 2, "limits": LIMITS, "flat": flat, **changes})
 
 
+class Holding(ScriptedEngine):
+    """Notes that it was held."""
+
+    holds = 0
+
+    @asynccontextmanager
+    async def hold(self) -> Iterator[None]:  # type: ignore[misc]
+        self.holds += 1
+        yield
+
+
 class Rows:
     """A runner that samples nothing: `hold(row)` is awaited before a row's group is there."""
 
@@ -48,9 +59,11 @@ class Rows:
         self.names: list[str] = []
         self.told: list[int] = []
         self.cancelled: list[int] = []
-        self.settled = 0
+        self.engine = Holding(["x"])
 
-    async def group(self, task: Task, number: int, size: int, limits: Limits, *, round_id: str) -> Group:
+    async def group(
+        self, task: Task, number: int, size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+    ) -> Group:
         row = int(task.id[1:])
         self.started.append(row)
         self.names.append(f"{round_id}/{number}")
@@ -67,8 +80,8 @@ class Rows:
         ]
         return Group(f"{round_id}/{number}/{task.id}", task, tuple(episodes))
 
-    async def settle(self) -> None:
-        self.settled += 1
+    def gate(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(1000)
 
     def check(self, groups: Sequence[Group]) -> None:
         pass
@@ -83,7 +96,7 @@ def rows_of(groups: Iterable[Group]) -> list[int]:
 
 def over(runner: Any, factor: float = 1.5, **changes: Any) -> OverSampling:
     order = EndlessOrder(TASKS, seed=0, shuffle=False)
-    return OverSampling(runner, order, demand(**changes), factor=factor, tell=runner.tell)
+    return OverSampling(runner, order, demand(**changes), factor=factor, engine=runner.engine, tell=runner.tell)
 
 
 async def step_of(supply: OverSampling, step: int) -> list[int]:
@@ -113,7 +126,7 @@ def test_the_slowest_are_cut_and_come_first_in_the_next_step() -> None:
         assert await step_of(supply, 1) == [1, 3, 4, 5]
         assert runner.started == [0, 1, 2, 3, 4, 5]
         assert sorted(runner.cancelled) == [0, 2]
-        assert runner.settled == 1, "the engine has let go of them before anybody trains"
+        assert runner.engine.holds == 1, "the engine has let go of them before anybody trains"
         assert supply.metrics() == {"groups/cut": 2.0}
         assert supply.position(1) == DataPosition(6, (0, 2))
         assert await step_of(supply, 2) == [0, 2, 6, 7]
@@ -325,17 +338,6 @@ class Calls:
         return tool_messages(records)
 
 
-class Holding(ScriptedEngine):
-    """Notes that it was held."""
-
-    holds = 0
-
-    @asynccontextmanager
-    async def hold(self) -> Iterator[None]:  # type: ignore[misc]
-        self.holds += 1
-        yield
-
-
 def test_tools_of_cut_episodes_are_released() -> None:
     async def main() -> None:
         tool = Waits()
@@ -346,7 +348,7 @@ def test_tools_of_cut_episodes_are_released() -> None:
         kwargs = {"wait": {"execute_kwargs": {"slow": True}}}
         tasks = [make_task(id=f"t{number}", tools_kwargs=kwargs if number == 1 else {}) for number in range(9)]
         order = EndlessOrder(tasks, seed=0, shuffle=False)
-        supply = OverSampling(runner, order, demand(rows=2), factor=1.5, tell=runner.tell)
+        supply = OverSampling(runner, order, demand(rows=2), factor=1.5, engine=engine, tell=runner.tell)
         await engine.start()
         await box.start()
         groups = await supply.take(1)

@@ -40,12 +40,17 @@ class Rows:
         self.told: list[int] = []
         self.checked = 0
 
-    async def group(self, task: Task, number: int, size: int, limits: Limits, *, round_id: str) -> Group:
+    async def group(
+        self, task: Task, number: int, size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+    ) -> Group:
         row = int(task.id[1:])
         self.started.append(row)
         if self.hold is not None:
             await self.hold(row)
         return make_group(row, f"{round_id}/{number}/{task.id}")
+
+    def gate(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(1000)
 
     def check(self, groups: Sequence[Group]) -> None:
         self.checked += len(groups)

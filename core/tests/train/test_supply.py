@@ -55,9 +55,11 @@ class Rows:
 
     async def run(self, tasks: Sequence[Task], size: int, limits: Limits, *, round_id: str) -> list[Group]:
         self.names.append(round_id)
-        return [await self.group(task, 0, size, limits, round_id=round_id) for task in tasks]
+        return [await self.group(task, 0, size, limits, round_id=round_id, gate=self.gate()) for task in tasks]
 
-    async def group(self, task: Task, number: int, size: int, limits: Limits, *, round_id: str) -> Group:
+    async def group(
+        self, task: Task, number: int, size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+    ) -> Group:
         row = int(task.id[1:])
         self.started.append(row)
         try:
@@ -67,6 +69,9 @@ class Rows:
             self.cancelled.append(row)
             raise
         return make_group(task, f"{round_id}/{number}/{task.id}", flat=row in self.flat)
+
+    def gate(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(1000)
 
     def check(self, groups: Sequence[Group]) -> None:
         pass

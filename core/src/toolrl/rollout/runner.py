@@ -52,7 +52,7 @@ class Runner:
         self._on_episode = on_episode
         self._hide = hide
         self._lockstep = lockstep
-        self._gates: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._gate: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -75,27 +75,23 @@ class Runner:
         self.check(groups)
         return groups
 
-    async def group(self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str) -> Group:
+    async def group(
+        self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+    ) -> Group:
         """The episodes of one task, for who keeps many groups in flight: nobody is told of them and nothing is checked.
 
-        `number` is the group's in its round.
+        `number` is the group's in its round; `gate` bounds the episodes in flight of all groups that share it.
         """
         plans = [self._plan(task, number, index, round_id, True) for index in range(group_size)]
-        episodes = await self._all(plans, limits, None)
+        episodes = await self._all(plans, limits, gate, None)
         return Group(episodes[0].group, task, tuple(episodes))
 
-    async def settle(self) -> None:
-        """Wait until the engine has let go of requests that were cancelled: it may read the trainer's own weights."""
-        if isinstance(self._engine, HoldsStill):
-            async with self._engine.hold():
-                pass
-
-    def _gate(self) -> asyncio.Semaphore:
-        """The bound on the episodes in flight, of all rounds and groups of this runner together."""
+    def gate(self) -> asyncio.Semaphore:
+        """The bound on the episodes in flight, one for all rounds and groups of this event loop."""
         loop = asyncio.get_running_loop()
-        if self._gates is None or self._gates[0] is not loop:
-            self._gates = loop, asyncio.Semaphore(self._concurrency)
-        return self._gates[1]
+        if self._gate is None or self._gate[0] is not loop:
+            self._gate = loop, asyncio.Semaphore(self._concurrency)
+        return self._gate[1]
 
     def tell(self, groups: Iterable[Group]) -> None:
         """Tell of the episodes of these groups, as `run` does of its own."""
@@ -106,7 +102,7 @@ class Runner:
 
     async def _round(self, plans: Sequence[EpisodePlan], limits: Limits) -> list[Episode]:
         if not self._lockstep:
-            return await self._all(plans, limits, self._on_episode)
+            return await self._all(plans, limits, self.gate(), self._on_episode)
         going = len(plans)
 
         def ended() -> None:
@@ -117,7 +113,7 @@ class Runner:
         assert isinstance(self._engine, HoldsStill), "assembly refuses others"
         engine = Lockstep(self._engine, lambda: min(going, self._concurrency))
         try:
-            return await self._all(plans, limits, self._on_episode, engine, ended)
+            return await self._all(plans, limits, self.gate(), self._on_episode, engine, ended)
         finally:
             await engine.end()
 
@@ -125,12 +121,11 @@ class Runner:
         self,
         plans: Sequence[EpisodePlan],
         limits: Limits,
+        gate: asyncio.Semaphore,
         tell: _Tell | None,
         engine: Lockstep | None = None,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Episode]:
-        gate = self._gate()
-
         async def one(plan: EpisodePlan) -> Episode:
             environment = pick_environment(self._environments, plan.task)
             async with gate:

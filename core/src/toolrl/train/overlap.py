@@ -76,6 +76,7 @@ class Overlapping:
         self._staleness = max_staleness
         self._tell = tell
         self._codec = codec
+        self._gate = runner.gate()
         self._replays = min(int(demand.rows * replay), demand.rows - 1)
         """Of a step, at most."""
         self._version = 0
@@ -199,7 +200,9 @@ class Overlapping:
         (task,) = self._order.take(row, 1)
         step, number = divmod(row, demand.rows)
         work = asyncio.get_running_loop().create_task(
-            self._runner.group(task, number, demand.group_size, demand.limits, round_id=f"train-{step + 1}")
+            self._runner.group(
+                task, number, demand.group_size, demand.limits, round_id=f"train-{step + 1}", gate=self._gate
+            )
         )
         self._flights[row] = _Flight(row, self._version, work)
 

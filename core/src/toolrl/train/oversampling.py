@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from toolrl.errors import CheckpointError
+from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
 from toolrl.train.data import EndlessOrder
 from toolrl.train.supply import DataPosition, Demand, FixedRows, nothing_to_learn
@@ -45,7 +46,7 @@ class _Round:
 
 class OverSampling:
     """Samples before each update, somewhat more than it needs. `tell` hears of a group's episodes when the group is
-    taken or set aside.
+    taken or set aside; `engine` is the runner's.
 
     Use it on one event loop; `close` must be awaited.
     """
@@ -59,9 +60,12 @@ class OverSampling:
         demand: Demand,
         *,
         factor: float,
+        engine: RolloutEngine,
         tell: Callable[[Iterable[Group]], None],
     ) -> None:
         self._runner = runner
+        self._engine = engine
+        self._gate = runner.gate()
         self._order = order
         self._demand = demand
         self._at_once = math.ceil(demand.rows * factor)
@@ -140,7 +144,9 @@ class OverSampling:
                 row = self._next + now.taken
                 now.taken += 1
             (task,) = self._order.take(row, 1)
-            group = self._runner.group(task, now.started, demand.group_size, demand.limits, round_id=f"train-{step}")
+            group = self._runner.group(
+                task, now.started, demand.group_size, demand.limits, round_id=f"train-{step}", gate=self._gate
+            )
             now.going[row] = asyncio.get_running_loop().create_task(group)
             now.started += 1
 
@@ -179,7 +185,10 @@ class OverSampling:
         for work in works:
             work.add_done_callback(self._ended)
         await asyncio.wait(works, timeout=_CLEANUP)
-        await self._runner.settle()
+        if isinstance(self._engine, HoldsStill):
+            # It may read the trainer's own weights: wait until it has let go of what was cancelled.
+            async with self._engine.hold():
+                pass
 
     def _ended(self, work: asyncio.Task[Group]) -> None:
         self._ending.discard(work)
