@@ -170,6 +170,7 @@ def test_stale_samples_without_any_correction_are_remarked_on() -> None:
         ({"oversampling": 1.5, "max_staleness": 2}, {}, "rollout.oversampling: with max_staleness"),
         ({"replay": 0.5}, {}, "rollout.replay"),
         ({"oversampling": 2.5}, {}, "less than or equal to 2"),
+        ({"replay": 0.1, "max_staleness": 1}, {}, "0.1 of 8 groups is less than one group"),
         ({"replay": 1.0, "max_staleness": 1}, {}, "less than 1"),
     ],
 )
