@@ -179,7 +179,9 @@ async def assemble(
         policy = load_policy(config.model, source, device)
         builder = _Builder(loaded, registry, policy, folder.directory)
         environments = builder.environments()
-        engine = builder.engine()
+        # No other command samples while it trains.
+        trains = total_steps > 0 and "data.train" in (data or {})
+        engine = builder.engine(overlap=trains and config.rollout.max_staleness > 0)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
         runner = builder.runner(engine, environments, events)
@@ -341,7 +343,8 @@ class _Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self) -> RolloutEngine:
+    def engine(self, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while weights are trained."""
         weights = PolicyWeights(self._policy, 0, self._context.run_dir)
         engine: RolloutEngine = self.build(
             "engines",
@@ -349,7 +352,7 @@ class _Builder:
             "engine",
             weights=weights,
             dtype=self._policy.dtype,
-            overlap=self._config.rollout.max_staleness > 0,
+            overlap=overlap,
         )
         if self._config.deterministic and not isinstance(engine, HoldsStill):
             raise ConfigError(

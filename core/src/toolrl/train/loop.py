@@ -78,6 +78,7 @@ class TrainingLoop:
         started = time.perf_counter()
         step = self.trainer.step + 1
         groups = await self.supply.take(step)
+        new = groups[: len(groups) - self.supply.replayed]
         rolled_out = time.perf_counter()
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.supply.trained(step)
@@ -95,7 +96,7 @@ class TrainingLoop:
                 "time/weights": done - updated,
                 "time/step": done - started,
             }
-            metrics = {**episode_metrics(groups), **metrics, **times, **self._speed(groups, times)}
+            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times)}
             self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError

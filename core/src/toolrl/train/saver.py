@@ -118,6 +118,7 @@ class Saver:
             version=step,
             position=position.next,
             pending=position.pending,
+            buffer=position.buffer,
             config_digest=config_digest(self.config),
             optimizer=self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
@@ -157,7 +158,7 @@ class Saver:
             return 0
         state = load_state(path)
         try:
-            self.data.resume(state.step, DataPosition(state.position, state.pending))
+            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer))
         except CheckpointError as error:
             error.where = str(path)
             raise
