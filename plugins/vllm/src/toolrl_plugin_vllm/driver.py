@@ -88,11 +88,11 @@ class Driver:
                 self._commands.append((command, None))
                 self._wake.notify()
 
-    async def request(self, prompt: list[int], params: Any, *, urgent: bool = False) -> Any:
-        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread. Cancelling it aborts it. For
-        an urgent one steps are taken in a pause, too, for all that is under way."""
+    async def request(self, prompt: list[int], params: Any, *, adapter: Any = None, urgent: bool = False) -> Any:
+        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread; `adapter` is a `LoRARequest`.
+        Cancelling it aborts it. For an urgent one steps are taken in a pause, too, for all that is under way."""
         name, reply = str(next(self._numbers)), _Reply()
-        self._post(lambda: self._add(name, prompt, params, reply, urgent=urgent), None)
+        self._post(lambda: self._add(name, prompt, params, adapter, reply, urgent=urgent), None)
         try:
             return await reply.future
         except asyncio.CancelledError:
@@ -172,11 +172,11 @@ class Driver:
             if reply is not None:
                 reply.settle(value)
 
-    def _add(self, name: str, prompt: list[int], params: Any, reply: _Reply, *, urgent: bool) -> None:
+    def _add(self, name: str, prompt: list[int], params: Any, adapter: Any, reply: _Reply, *, urgent: bool) -> None:
         if reply.future.cancelled():
             return
         try:
-            add(self.engine, name, prompt, params())
+            add(self.engine, name, prompt, params(), adapter)
         except Exception as error:  # noqa: BLE001 - vLLM refuses what it can't serve in many ways
             refused = EngineError(f"vLLM refuses a request: {error}")
             refused.__cause__ = error
