@@ -353,8 +353,8 @@ class Rests(Protocol):
     """What an engine may give besides: doing without memory that the trainer can use while nothing is sampled."""
 
     async def rest(self) -> None:
-        """Give memory back until the next `update_weights`, which ends the rest. Asked before each update of a run whose
-        rollout and training take turns; an engine that isn't set to rest does nothing."""
+        """Give memory back until the next `update_weights`, which ends the rest. Asked before each update of a run
+        whose rollout and training take turns; an engine that isn't set to rest does nothing."""
         ...
 
 

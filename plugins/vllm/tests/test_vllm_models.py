@@ -1,5 +1,5 @@
-"""Families of models: after each weight update vLLM computes what the trainer computes, tied embeddings, separate output
-layers and biases alike."""
+"""Families of models: after each weight update vLLM computes what the trainer computes, with tied embeddings, separate
+output layers and biases alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sleep while the trainer works: refused where vLLM would free nothing, else down before the update and up after it.
 
-A CPU has nothing to free: its worker passes over both calls. The scheduler's and the executor's part of it is the same on
-every device, and is what runs here once the platform's word is taken back.
+A CPU has nothing to free: its worker passes over both calls. The scheduler's and the executor's part of it is the same
+on every device, and is what runs here once the platform's word is taken back.
 """
 
 from __future__ import annotations

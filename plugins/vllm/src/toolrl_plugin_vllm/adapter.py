@@ -1,9 +1,9 @@
 """LoRA adapters that vLLM computes beside weights that stay, and which alone are replaced at an update.
 
-vLLM is started with the model as it is without the adapter. At each update the adapter's tensors, read from the trainer's
-module as peft has put them there, are written to a folder in peft's form, and vLLM reads them in the place of those before:
-one adapter, under one name, so that requests which are half done go on with the new one. Their keys and values, and the
-prefix cache, are as old as with whole weights, and are dropped in the same way.
+vLLM is started with the model as it is without the adapter. At each update the adapter's tensors, read from the
+trainer's module as peft has put them there, are written to a folder in peft's form, and vLLM reads them in the place of
+those before: one adapter, under one name, so that requests which are half done go on with the new one. Their keys and
+values, and the prefix cache, are as old as with whole weights, and are dropped in the same way.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
         )
     if options.sleep_level and not current_platform.is_sleep_mode_available():
         raise ConfigError(
-            f"sleep_level is {options.sleep_level}, and vLLM can't sleep on {type(current_platform).__name__}: it would "
-            "free nothing",
+            f"sleep_level is {options.sleep_level}, and vLLM can't sleep on {type(current_platform).__name__}: it "
+            "would free nothing",
             where="engine.options.sleep_level",
             hint="Set it to 0; sleeping gives back the memory of a GPU.",
         )
