@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
         )
 
 
-def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cpu") -> dict[str, Any]:
+def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cuda") -> dict[str, Any]:
     """Keyword arguments of vLLM's `EngineArgs`."""
     cache = options.cache_gib if options.cache_gib is not None else 1.0 if cpu else None
     trainers, devices = _cuda_index(device), options.devices
@@ -177,6 +178,26 @@ def add(engine: Any, name: str, prompt: list[int], params: Any, adapter: Any = N
         # vLLM's stream begins with the prompt: where that ends inside a character, its last text would come out with
         # the first token, and a stop string could be found in what wasn't sampled.
         detokenizer.stream = DecodeStream(skip_special_tokens=False)
+
+
+def explain(engine: Any, failure: BaseException) -> BaseException:
+    """A failure in the words of its cause where a process that holds a part of the model has ended: vLLM then raises
+    whatever its queues say."""
+    executor = getattr(getattr(engine.engine_core, "engine_core", None), "model_executor", None)
+    codes = [worker.proc.exitcode for worker in getattr(executor, "workers", ())]
+    ended = [code for code in codes if code is not None]
+    if not ended:
+        return failure
+    # vLLM terminates the others.
+    code = next((code for code in ended if code != -signal.SIGTERM), ended[0])
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    error = EngineError(
+        f"a process that holds vLLM's model ended unexpectedly ({how})",
+        where="engine",
+        hint="SIGKILL is most often the system's, when memory is short. VLLM_LOGGING_LEVEL=INFO shows what vLLM says.",
+    )
+    error.__cause__ = failure
+    return error
 
 
 def take_down(engine: Any) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from toolrl.errors import EngineError, ToolrlError
-from toolrl_plugin_vllm.build import add
+from toolrl_plugin_vllm.build import add, explain
 
 T = TypeVar("T")
 _RESTART = "Start the run again; the cause is the exception above this one."
@@ -110,7 +110,8 @@ class Driver:
     def _post(self, command: Callable[[], Any], reply: _Reply | None) -> Any:
         with self._wake:
             if self._failure is not None:
-                raise EngineError(f"the engine failed: {self._failure}", hint=_RESTART) from self._failure
+                said = self._failure.message if isinstance(self._failure, ToolrlError) else self._failure
+                raise EngineError(f"the engine failed: {said}", hint=_RESTART) from self._failure
             if self._stopping:
                 raise EngineError("the engine was stopped", hint="Build and start another one.")
             self._commands.append((command, reply))
@@ -126,9 +127,9 @@ class Driver:
             while self._turn():
                 pass
         except BaseException as failure:  # noqa: BLE001 - whatever it is, nobody may wait for this thread any more
-            error = failure
+            error = failure if self.engine is None else explain(self.engine, failure)
             with self._wake:
-                self._failure = failure
+                self._failure = error
         try:
             if self.engine is not None:
                 self._take_down(self.engine)

@@ -167,6 +167,11 @@ class OpenaiEngineOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: str = Field(min_length=1, description="The server's address, such as http://127.0.0.1:8000.")
+    dialect: Literal["vllm", "sglang"] = Field(
+        "vllm",
+        description="How the server is spoken to: vLLM's completions API with token ids, which others have, too, or "
+        "SGLang's `/generate`.",
+    )
     model: str | None = Field(
         None, description="The name of the model at the server. None takes the only one that it serves."
     )
@@ -180,11 +185,17 @@ class OpenaiEngineOptions(BaseModel):
         "log-probabilities are exact at every temperature, ids that the tokenizer lacks are never sampled, and tied "
         "embeddings are right after an update on a CPU, too.",
     )
-    server_logprobs: Literal["raw", "processed"] = Field(
-        "raw",
-        description="What the server's log-probabilities are without the extension: those before the temperature (raw, "
-        "vLLM's default), which fit at temperature 1 and 0, or those after temperature and truncation (processed), "
-        "which fit without top_p and top_k.",
+    server_logprobs: Literal["raw", "processed"] | None = Field(
+        None,
+        description="What the server's log-probabilities are without the extension: those before the temperature "
+        "(raw), which fit at temperature 1 and 0, or those after temperature and truncation (processed), which fit "
+        "without top_p and top_k. None takes raw for vLLM, and for SGLang those after the temperature and before truncation, "
+        "which fit always: both are the servers' defaults.",
+    )
+    on_update: Literal["wait", "interrupt"] = Field(
+        "wait",
+        description="What a weight update does to requests under way: wait until they have ended, or end them and let "
+        "them go on from their own tokens with the new weights, each token with the version that sampled it.",
     )
     update_weights: bool = Field(
         True,
@@ -194,7 +205,8 @@ class OpenaiEngineOptions(BaseModel):
     verify_weights: bool = Field(
         True,
         description="After the start and after each weight update compare the log-probabilities of a fixed text with "
-        "the trainer's, and stop the run where they differ. The server must give `prompt_logprobs`, as vLLM's does.",
+        "the trainer's, and stop the run where they differ. The server must give those of a prompt, as vLLM's and "
+        "SGLang's do.",
     )
     tolerance: float | None = Field(
         None,
@@ -202,3 +214,9 @@ class OpenaiEngineOptions(BaseModel):
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types their mean "
         "(None takes 0.05).",
     )
+
+    @model_validator(mode="after")
+    def _vllms_own(self) -> OpenaiEngineOptions:
+        if self.worker_extension and self.dialect != "vllm":
+            raise ValueError("worker_extension is for vLLM's server, and dialect is sglang")
+        return self
