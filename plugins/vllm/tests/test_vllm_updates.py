@@ -145,8 +145,8 @@ def test_more_episodes_than_places(engine: Any) -> None:
 
 
 def test_stop_strings_and_stop_ids_spelled_over_tokens(engine: Any, tokenizer: Any) -> None:
-    """`</tool_call>` is one token, and is found as well where the model spells it in bytes; a stop id counts for the one
-    token only."""
+    """`</tool_call>` is one token, and is found as well where the model spells it in bytes; a stop id counts for the
+    one token only."""
 
     async def run() -> None:
         import torch
