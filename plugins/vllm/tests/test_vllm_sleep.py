@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from vllm_help import OPTIONS, Weights, change, logprobs_of, make_model, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
@@ -36,6 +37,12 @@ def test_where_nothing_would_be_freed_it_is_refused(tokenizer: Any, tmp_path: Pa
         await running.stop()
 
     asyncio.run(run())
+
+
+def test_an_adapters_base_is_never_freed() -> None:
+    with pytest.raises(ValidationError, match="take sleep_level 1, or lora merged"):
+        VllmEngineOptions(sleep_level=2, lora="adapter")
+    assert VllmEngineOptions(sleep_level=1, lora="adapter").sleep_level == 1
 
 
 def test_what_samples_all_the_while_never_sleeps() -> None:

@@ -138,6 +138,15 @@ class VllmEngineOptions(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _adapter_keeps_its_base(self) -> VllmEngineOptions:
+        if self.lora == "adapter" and self.sleep_level == 2:
+            raise ValueError(
+                "sleep_level 2 frees the model's weights, and with lora adapter an update loads the adapter alone; "
+                "take sleep_level 1, or lora merged"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _devices_fit(self) -> VllmEngineOptions:
         if self.devices is None:
             return self
