@@ -48,9 +48,7 @@ class OpenaiEngine:
             )
         self._random = random.Random(context.seed)
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
-        kind = {"vllm": VllmDialect, "sglang": SglangDialect}[options.dialect]
-        self._kind: Callable[[str], Dialect] = lambda model: kind(self._client, model, options)
-        self._dialect = self._kind(options.model or "")
+        self._dialect = self._of(options.model or "")
         self._interrupts = 0
         self._max_length = 1 << 31
         self._open = asyncio.Event()
@@ -66,7 +64,7 @@ class OpenaiEngine:
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
         self._client.open()
         try:
-            self._dialect = self._kind(await self._find_model())
+            self._dialect = self._of(await self._find_model())
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
             if self._weights is not None and self.options.update_weights:
@@ -155,6 +153,10 @@ class OpenaiEngine:
             raise EngineError("the engine is not started", hint="Await start() first.")
 
     # The server.
+
+    def _of(self, model: str) -> Dialect:
+        kinds: dict[str, type[VllmDialect] | type[SglangDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect}
+        return kinds[self.options.dialect](self._client, model, self.options)
 
     async def _find_model(self) -> str:
         answer = await self._client.ask("/v1/models")
