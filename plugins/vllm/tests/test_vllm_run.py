@@ -112,7 +112,7 @@ def test_a_wrong_update_stops_the_run_and_what_was_trained_is_kept(
 
 
 def test_rounding_is_told_from_a_wrong_update() -> None:
-    """The least that an update by AdamW moves a weight at all is far above what the check lets through."""
+    """An update that moves each weight by 1e-4, as one at a small learning rate does, is ten times what passes."""
     import torch
 
     from toolrl_plugin_vllm import probe

@@ -90,7 +90,11 @@ class VllmDialect:
             )
 
     async def interrupt(self) -> None:
-        await self._client.ask("/abort_requests", {})
+        try:
+            await self._client.ask("/abort_requests", {})
+        except EngineError as error:
+            error.hint = "Start the server with VLLM_SERVER_DEV_MODE=1, or set engine.options.on_update to wait."
+            raise
 
     async def _call(self, method: str, *args: Any) -> None:
         """Call a method of the server's workers."""
