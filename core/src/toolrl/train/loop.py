@@ -17,7 +17,7 @@ from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.plugins.events import Events
-from toolrl.protocols import RolloutEngine, StepReport, WeightSource
+from toolrl.protocols import Rests, RolloutEngine, StepReport, WeightSource
 from toolrl.train.background import UpdateThread
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
@@ -80,6 +80,8 @@ class TrainingLoop:
         groups = await self.supply.take(step)
         new = groups[: len(groups) - self.supply.replayed]
         rolled_out = time.perf_counter()
+        if isinstance(self.engine, Rests) and not self.config.rollout.max_staleness:
+            await self.engine.rest()
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.supply.trained(step)
         updated = time.perf_counter()
