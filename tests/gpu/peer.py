@@ -1,0 +1,67 @@
+"""A step of GRPO with a tool against TRL's, on the device: `tests/benchmarks/grpo_step.py` with two sizes of model.
+
+float32 on both sides, without TF32, rounds in both orders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from typing import Any
+
+import checkout
+from results import table
+from settings import NotHereError, Settings
+
+SIZES = {
+    "5M": {},
+    "108M": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+             "num_key_value_heads": 3, "head_dim": 64},
+}  # fmt: skip
+"""Of the benchmark's Qwen3; the second has the layers of SmolLM2-135M."""
+NEEDED = ("trl", "datasets", "accelerate")
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotHereError(f"{', '.join(missing)} can't be imported here; TRL's side needs {', '.join(NEEDED)}")
+    import torch
+    import transformers
+    import trl
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    bench = runpy.run_path(str(checkout.ROOT / "tests" / "benchmarks" / "grpo_step.py"))
+    # The functions' own names, not those of the copy that runpy gives.
+    names: dict[str, Any] = bench["compare"].__globals__
+    names["DEVICE"] = torch.device(settings.device)
+    if settings.dry:
+        names.update(PROMPTS=2, GROUP=2)
+    rows = []
+    for size in ("5M",) if settings.dry else tuple(SIZES):
+        names["SIZE"] = {**names["SIZE"], **SIZES[size]}
+        for mode in ("instant",) if settings.dry else ("instant", "instant_spread"):
+            found = names["compare"](mode, rounds=1 if settings.dry else 3, batch=2 if settings.dry else 64, say=_say)
+            rows.append({"model": size, "mode": mode, **found})
+    return {"trl": trl.__version__, "rows": rows}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def headline(figures: dict[str, Any]) -> str:
+    ratios = ", ".join(f"{row['model']} {row['mode']} {1 / row['ratio']:.2g}" for row in figures["rows"])
+    return f"times as fast as TRL {figures['trl']}: {ratios}"
+
+
+def tables(figures: dict[str, Any]) -> list[str]:
+    rows = [
+        [row["model"], row["mode"], side, *(row["seconds"][side][part] for part in ("rollout", "update", "step")),
+         row["ratio"] if side == "ours" else None]
+        for row in figures["rows"]
+        for side in ("ours", "trl")
+    ]  # fmt: skip
+    return table(["model", "completions", "", "rollout, s", "update, s", "step, s", "ours over TRL's"], rows)
