@@ -59,12 +59,6 @@ PROMPTS, GROUP, COMPLETION, VOCABULARY = 8, 8, 128, 4096
 TARGET = 0.25
 """Ours over TRL's, at most."""
 LEARNING_RATE = 1e-5
-DEVICE = torch.device("cpu")
-SIZE = {
-    "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64,
-}  # fmt: skip
-"""Of the model; `tests/gpu` sets another device and another size."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +83,14 @@ class Times:
     @property
     def step(self) -> float:
         return self.rollout + self.update
+
+
+DEVICE = torch.device("cpu")
+SIZE = {
+    "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+"""Of the model; `tests/gpu` sets another device and another size."""
 
 
 def now() -> float:

@@ -71,30 +71,33 @@ class Learning:
         left = [stage for stage in stages if not (self.folder / f"{stage.name}.done").exists()]
         if left and self._until is not None and time.monotonic() > self._until:
             raise NotYetError(f"next is {left[0].name}; call again to go on", self.figures())
-        running = {stage: self._start(stage) for stage in left}
-        stopped = False
+        running = [(stage, self._start(stage)) for stage in left]
+        processes = [process for _, process in running]
         try:
-            for stage, process in running.items():
-                stopped = self._wait(process) or stopped
-                if process.returncode and not stopped:
-                    raise RuntimeError(f"{stage.name} failed:\n{self._log(stage).read_text()[-1200:]}")
-                if not process.returncode:
-                    (self.folder / f"{stage.name}.done").touch()
+            stopped = self._wait(processes)
         finally:
-            for process in running.values():
+            for process in processes:
                 if process.poll() is None:
                     process.kill()
+        for stage, process in running:
+            if not process.returncode:
+                (self.folder / f"{stage.name}.done").touch()
+            elif not stopped:
+                raise RuntimeError(f"{stage.name} failed:\n{self._log(stage).read_text()[-1200:]}")
         if stopped:
             raise NotYetError(f"stopped in {', '.join(s.name for s in left)}; call again to go on", self.figures())
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
-        """To its end; True where the clock ended it."""
-        try:
-            process.wait(None if self._until is None else max(self._until - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            process.wait(MARGIN * 0.75)
-            return True
+    def _wait(self, processes: list[subprocess.Popen[bytes]]) -> bool:
+        """Until all have ended; True where the clock ended them."""
+        while any(process.poll() is None for process in processes):
+            if self._until is not None and time.monotonic() > self._until:
+                for process in processes:
+                    process.send_signal(signal.SIGINT)
+                given = time.monotonic() + 0.75 * MARGIN
+                while any(process.poll() is None for process in processes) and time.monotonic() < given:
+                    time.sleep(0.1)
+                return True
+            time.sleep(0.1)
         return False
 
     def _log(self, stage: Stage) -> Path:

@@ -6,8 +6,9 @@ float32 on both sides, without TF32, rounds in both orders.
 from __future__ import annotations
 
 import importlib.util
-import runpy
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import checkout
@@ -28,28 +29,23 @@ def run(settings: Settings) -> dict[str, Any]:
     if missing:
         raise NotHereError(f"{', '.join(missing)} can't be imported here; TRL's side needs {', '.join(NEEDED)}")
     import torch
-    import transformers
     import trl
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    bench = runpy.run_path(str(checkout.ROOT / "tests" / "benchmarks" / "grpo_step.py"))
-    # The functions' own names, not those of the copy that runpy gives.
-    names: dict[str, Any] = bench["compare"].__globals__
-    names["DEVICE"] = torch.device(settings.device)
+    sys.path.insert(0, str(checkout.ROOT / "tests" / "benchmarks"))
+    import grpo_step as bench
+
+    bench.DEVICE = torch.device(settings.device)
     if settings.dry:
-        names.update(PROMPTS=2, GROUP=2)
+        bench.PROMPTS = bench.GROUP = 2
+    modes, rounds, batch = (["instant"], 1, 2) if settings.dry else (["instant", "instant_spread"], 3, 64)
     rows = []
     for size in ("5M",) if settings.dry else tuple(SIZES):
-        names["SIZE"] = {**names["SIZE"], **SIZES[size]}
-        for mode in ("instant",) if settings.dry else ("instant", "instant_spread"):
-            found = names["compare"](mode, rounds=1 if settings.dry else 3, batch=2 if settings.dry else 64, say=_say)
-            rows.append({"model": size, "mode": mode, **found})
+        bench.SIZE = {**bench.SIZE, **SIZES[size]}
+        file = Path(settings.work) / f"trl-{size}.json"
+        bench.main(["--modes", *modes, "--rounds", str(rounds), "--trl-batch", str(batch), "--json", str(file)])
+        found = json.loads(file.read_text())
+        rows += [{"model": size, "mode": mode, "ratio": found[f"ratio_{mode}"], **found[mode]} for mode in modes]
     return {"trl": trl.__version__, "rows": rows}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def headline(figures: dict[str, Any]) -> str:
