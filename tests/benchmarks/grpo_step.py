@@ -395,7 +395,8 @@ class TrlSide:
             max_completion_length=COMPLETION, num_generations=GROUP, max_steps=1, shuffle_dataset=False,
             per_device_train_batch_size=self._batch, gradient_accumulation_steps=PROMPTS * GROUP // self._batch,
             max_tool_calling_iterations=1, bf16=False, gradient_checkpointing=False, use_cpu=DEVICE.type == "cpu",
-            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, model_init_kwargs={"dtype": "float32"},
+            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+            model_init_kwargs={"dtype": "float32"},
         )  # fmt: skip
         rows = [{"prompt": [{"role": "user", "content": question(n)}], "number": n} for n in range(PROMPTS)]
 

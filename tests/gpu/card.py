@@ -98,6 +98,10 @@ def tables(figures: dict[str, Any]) -> list[str]:
             for name, rate in figures["matmul"].items()
         ),
         ["start of a kernel, µs", figures["launch_seconds"] * 1e6, None],
-        ["software", f"torch {figures['torch']}, transformers {figures['transformers']}, Python {figures['python']}", None],
+        [
+            "software",
+            f"torch {figures['torch']}, transformers {figures['transformers']}, Python {figures['python']}",
+            None,
+        ],
     ]
     return table(["", "measured", "data sheet"], rows)

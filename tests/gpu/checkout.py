@@ -70,7 +70,13 @@ def environment() -> dict[str, str]:
     """Of a process that is to use the clone."""
     rest = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([*_paths(), *([rest] if rest else [])])
-    return {**os.environ, "PYTHONPATH": path, _MARK: _site(), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        _MARK: _site(),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def use() -> None:

@@ -74,7 +74,9 @@ async def _sample(policy: Any, settings: Settings) -> list[Any]:
     try:
         # Of different length, so that rows leave and others move up.
         jobs = [
-            engine.generate(prompts[number // size], Sampling(new - 3 * (number % size), seed=number), session=f"{number}")
+            engine.generate(
+                prompts[number // size], Sampling(new - 3 * (number % size), seed=number), session=f"{number}"
+            )
             for number in range(groups * size)
         ]
         found = await asyncio.gather(*jobs)
@@ -142,7 +144,8 @@ def _distance(mine: dict[str, Any], reference: dict[str, Any]) -> dict[str, floa
 def headline(figures: dict[str, Any]) -> str:
     worst = {name: max(kind["max"] for kind in kinds.values()) for name, kinds in figures["mismatch"].items()}
     distances = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
-    return f"mismatch at most {distances}; shared gradients in float64 off by {figures['gradients']['float64']['shared']['max']:.1e}"
+    apart = figures["gradients"]["float64"]["shared"]["max"]
+    return f"mismatch at most {distances}; shared gradients in float64 off by {apart:.1e}"
 
 
 def tables(figures: dict[str, Any]) -> list[str]:

@@ -137,8 +137,16 @@ class Learning:
             steps = self.lines(stage, "sft" if stage == "cold-start" else "train")
             names = [name for name in ("time/step", "time/rollout", "time/update") if steps and name in steps[-1]]
             speed[stage] = {name: statistics.median(line[name] for line in steps[1:] or steps) for name in names}
-        rewards = {stage: [line.get("reward/mean") for line in self.lines(stage, "train")] for stage in ("tools", "plain")}
-        return {"tool": self._settings.tool, "steps": self._settings.steps, "rows": rows, "speed": speed, "rewards": rewards}
+        rewards = {
+            stage: [line.get("reward/mean") for line in self.lines(stage, "train")] for stage in ("tools", "plain")
+        }
+        return {
+            "tool": self._settings.tool,
+            "steps": self._settings.steps,
+            "rows": rows,
+            "speed": speed,
+            "rewards": rewards,
+        }
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -154,7 +162,8 @@ def run(settings: Settings) -> dict[str, Any]:
     training = {
         **evaluation, "model.path": str(learning.folder / "cold-start"), "algorithm.group_size": settings.group_size,
         "trainer.steps": settings.steps, "trainer.prompts_per_step": settings.prompts,
-        "trainer.learning_rate": settings.learning_rate, "trainer.tokens_per_microbatch": 512 if settings.dry else 32768,
+        "trainer.learning_rate": settings.learning_rate,
+        "trainer.tokens_per_microbatch": 512 if settings.dry else 32768,
         "trainer.save_every": max(settings.steps // 6, 1), "trainer.keep_checkpoints": 1,
     }  # fmt: skip
     learning.do(

@@ -18,6 +18,7 @@ Parts: `card` (bandwidth and matmul peak, which the others compare with; it alwa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.parts == ["needs"]:
         return checkout.tell_needs()
     if unknown := {*args.parts} - {*PARTS, "all"}:
-        arguments().error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}, all and needs")
+        arguments().error(
+            f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}, all and needs"
+        )
     chosen = [name for name in PARTS if not args.parts or {name, "all"} & {*args.parts} or name == "card"]
     work = (args.work or args.out / "work").resolve()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -82,7 +85,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="do parts that are done once more")
     parser.add_argument("--device", help="cuda, cuda:N or cpu; cuda unless --dry-run")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with a tiny model and few steps")
-    parser.add_argument("--tool", choices=("calculator", "python"), default="calculator", help="of `learn`")
+    parser.add_argument("--tool", choices=("calculator", "python"), default="python", help="of `learn`")
     parser.add_argument("--steps", type=int, help="of GRPO in `learn`")
     parser.add_argument("--learning-rate", type=float, default=1e-6, help="of GRPO in `learn`")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -168,10 +171,8 @@ def isolated(name: str, key: str, settings: Settings) -> Result:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process with all that it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

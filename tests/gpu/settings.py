@@ -57,7 +57,7 @@ class Settings:
     model: str = ""
     """The model's folder; empty for a part without one."""
     data: str | None = None
-    tool: str = "calculator"
+    tool: str = "python"
     steps: int = 60
     group_size: int = 8
     prompts: int = 32

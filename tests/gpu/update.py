@@ -75,7 +75,9 @@ def _measure(settings: Settings, load: Load, *, shared: bool) -> dict[str, Any]:
         )
         episodes = groups(policy.model.config.get_text_config().vocab_size, load)
         rounds = 1 if settings.dry else 3
-        seconds = statistics.median(Clock(settings.device).times(lambda: trainer.update(episodes), rounds=rounds, warm=1))
+        seconds = statistics.median(
+            Clock(settings.device).times(lambda: trainer.update(episodes), rounds=rounds, warm=1)
+        )
     operations = model_operations(policy.model, load, shared=shared)
     name = str(policy.dtype).removeprefix("torch.")
     measured, sheet = (settings.card.get(key, {}).get(name) for key in ("matmul", "data_sheet"))

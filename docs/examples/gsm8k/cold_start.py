@@ -23,11 +23,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from toolrl.builtin.rows import open_rows
 from toolrl_plugin_calculator.evaluate import Evaluator
 from toolrl_plugin_math.gsm8k import find_files_of
 from toolrl_plugin_math.options import Gsm8kDataOptions
-
-from toolrl.builtin.rows import open_rows
 
 MARKED = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 PLAIN = re.compile(r"[\d.+\-*/() ]+\Z")
