@@ -1,4 +1,4 @@
-"""The demonstrations of `docs/examples/gsm8k/cold_start.py`: what the tools of a demonstration answer is what these tools
+"""The demonstrations of `docs/examples/gsm8k/cold_start.py`: what a demonstration's tool answers is what the tool would
 answer, and a solution that says otherwise isn't shown."""
 
 from __future__ import annotations
