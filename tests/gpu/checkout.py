@@ -24,8 +24,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 USED = ("qwen", "calculator", "python", "math", "transformers")
 """Plugins that are measured."""
+GIVEN = ("torch", "transformers")
+"""What comes with a machine: its own builds, as large as all else together."""
 OPTIONAL = ("trl",)
 """What one part compares with."""
+UNUSED = ("math-verify", "google-re2")
+"""What no part comes to import: other rewards and end flags do."""
 _MARK = "TOOLRL_CHECKOUT_SITE"
 
 
@@ -87,11 +91,12 @@ def use() -> None:
 def tell_needs() -> int:
     """Print what the clone needs, what of that is missing here, and a line that fetches wheels; 1 where something
     that isn't optional is missing."""
-    wanted = sorted({need for _, facts in _projects() for need in _needs(facts["project"])})
+    wanted = sorted({need for _, facts in _projects() for need in _needs(facts["project"])} - {*UNUSED})
     missing = [name for name in wanted if not _installed(name)]
-    everything = sorted({*_closure(wanted)} - {"torch", "transformers", "toolrl"})
+    everything = sorted({*_closure(wanted)} - {*GIVEN})
     print("needed, with what these need:", " ".join(everything))
     print("missing here:", " ".join(missing) or "nothing")
+    print("here:", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in GIVEN if _installed(name)))
     print("for the part trl, not needed otherwise:", " ".join(OPTIONAL),
           "" if all(map(_installed, OPTIONAL)) else "(missing here)")  # fmt: skip
     if missing:
@@ -122,7 +127,7 @@ def _closure(names: list[str]) -> Iterator[str]:
     waiting, seen = list(names), set()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in seen or name in ("torch", "transformers"):
+        if name in seen or name in GIVEN:
             continue
         seen.add(name)
         yield name

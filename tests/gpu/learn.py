@@ -206,7 +206,7 @@ def headline(figures: dict[str, Any]) -> str:
     if with_tools is None or plain is None:
         return f"{len(figures['rows'])} evaluations so far"
     points = 100 * (with_tools - plain)
-    return f"{with_tools:.1%} with the {figures['tool']}, {plain:.1%} without: {points:+.1f} points"
+    return f"{with_tools:.1%} with {figures['tool']}, {plain:.1%} without: {points:+.1f} points"
 
 
 def tables(figures: dict[str, Any]) -> list[str]:

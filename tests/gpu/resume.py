@@ -34,8 +34,9 @@ def run(settings: Settings) -> dict[str, Any]:
     folder.mkdir(parents=True)
     make = checkout.ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
+    environment = {**battery.CONFIG["environments"]["default"], "rewards": ["exact"]}
     config = {
-        **battery.CONFIG, "model": {"path": str(folder / "model")}, "run": {"dir": str(folder)},
+        **battery.CONFIG, "environments": {"default": environment}, "model": {"path": str(folder / "model")}, "run": {"dir": str(folder)},
         "device": settings.device,
     }  # fmt: skip
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
