@@ -179,8 +179,13 @@ def _kernels(policy: Any, sizes: Sizes, settings: Settings) -> dict[str, Any]:
             await sampler.engine.stop()
         return found, seconds
 
-    found, seconds = asyncio.run(profiled())
-    kernels = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    try:
+        found, seconds = asyncio.run(profiled())
+        kernels = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    except Exception as error:  # noqa: BLE001 - a profiler that isn't allowed here takes no other figure along
+        return {"error": f"{type(error).__name__}: {error}"}
+    if not kernels:
+        return {"error": "the profiler saw no kernels"}
     busy = sum(event.time_range.elapsed_us() for event in kernels) / 1e6
     return {"batch": 64, "each_step": len(kernels) / sizes.long, "busy": busy / seconds}
 
@@ -208,7 +213,9 @@ def tables(figures: dict[str, Any]) -> list[str]:
               "peak, GiB", ""]  # fmt: skip
     lines = table(header, rows)
     kernels = figures["kernels"]
-    if kernels:
+    if "error" in kernels:
+        lines += ["", f"Kernels were not counted: {kernels['error']}"]
+    elif kernels:
         lines += ["", f"At batch {kernels['batch']} a step starts {kernels['each_step']:.0f} kernels, and the card is "
                   f"busy {kernels['busy']:.0%} of the time."]  # fmt: skip
     return [f"Prompts of {figures['prompt']} tokens, {figures['dtype']}.", "", *lines]

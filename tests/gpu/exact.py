@@ -19,6 +19,9 @@ from results import table
 from settings import Settings
 
 DTYPES = ("float32", "bfloat16")
+BUDGET = 2048
+"""Tokens of a micro-batch: in float64, whose attention holds all its scores, a model of half a billion parameters takes
+some ten megabytes for each."""
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def _scored(model: Any, samples: Sequence[Any], *, share: bool) -> Any:
 
     device = next(iter(model.parameters())).device
     score = TokenScorer(model.train())
-    for batch in pack(samples, 8192, share=share):
+    for batch in pack(samples, BUDGET, share=share):
         batch = batch.to(device)
         with over_trees([model]) if share else nullcontext():
             scored = score(batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, tree=batch.tree)

@@ -163,7 +163,7 @@ def run(settings: Settings) -> dict[str, Any]:
         **evaluation, "model.path": str(learning.folder / "cold-start"), "algorithm.group_size": settings.group_size,
         "trainer.steps": settings.steps, "trainer.prompts_per_step": settings.prompts,
         "trainer.learning_rate": settings.learning_rate,
-        "trainer.tokens_per_microbatch": 512 if settings.dry else 32768,
+        "trainer.tokens_per_microbatch": 512 if settings.dry else 8192,
         "trainer.save_every": max(settings.steps // 6, 1), "trainer.keep_checkpoints": 1,
     }  # fmt: skip
     learning.do(

@@ -42,6 +42,8 @@ TAIL = 1500
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments().parse_args(argv)
+    # So that what runs is ended with this process; it has a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if args.child:
         return child(args.child[0], Path(args.child[1]))
     if args.parts == ["needs"]:

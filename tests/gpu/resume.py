@@ -36,7 +36,8 @@ def run(settings: Settings) -> dict[str, Any]:
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
     environment = {**battery.CONFIG["environments"]["default"], "rewards": ["exact"]}
     config = {
-        **battery.CONFIG, "environments": {"default": environment}, "model": {"path": str(folder / "model")}, "run": {"dir": str(folder)},
+        **battery.CONFIG, "environments": {"default": environment}, "model": {"path": str(folder / "model")},
+        "run": {"dir": str(folder)},
         "device": settings.device,
     }  # fmt: skip
     (folder / "config.yaml").write_text(yaml.safe_dump(config))

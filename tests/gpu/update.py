@@ -43,13 +43,15 @@ DRY = (Load(1, 40, 16, 512),)
 def run(settings: Settings) -> dict[str, Any]:
     import torch
 
+    from toolrl.errors import ToolrlError
+
     rows = []
     for load in DRY if settings.dry else FULL:
         for shared in (False, True):
             row = {**vars(load), "shared": shared}
             try:
                 row |= _measure(settings, load, shared=shared)
-            except torch.OutOfMemoryError as error:
+            except (torch.OutOfMemoryError, ToolrlError) as error:
                 row["error"] = str(error).partition(". ")[0]
             rows.append(row)
     return {"rows": rows, "data_sheet": settings.card.get("data_sheet", {})}
