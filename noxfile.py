@@ -185,3 +185,10 @@ def bench(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """The quickstart on a GPU machine, with the torch that is installed there."""
     session.run(sys.executable, "docs/examples/quickstart/quickstart.py", "--device", "cuda", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu_measure(session: nox.Session) -> None:
+    """Speed against the card's limits, exactness, step time against TRL and learning on a GPU machine, with what is
+    installed there. Arguments go to measure.py; without any it says what is missing."""
+    session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["needs"]))

@@ -116,6 +116,21 @@ class Times:
         return self.rollout + self.update
 
 
+DEVICE = torch.device("cpu")
+SIZE = {
+    "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+"""Of the model; `tests/gpu` sets another device and another size."""
+
+
+def now() -> float:
+    """Seconds, once the device has done all that it was given."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize(DEVICE)
+    return time.perf_counter()
+
+
 # What both sides have in common: model, questions, what is sampled, the tool's answer, the rewards.
 
 
@@ -147,8 +162,7 @@ def write_model(folder: Path) -> transformers.PreTrainedTokenizerFast:
     tokenizer = make_tokenizer(qwen2_5_chat_template)
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=6, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=2048, tie_word_embeddings=True,
+        **SIZE, vocab_size=VOCABULARY, max_position_embeddings=2048, tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
     )  # fmt: skip
     transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
@@ -307,7 +321,7 @@ class OurSide:
         engine_batch.sample = _remembering(engine_batch.sample)
         engine_module.Batch = ScriptedBatch
         self._loop = asyncio.new_event_loop()
-        policy = load_policy(ModelConfig(path=str(folder)), str(folder), torch.device("cpu"))
+        policy = load_policy(ModelConfig(path=str(folder), dtype="float32"), str(folder), DEVICE)
         self._trainer = PolicyTrainer(
             policy,
             TrainerConfig(steps=1000, learning_rate=LEARNING_RATE),
@@ -336,15 +350,15 @@ class OurSide:
 
     def step(self) -> Times:
         """One step, timed."""
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin, cpu = now(), time.process_time()
         limits = Limits(max_turn_tokens=COMPLETION, max_episode_tokens=1000)
         rollout = self._runner.run(self._tasks, GROUP, limits, round_id=f"step-{self._trainer.step}")
         self.groups = self._loop.run_until_complete(rollout)
-        sampled = time.perf_counter()
+        sampled = now()
         self.metrics = self._trainer.update(self.groups)
         update = self._engine.update_weights(self._trainer.weights(), self._trainer.step)
         self._loop.run_until_complete(update)
-        return Times(sampled - begin, time.perf_counter() - sampled, time.process_time() - cpu)
+        return Times(sampled - begin, now() - sampled, time.process_time() - cpu)
 
     def episodes(self) -> list[tuple[list[int], list[int]]]:
         """Prompts and completions of the last step."""
@@ -373,7 +387,7 @@ class Scripted(transformers.LogitsProcessor):
         for row in range(scores.shape[0]):
             turn = self._script.turn(row // GROUP, row % GROUP, self._turn)
             wanted.append(turn[place] if place < len(turn) else turn[-1])
-        index = torch.tensor(wanted)[:, None]
+        index = torch.tensor(wanted, device=scores.device)[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, index, scores.gather(1, index))
 
 
@@ -391,18 +405,18 @@ class TrlSide:
         generate = trainer._generate
 
         def timed(prompts: list[Any]) -> Any:
-            start = time.perf_counter()
+            start = now()
             result = generate(prompts)
-            rollouts.append(time.perf_counter() - start)
+            rollouts.append(now() - start)
             self._episodes = [(list(prompt), list(ids)) for prompt, ids in zip(result[0], result[1], strict=True)]
             return result
 
         class Clock(transformers.TrainerCallback):
             def on_step_begin(self, *arguments: Any, **rest: Any) -> None:
-                seconds[0], cpu[0] = time.perf_counter(), time.process_time()
+                seconds[0], cpu[0] = now(), time.process_time()
 
             def on_step_end(self, *arguments: Any, **rest: Any) -> None:
-                seconds[1], cpu[1] = time.perf_counter(), time.process_time()
+                seconds[1], cpu[1] = now(), time.process_time()
 
         trainer._generate = timed
         trainer.remove_callback(transformers.PrinterCallback)
@@ -423,8 +437,9 @@ class TrlSide:
             output_dir=str(self._output), loss_type="grpo", beta=0.0, temperature=1.0, learning_rate=LEARNING_RATE,
             max_completion_length=COMPLETION, num_generations=GROUP, max_steps=1, shuffle_dataset=False,
             per_device_train_batch_size=self._batch, gradient_accumulation_steps=PROMPTS * GROUP // self._batch,
-            max_tool_calling_iterations=1, bf16=False, gradient_checkpointing=False, use_cpu=True, report_to=[],
-            save_strategy="no", logging_strategy="no", disable_tqdm=True, model_init_kwargs={"dtype": "float32"},
+            max_tool_calling_iterations=1, bf16=False, gradient_checkpointing=False, use_cpu=DEVICE.type == "cpu",
+            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+            model_init_kwargs={"dtype": "float32"},
         )  # fmt: skip
         rows = [{"prompt": [{"role": "user", "content": question(n)}], "number": n} for n in range(PROMPTS)]
 

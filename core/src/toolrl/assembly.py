@@ -41,6 +41,7 @@ from toolrl.train import random_state
 from toolrl.train.checkpoint import find_checkpoint, list_checkpoints
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
+from toolrl.train.kernels import choose_kernels
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.types import Media, Message, Task, ToolSpec
 
@@ -157,9 +158,8 @@ async def assemble(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     random_state.seed(config.seed)
-    # On a CPU torch's kernels are so anyway; on a GPU some warn that there is no such kernel.
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     device = pick_device(config.device)
+    choose_kernels(device, deterministic=config.deterministic)
     directory = Path(config.run.dir) / config.run.name
     if overwrite:
         _check_not_inside(config.model.path, directory)
