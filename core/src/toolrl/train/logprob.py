@@ -27,6 +27,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from toolrl.train.fused import FusedLayers
 from toolrl.train.head import HeadTransform, probe_head
 from toolrl.train.tree import TokenTree
 from toolrl.train.tree_attention import model_inputs
@@ -65,6 +66,11 @@ class TokenScorer:
                 type(model).__name__,
                 self.fallback,
             )
+        self._fused: FusedLayers | None = None
+
+    def fuse(self) -> None:
+        """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
+        self._fused = FusedLayers.of(self.model) if self._parts is not None else None
 
     def __call__(
         self,
@@ -98,8 +104,11 @@ class TokenScorer:
             predictors_N = tree.predictor_BT.reshape(-1).index_select(0, targets_N)
         if self._parts is not None:
             base, head, transform = self._parts
-            hidden_BTH = base(**inputs)[0]
-            hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
+            if tree is not None and self._fused is not None and self._fused.usable:
+                hidden_NH = self._fused(tree, predictors_N)
+            else:
+                hidden_BTH = base(**inputs)[0]
+                hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
                 hidden_NH, head.weight, head.bias, labels_N, temperature, transform=transform, entropy=entropy
             )
