@@ -6,7 +6,7 @@ whole half of the layer at once: its products and what lies between them. Kept f
 norms, rotations, activations and attention; the cheap rest is made again. Weights' gradients are summed up by the
 products themselves.
 
-Norms are computed in float32, as the modules do.
+Norms are computed in float32 whatever the weights' type, as the modules do.
 """
 
 from __future__ import annotations
