@@ -110,41 +110,55 @@ class Direct:
             keys, values = slots.keys[number], slots.values[number]
             query = self._project(h, layer.attention, cos, sin, keys, values, index)
             heads = _attend(
-                query.view(batch, width, self._heads, -1), keys[rows, :, :length], values[rows, :, :length],
+                query.unflatten(0, (batch, width)), keys[rows, :, :length], values[rows, :, :length],
                 mask, layer.attention.scaling, shared,
             )  # fmt: skip
+            if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
+                heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
             x = x + _linear(heads, layer.attention.o_proj)
             h = _norm(x, layer.after)
             h = F.silu(_linear(h, layer.mlp.gate_proj)).mul_(_linear(h, layer.mlp.up_proj))
             x = x + _linear(h, layer.mlp.down_proj)
-        last = x.view(batch, width, -1)[:, -1]
-        return _linear(_norm(last, self._norm), self._head)
+        return _linear(_norm(x, self._norm), self._head)
 
     def _project(
         self, h: Tensor, attention: Any, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, index: Tensor
     ) -> Tensor:
         """Queries `[B · T, heads, dim]`; keys and values go to their slots."""
-        count = h.shape[0]
-        query = _linear(h, attention.q_proj).view(count, self._heads, -1)
-        key = _linear(h, attention.k_proj).view(count, self._kv_heads, -1)
+        count, heads, dim = h.shape[0], self._heads, keys.shape[-1]
+        both = h.new_empty(count, heads + self._kv_heads, dim)
+        flat = both.view(count, -1)
+        _linear(h, attention.q_proj, out=flat[:, : heads * dim])
+        _linear(h, attention.k_proj, out=flat[:, heads * dim :])
         value = _linear(h, attention.v_proj)
         if hasattr(attention, "q_norm"):
-            query, key = _norm(query, attention.q_norm), _norm(key, attention.k_norm)
-        key = _rotate(key, cos, sin)
-        keys.view(-1, keys.shape[-1]).index_copy_(0, index, key.view(-1, keys.shape[-1]))
+            # Queries and keys at once: for a step of decoding a call costs more than its arithmetic.
+            norms = (attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(self._kv_heads, -1))
+            both = _scaled(both, torch.cat(norms), attention.q_norm.variance_epsilon)
+        both = _rotate(both, cos, sin)
+        keys.view(-1, dim).index_copy_(0, index, both[:, heads:].reshape(-1, dim))
         values.view(-1, values.shape[-1]).index_copy_(0, index, value.view(-1, values.shape[-1]))
-        return _rotate(query, cos, sin)
+        return both[:, :heads]
 
 
-def _linear(x: Tensor, module: Any) -> Tensor:
-    return F.linear(x, module.weight, module.bias)
+def _linear(x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
+    if out is None:
+        return F.linear(x, module.weight, module.bias)
+    if module.bias is None:
+        return torch.mm(x, module.weight.t(), out=out)
+    return torch.addmm(module.bias, x, module.weight.t(), out=out)
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:
+    return _scaled(x, module.weight, module.variance_epsilon)
+
+
+def _scaled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x over its root mean square along the last dimension, times the weight."""
     if x.dtype.itemsize > 2:
-        return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+        return F.rms_norm(x, x.shape[-1:], None, eps).mul_(weight)
     # In 16 bits the module rounds before it applies the weight; so must this, to sample what is trained.
-    return module.weight * F.rms_norm(x.float(), x.shape[-1:], None, module.variance_epsilon).to(x.dtype)
+    return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -158,17 +172,16 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: fl
     batch, width, heads, dim = query.shape
     kv_heads = key.shape[1]
     if width == 1:  # the query heads of one key head side by side, as if they were positions
-        grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
+        grouped = query.reshape(batch, kv_heads, heads // kv_heads, dim)
         if shared:
             return _attend_shared(grouped * scaling, key, value, mask, shared).reshape(batch, heads * dim)
         out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
         return out.reshape(batch, heads * dim)
+    # Here too, since kernels that take a mask know no grouped heads: for each a copy of the keys would be made.
     group = heads // kv_heads
-    if group > 1:
-        key = key.repeat_interleave(group, dim=1)
-        value = value.repeat_interleave(group, dim=1)
-    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, scale=scaling)
-    return out.transpose(1, 2).reshape(batch * width, heads * dim)
+    grouped = query.unflatten(2, (kv_heads, group)).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)
+    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask.repeat(1, 1, group, 1), scale=scaling)
+    return out.unflatten(2, (group, width)).permute(0, 3, 1, 2, 4).reshape(batch * width, heads * dim)
 
 
 def _attend_shared(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: int) -> Tensor:
