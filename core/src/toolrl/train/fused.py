@@ -26,10 +26,10 @@ _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
 _TOLERANCE = 1e-3
-"""Greatest difference of a hidden state or a gradient, relative to the greatest of its tensor. Right ones differ by 1e-6
-to 1e-5."""
+"""Greatest difference of a hidden state or a gradient, relative to the greatest of its tensor. Right ones differ by
+1e-6 to 1e-5."""
 _FLOOR = 1e-3
-"""A gradient smaller than this part of the greatest of all tensors may be nothing but rounding: a key's bias has none."""
+"""A gradient smaller than this part of the greatest of all may be nothing but rounding: a key's bias has none."""
 
 
 class FusedLayers:

@@ -20,7 +20,9 @@ from torch import Tensor
 from toolrl.train.tree import Siblings, TokenTree
 
 
-def attend(query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, tree: TokenTree, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, tree: TokenTree, scale: float
+) -> tuple[Tensor, Tensor]:
     """Output `[N, heads, dim]` and log-sum-exp of the scores `[N, heads]` of one row's tokens. G key heads, each for
     heads / G heads."""
     out_NHD = query_NHD.new_empty(query_NHD.shape)

@@ -1,14 +1,17 @@
 """The forward pass of the llama family, on the module's own parameters, without the module's own Python.
 
 A transformers layer makes some eighty calls for each decoding step; where the model is small or few episodes decode
-they take longer than the arithmetic. This makes about twenty-five. No weight is copied. It stands in for a module
-only where every part is exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after
-the check at start.
+they take longer than the arithmetic. This makes about twenty-five. It stands in for a module only where every part is
+exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after the check at start.
+
+On a CPU, products of few rows with a weight are slower the way that torch stores it than transposed, so small models in
+float32 get transposed copies. `renew` is how this learns of new weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,11 +19,14 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
 from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.memory import available_memory
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
+_COPIES = 0.05
+"""Part of the free memory that transposed weights may take."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,13 @@ class Direct:
         self._kv_heads = config.num_key_value_heads
         self._rotary = module.model.rotary_emb
         self._cos, self._sin = self._angles(0)
+        self._turned: dict[Any, Tensor] = {}
+        """Transposed weights by module."""
+        if _pays_to_turn(module):
+            linear = [part for part in module.modules() if type(part) is nn.Linear]
+            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
+        self._seen: list[tuple[int, int]] = []
+        self._stale = True
 
     @classmethod
     def of(cls, module: Any) -> Direct | None:
@@ -84,6 +97,16 @@ class Direct:
         """False while a hook or an adapter hangs on the module, which this would pass by."""
         return _untouched(self._module)
 
+    def renew(self) -> None:
+        """The weights have changed."""
+        self._stale = True
+
+    def look(self) -> None:
+        """See whether weights were replaced or written to, which nobody may have told."""
+        now = [(id(part.weight), part.weight._version) for part in self._turned]
+        self._stale |= now != self._seen
+        self._seen = now
+
     def __call__(
         self,
         slots: SlotCache,
@@ -96,6 +119,10 @@ class Direct:
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
         decoding rows the first `shared` columns are those of the first row."""
+        if self._stale:
+            for part, turned in self._turned.items():
+                turned.copy_(part.weight.t())
+            self._stale = False
         batch, width = ids_BT.shape
         rows = slice(first, first + batch)
         index = slots.write_index(first, columns_BT, heads_last=True)
@@ -115,11 +142,16 @@ class Direct:
             )  # fmt: skip
             if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
                 heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
-            x = x + _linear(heads, layer.attention.o_proj)
+            x = x + self._linear(heads, layer.attention.o_proj)
             h = _norm(x, layer.after)
-            h = F.silu(_linear(h, layer.mlp.gate_proj)).mul_(_linear(h, layer.mlp.up_proj))
-            x = x + _linear(h, layer.mlp.down_proj)
-        return _linear(_norm(x, self._norm), self._head)
+            h = F.silu(self._linear(h, layer.mlp.gate_proj)).mul_(self._linear(h, layer.mlp.up_proj))
+            x = x + self._linear(h, layer.mlp.down_proj)
+        return self._linear(_norm(x, self._norm), self._head)
+
+    def _linear(self, x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
+        weight = self._turned.get(module)
+        weight = module.weight.t() if weight is None else weight
+        return torch.mm(x, weight, out=out) if module.bias is None else torch.addmm(module.bias, x, weight, out=out)
 
     def _project(
         self, h: Tensor, attention: Any, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, index: Tensor
@@ -128,9 +160,9 @@ class Direct:
         count, heads, dim = h.shape[0], self._heads, keys.shape[-1]
         both = h.new_empty(count, heads + self._kv_heads, dim)
         flat = both.view(count, -1)
-        _linear(h, attention.q_proj, out=flat[:, : heads * dim])
-        _linear(h, attention.k_proj, out=flat[:, heads * dim :])
-        value = _linear(h, attention.v_proj)
+        self._linear(h, attention.q_proj, out=flat[:, : heads * dim])
+        self._linear(h, attention.k_proj, out=flat[:, heads * dim :])
+        value = self._linear(h, attention.v_proj)
         if hasattr(attention, "q_norm"):
             # Queries and keys at once: for a step of decoding a call costs more than its arithmetic.
             norms = (attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(self._kv_heads, -1))
@@ -141,14 +173,6 @@ class Direct:
         return both[:, :heads]
 
 
-def _linear(x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
-    if out is None:
-        return F.linear(x, module.weight, module.bias)
-    if module.bias is None:
-        return torch.mm(x, module.weight.t(), out=out)
-    return torch.addmm(module.bias, x, module.weight.t(), out=out)
-
-
 def _norm(x: Tensor, module: Any) -> Tensor:
     return _scaled(x, module.weight, module.variance_epsilon)
 
@@ -156,9 +180,23 @@ def _norm(x: Tensor, module: Any) -> Tensor:
 def _scaled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x over its root mean square along the last dimension, times the weight."""
     if x.dtype.itemsize > 2:
-        return F.rms_norm(x, x.shape[-1:], None, eps).mul_(weight)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        mean = torch.addcmul(_number(eps, x.dtype, x.device), length, length, value=1.0 / x.shape[-1])
+        return (x * mean.rsqrt_()).mul_(weight)
     # In 16 bits the module rounds before it applies the weight; so must this, to sample what is trained.
     return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
+
+
+@cache
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+def _pays_to_turn(module: Any) -> bool:
+    """Whether a module's weights are to be copied, transposed."""
+    weights = [part.weight for part in module.modules() if type(part) is nn.Linear]
+    plain = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in weights)
+    return plain and sum(weight.numel() * weight.itemsize for weight in weights) <= _COPIES * available_memory()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
