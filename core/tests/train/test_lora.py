@@ -162,6 +162,20 @@ def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: P
     assert trained_names(merged.model) == trained_names(load(folder).model)
 
 
+def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: Path) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    options = peft.LoraConfig(r=4, use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), options)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    wrapped.save_pretrained(tmp_path / "dora")
+    policy = load(tmp_path / "dora")
+    assert torch.allclose(logits(policy.model), logits(wrapped), atol=1e-4)
+    assert not torch.allclose(logits(policy.model), logits(load(folder).model), atol=1e-2)
+
+
 @pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
     policy = adapted(save_model(tiny, tmp_path / "model"), {"rank": 4})
@@ -184,6 +198,38 @@ def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"model of the adapter in '.*saved' can't be loaded from '.*/model'"):
         load(saved, {"rank": 4})
+
+
+@pytest.mark.parametrize("lora", [{"rank": 4}, None])
+def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    adapter = adapted(folder).adapter
+    assert adapter is not None
+    adapter.save_pretrained(saved)
+    load(saved, lora)
+    tiny.model("qwen3", seed=1).save_pretrained(folder)
+    with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors isn't what it was"):
+        load(saved, lora)
+
+
+def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
+    def saver(folder: Path) -> Saver:
+        trainer = SupervisedTrainer(load(folder, {"rank": 4}), SftConfig(from_run="x", steps=4), tmp_path)
+        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
+
+    folder = save_model(tiny, tmp_path / "model")
+    first = saver(folder)
+    first.trainer.update(BATCH)
+    first.save()
+    assert saver(folder.rename(tmp_path / "moved")).restore() == 1
+    other = save_model(tiny, tmp_path / "other")
+    tiny.model("qwen3", seed=1).save_pretrained(other)
+    with pytest.raises(
+        CheckpointError, match=r"trained on another model than '.*other'.* that model was at '.*/model'"
+    ):
+        saver(other).restore()
 
 
 @pytest.mark.parametrize(

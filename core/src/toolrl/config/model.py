@@ -114,6 +114,20 @@ class RolloutConfig(Frame):
         description="Versions that the weights may have moved on since a token was sampled, when it is trained on. 0: "
         "rollout and training take turns; above, they overlap.",
     )
+    replay: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="With max_staleness: the share of a step's groups that were trained on before, where there are any "
+        "that are young enough.",
+    )
+    oversampling: float = Field(
+        1.0,
+        ge=1,
+        le=2,
+        description="Where rollout and training take turns: a step starts so many times its tasks, goes on when enough "
+        "groups are whole, and cuts the others; they come again in the next step.",
+    )
     max_error_rate: float = Field(
         0.2,
         ge=0,
@@ -278,8 +292,23 @@ class Config(Frame):
 
     @model_validator(mode="after")
     def _fit(self) -> Config:
-        if self.deterministic and self.rollout.max_staleness:
+        rollout = self.rollout
+        if self.deterministic and rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
         if self.trainer.keep_best and self.data.eval is None:
             raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
+        if self.deterministic and rollout.oversampling > 1:
+            raise ValueError("deterministic: which episodes are cut depends on time; set rollout.oversampling to 1")
+        if rollout.oversampling > 1 and rollout.max_staleness:
+            raise ValueError(
+                "rollout.oversampling: with max_staleness a step also goes on when enough groups are whole, and cuts "
+                "none; take out one of them"
+            )
+        if rollout.replay and not rollout.max_staleness:
+            raise ValueError("rollout.replay: a group that was trained on is older than max_staleness 0 allows; set it")
+        if rollout.replay and self.trainer.prompts_per_step * rollout.replay < 1:
+            raise ValueError(
+                f"rollout.replay: {rollout.replay:g} of {self.trainer.prompts_per_step} groups is less than one group; "
+                "take a larger share or more prompts_per_step"
+            )
         return self

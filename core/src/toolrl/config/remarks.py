@@ -89,7 +89,8 @@ def _rewards(config: Config) -> list[str]:
 
 
 def _staleness(config: Config) -> list[str]:
-    if not config.rollout.max_staleness or config.algorithm.importance is not None:
+    algorithm = config.algorithm
+    if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.proximal == "sampled":
         return []
     return [
         f"rollout.max_staleness {config.rollout.max_staleness}: stale samples are trained on as if the policy had just "

@@ -5,6 +5,7 @@
         adapter_config.json, adapter_model.safetensors …   in the place of the first two
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
+        trainer/buffer.jsonl                               finished groups that can still be trained on, if any
         trainer/shards/                                    optimizer and critic, where ranks wrote them (shards.py)
         manifest.json                                      size and SHA-256 of every other file
 
@@ -37,6 +38,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 """Of the manifest and the trainer's state; a newer one is refused."""
 
+_BUFFER = "buffer.jsonl"
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
 _REPLACED = f"{_UNFINISHED}replaced-"
@@ -62,6 +64,8 @@ class TrainerState:
     """What else the trainer learns, by name: a critic."""
     pending: tuple[int, ...] = ()
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
+    buffer: tuple[Mapping[str, Any], ...] = ()
+    """Finished groups that can still be trained on, as JSON values."""
 
 
 def save_checkpoint(
@@ -186,6 +190,7 @@ def find_checkpoint(directory: Path, name: str) -> Path:
 def load_state(path: Path) -> TrainerState:
     """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
     folder = path / "trainer"
+    buffer = folder / _BUFFER
     try:
         facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
@@ -199,6 +204,7 @@ def load_state(path: Path) -> TrainerState:
             random=tensors["random"],
             extra=tensors.get("extra", {}),
             pending=tuple(facts.get("pending", ())),
+            buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
         )
     except CheckpointError:
         raise
@@ -246,6 +252,10 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "config_digest": state.config_digest,
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if state.buffer:
+        # A line each: other threads would stand still while a long text is made.
+        with (folder / "trainer" / _BUFFER).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(group) + "\n" for group in state.buffer)
 
 
 def _write_manifest(folder: Path, step: int) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from toolrl.config.model import ModelConfig
-from toolrl.errors import CheckpointError, DataError
+from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.train.checkpoint import MANIFEST
 from toolrl.train.lora import WEIGHTS_FILE, adapter_base
 from toolrl.train.policy import load_policy
@@ -32,6 +33,7 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
         raise DataError(
             "no model here", where=source, hint="Give a run's folder, one of its checkpoints, or an adapter."
         )
+    folder = folder.absolute()
     writing = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
     try:
@@ -44,26 +46,28 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
         if folder.is_dir():
             folder.rmdir()
         writing.rename(folder)
-    except OSError as error:
-        raise CheckpointError(f"the model can't be written: {error}", where=str(folder)) from error
+    except ToolrlError:
+        raise
+    except Exception as error:
+        text = f"the model can't be written: {type(error).__name__}: {error}"
+        raise CheckpointError(text, where=str(folder), hint="Make room, or name another folder.") from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)
 
 
 def _merge(source: Path, folder: Path, *, trusted: bool) -> None:
-    """Merge on the CPU in float32, then round once to the precision that the adapter was trained in."""
-    config = ModelConfig(path=str(source), dtype="float32", trust_remote_code=trusted)
-    policy = load_policy(config, str(source), torch.device("cpu"))
-    policy.model.to(_dtype(source))
-    policy.save_whole(folder)
+    """Merge on the CPU, in the precision that the adapter was trained in."""
+    config = ModelConfig(path=str(source), dtype=_dtype(source), trust_remote_code=trusted)
+    load_policy(config, str(source), torch.device("cpu")).save_whole(folder)
 
 
-def _dtype(source: Path) -> torch.dtype:
-    """Of an adapter's tensors: the lowest, where they differ."""
+def _dtype(source: Path) -> Literal["float32", "bfloat16"]:
+    """Of an adapter's tensors."""
     from safetensors import safe_open
 
     file = source / WEIGHTS_FILE
     if not file.is_file():
         raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(source))
     with safe_open(file, framework="pt") as tensors:
-        return min((tensors.get_tensor(name).dtype for name in tensors.keys()), key=lambda dtype: dtype.itemsize)  # noqa: SIM118 - it is no mapping
+        found = {tensors.get_tensor(name).dtype for name in tensors.keys()}  # noqa: SIM118 - it is no mapping
+    return "bfloat16" if found == {torch.bfloat16} else "float32"

@@ -13,6 +13,7 @@ A copy of the model for the KL term, a critic or an overlapping engine shares al
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,9 @@ from toolrl.errors import CheckpointError, ConfigError
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
+BASE_FILE = "adapter_base.json"
+"""Which files the model was, that an adapter was trained on."""
+_END = 2**16
 _NAME = "default"
 """The adapter's, as peft knows it."""
 _PARTS = (".lora_A.", ".lora_B.")
@@ -39,6 +43,7 @@ class Adapter:
         self.model = wrapped.get_base_model()
         self.base = base
         """The folder, or the hub's name, of the model without the adapter."""
+        self._prints = fingerprints(Path(base))
 
     @classmethod
     def add(cls, model: Any, config: LoraConfig, base: str) -> Adapter:
@@ -115,11 +120,16 @@ class Adapter:
         settings.base_model_name_or_path = self.base
         settings.target_modules = _in_order(settings.target_modules)
         settings.save_pretrained(str(folder))
+        if self._prints:
+            text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
+            (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
-        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter."""
+        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter, or were trained on
+        another model."""
         from safetensors.torch import load_file
 
+        check_base(folder, self.base, self._prints)
         file = folder / WEIGHTS_FILE
         if not file.is_file():
             raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder))
@@ -211,12 +221,62 @@ def adapter_base(source: str | Path) -> str | None:
     return str(base)
 
 
+def fingerprints(folder: Path) -> dict[str, str]:
+    """Of each weight file in a folder a digest of its size, its beginning and its end: cheap, and another for weights
+    that were trained on. Empty for a hub's name."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            parts = stream.read(_END)
+            stream.seek(max(size - _END, 0))
+            parts += stream.read()
+        found[file.name] = hashlib.sha256(str(size).encode() + parts).hexdigest()
+    return found
+
+
+def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
+    """Raise CheckpointError where the adapter in a folder was trained on another model than `base`, whose fingerprints
+    these are. Nothing is known of adapters that other programs wrote."""
+    file = folder / BASE_FILE
+    if not file.is_file() or not prints:
+        return
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+        name, files = str(written["base"]), dict(written["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
+    if files != prints:
+        other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
+        raise CheckpointError(
+            f"the adapter was trained on another model than {base!r}: {', '.join(other)} isn't what it was"
+            + (f"; that model was at {name!r}" if name != base else ""),
+            where=str(folder),
+            hint="Bring the model back that the run began with; an adapter means nothing on another.",
+        )
+
+
 def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
     wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+    layers = [part for part in model.modules() if hasattr(part, "lora_A")]
+    if layers and all(map(_is_plain, layers)) and not wrapped.peft_config[_NAME].modules_to_save:
+        for layer in layers:
+            weight = layer.get_base_layer().weight
+            weight.data = _merged(weight, layer).detach()
+        merged = wrapped.unload()
+    else:  # an adapter of another kind; in lower precision peft rounds more than once
+        merged = wrapped.merge_and_unload()
     # peft froze the model's own weights.
-    return wrapped.merge_and_unload().requires_grad_(True)
+    return merged.requires_grad_(True)
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether `_merged` knows all that a layer adds."""
+    if type(layer).__name__ != "Linear" or _NAME in getattr(layer, "lora_variant", {}):
+        return False
+    return layer.lora_B[_NAME].bias is None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

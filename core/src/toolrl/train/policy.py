@@ -15,7 +15,7 @@ import transformers
 from toolrl.config.lora import LoraConfig
 from toolrl.config.model import ModelConfig
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.train.lora import Adapter, adapter_base, merge_from
+from toolrl.train.lora import Adapter, adapter_base, check_base, fingerprints, merge_from
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,10 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     except Exception as error:
         raise _load_error("model", base or source, error) from error
     if base is not None and config.lora is None:
+        try:
+            check_base(Path(source), base, fingerprints(Path(base)))
+        except CheckpointError as error:
+            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
         model = merge_from(model, Path(source))
     model.to(device)
     if config.gradient_checkpointing:

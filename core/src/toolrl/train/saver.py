@@ -143,6 +143,7 @@ class Saver:
             version=step,
             position=position.next,
             pending=position.pending,
+            buffer=position.buffer,
             config_digest=config_digest(self.config),
             optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
@@ -183,7 +184,7 @@ class Saver:
             return 0
         state = load_state(path)
         try:
-            self.data.resume(state.step, DataPosition(state.position, state.pending))
+            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer))
         except CheckpointError as error:
             error.where = str(path)
             raise
@@ -233,8 +234,6 @@ def _load_weights(policy: Policy, path: Path) -> None:
             hint="Resume with the model.lora that the run began with, or start a new run from these weights.",
         )
     if policy.adapter is not None:
-        if base != policy.adapter.base:
-            _log.warning("%s: its adapter was trained on %s, and goes on on %s", path, base, policy.adapter.base)
         policy.adapter.restore(path)
         return
     model = policy.model

@@ -39,6 +39,8 @@ class ShardedScorer(TokenScorer):
         hollow_score, sources = hollow(score, score.model, trained=trained)
         self.model = hollow_score.model
         self.model.train(trained)
+        # Layers are brought together when their own passes are called.
+        hollow_score._fused = None
         self.fallback = hollow_score.fallback
         self._root = _Scoring(hollow_score)
         spread(self._root, sources, ranks, cpu_offload=cpu_offload)

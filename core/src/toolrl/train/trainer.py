@@ -26,7 +26,7 @@ from toolrl.train.credit import CreditedEpisodes, credit
 from toolrl.train.critic import Critic, CriticUpdate
 from toolrl.train.dealing import deal, filled_up, share_of
 from toolrl.train.demonstrations import Demonstration
-from toolrl.train.importance import Importance
+from toolrl.train.importance import Importance, Rejection
 from toolrl.train.logprob import TokenScorer
 from toolrl.train.lora import copy_sharing_frozen, without_additions
 from toolrl.train.loss import (
@@ -263,7 +263,7 @@ class PolicyTrainer(_Trainer):
         updates = [plan for plan in plans if plan.batches]
         if self.critic is not None and self.step < self.critic.warmup_steps:
             updates = []
-        if len(updates) > 1:
+        if len(updates) > 1 and self._objective.proximal == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
@@ -427,13 +427,17 @@ class SupervisedTrainer(_Trainer):
 
 def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
     """What the config says of the loss."""
-    weights = algorithm.importance
+    weights, bounds = algorithm.importance, algorithm.rejection
     return Objective(
         surrogate=algorithm.surrogate,
         ratio=algorithm.ratio,
         clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
         custom=custom,
         importance=Importance(weights.level, weights.mode, weights.cap) if weights is not None else None,
+        rejection=Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative)
+        if bounds is not None
+        else None,
+        proximal=algorithm.proximal,
         kl_coef=algorithm.kl_coef,
         kl_estimator=algorithm.kl_estimator,
         kl_correction=algorithm.kl_correction,
