@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ExactnessError, ParserError, ToolsetError
 from toolrl.parsing.results import tool_messages
-from toolrl.protocols import EpisodeContext, ReadsTokens, ScoresGroups
+from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.scoring import check_sum, failure_of, finite, score_of, with_score
@@ -305,11 +305,10 @@ class EpisodeRun:
             raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
 
     def _parse(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
-        parser = self.environment.parser
-        method = "parse_ids" if isinstance(parser, ReadsTokens) else "parse"
+        by_ids = self.environment.reads_tokens
         try:
-            if isinstance(parser, ReadsTokens):
-                return parser.parse_ids(
+            if by_ids is not None:
+                return by_ids.parse_ids(
                     tuple(text.ids),
                     text.decoded,
                     tools=specs,
@@ -317,7 +316,7 @@ class EpisodeRun:
                     stopped_by=text.stopped_by,
                     prompt_in_thinking=self._in_thinking,
                 )
-            return parser.parse(
+            return self.environment.parser.parse(
                 text.text,
                 tools=specs,
                 finish=text.finish,
@@ -325,11 +324,15 @@ class EpisodeRun:
                 prefilled_thinking=self._in_thinking,
             )
         except Exception as error:
+            method = "parse" if by_ids is None else "parse_ids"
             raise ParserError(f"{method}() raised {type(error).__name__}: {error}") from error
 
     def _identified(self, item: ToolCall | CallError, text: TurnText) -> ToolCall | CallError:
         self._calls += 1
-        return replace(item, id=f"call_{self._calls}", tokens=text.token_span(item.span))
+        name, tokens = f"call_{self._calls}", text.token_span(item.span)
+        if type(item) is ToolCall:  # What `replace` does, in a third of its time.
+            return ToolCall(item.name, item.arguments, name, item.span, tokens, item.raw, item.recovered)
+        return replace(item, id=name, tokens=tokens)
 
     # Rewards.
 
@@ -351,7 +354,7 @@ class EpisodeRun:
         rewards = self.environment.rewards
         episode = seen = self._episode(stop, None)
         for named in rewards:
-            if not isinstance(named.reward, ScoresGroups):
+            if not named.scores_groups:
                 episode = with_score(episode, named, await score_of(named, seen), rewards)
                 # Kept as it comes: where a later reward fails, the episode still shows what the others said.
                 self._rewards, self._metrics = list(episode.rewards), dict(episode.metrics)
