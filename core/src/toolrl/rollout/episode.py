@@ -100,6 +100,7 @@ class EpisodeRun:
     ) -> None:
         """`hide` takes secrets out of a failure's text; `waiting` is around each wait for a toolset's turn."""
         self.plan = plan
+        self._id = plan.id
         self.environment = environment
         self.engine = engine
         self.limits = limits
@@ -120,6 +121,8 @@ class EpisodeRun:
         self._answer: str | None = None
         self._in_thinking = False
         self._started = 0.0
+        self._scored: Episode | None = None
+        """As the rewards saw it: with all tokens and turns."""
 
     async def run(self) -> Episode:
         """The finished episode. Raises only CancelledError and ExactnessError."""
@@ -154,7 +157,7 @@ class EpisodeRun:
         """Let go of the engine's session. An engine that can't is not to hide how the episode ended."""
         watch = Watch()
         try:
-            await self.engine.close(self.plan.id)
+            await self.engine.close(self._id)
         except BaseException as error:
             if not watch.failed(error):
                 raise
@@ -166,7 +169,7 @@ class EpisodeRun:
 
     async def _converse(self) -> StopReason:
         context = EpisodeContext(
-            self.plan.id,
+            self._id,
             self.plan.task,
             random.Random(self._random.getrandbits(64)),
             training=self.plan.training,
@@ -229,7 +232,7 @@ class EpisodeRun:
                 seed=self._random.getrandbits(63),
             )
             generation = await self.engine.generate(
-                self._buffer.ids, sampling, session=self.plan.id, media=tuple(self._media)
+                self._buffer.ids, sampling, session=self._id, media=tuple(self._media)
             )
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
@@ -352,7 +355,7 @@ class EpisodeRun:
 
     async def _score(self, stop: StopReason) -> None:
         rewards = self.environment.rewards
-        episode = seen = self._episode(stop, None)
+        episode = seen = self._scored = self._episode(stop, None)
         for named in rewards:
             if not named.scores_groups:
                 episode = with_score(episode, named, await score_of(named, seen), rewards)
@@ -370,10 +373,19 @@ class EpisodeRun:
         return failure_of(error, _FAULTS.get(self.state, "toolrl"), self._hide)
 
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
+        if self._scored is not None:  # The tokens are the same, and were gone over.
+            return replace(
+                self._scored,
+                stop_reason=stop,
+                rewards=tuple(self._rewards),
+                metrics=dict(self._metrics),
+                failure=failure,
+                seconds=time.perf_counter() - self._started,
+            )
         buffer = self._buffer
         buffer.check()
         return Episode(
-            id=self.plan.id,
+            id=self._id,
             task=self.plan.task,
             environment=self.environment.name,
             group=self.plan.group,
