@@ -55,7 +55,9 @@ class Side:
     about: str = ""
 
 
-def our_side(name: str, tools: Sequence[Any], count: int, work: Work, *, group: int = GROUP, record: bool = False) -> Side:
+def our_side(
+    name: str, tools: Sequence[Any], count: int, work: Work, *, group: int = GROUP, record: bool = False
+) -> Side:
     """toolrl's runner."""
     environment = make_environment(work, tools)
     engine = ScriptEngine(Script(work, make_tokenizer()))

@@ -184,10 +184,7 @@ class ScriptEngine:
 
     def __init__(self, script: Script) -> None:
         self._generations = [
-            [
-                Generation(ids, (-0.5,) * len(ids), "stop", stopped_by=ids[-1], versions=(0,) * len(ids))
-                for ids in turns
-            ]
+            [Generation(ids, (-0.5,) * len(ids), "stop", stopped_by=ids[-1], versions=(0,) * len(ids)) for ids in turns]
             for turns in script.turns
         ]
         self._variants = script.work.variants

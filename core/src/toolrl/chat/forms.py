@@ -35,7 +35,7 @@ _FILTERS = {
     "capitalize", "count", "d", "default", "dictsort", "first", "items", "last", "length", "list", "lower", "lstrip",
     "map", "rejectattr", "replace", "reverse", "rstrip", "selectattr", "string", "title", "tojson", "trim", "upper",
 }  # fmt: skip
-_TRICKY = ("\n {\"a\": [1, 2]} \n", "<think>\na\n</think>\n\nb", "<tool_response>\nc\n</tool_response>", "0", "é\\n|>")
+_TRICKY = ('\n {"a": [1, 2]} \n', "<think>\na\n</think>\n\nb", "<tool_response>\nc\n</tool_response>", "0", "é\\n|>")
 
 
 class _LookedAt(BaseException):
@@ -139,7 +139,7 @@ class Forms:
         return "".join(pieces)
 
     def _find(self, kind: Kind) -> tuple[str, ...] | None:
-        contents = [f"zq\"{number}\\'<é&\n|{number}\"qz" for number in range(len(kind))]
+        contents = [f'zq"{number}\\\'<é&\n|{number}"qz' for number in range(len(kind))]
         seen: list[str] = []
         try:
             text = self._after_turn(_messages(kind, [_opaque(content, seen) for content in contents]), self._render)

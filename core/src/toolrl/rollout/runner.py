@@ -147,7 +147,10 @@ class Runner:
             raise group.exceptions[0] from None
 
     async def _gathered(
-        self, plans: Sequence[EpisodePlan], one: Callable[[EpisodePlan], Coroutine[Any, Any, Episode]], tell: _Tell | None
+        self,
+        plans: Sequence[EpisodePlan],
+        one: Callable[[EpisodePlan], Coroutine[Any, Any, Episode]],
+        tell: _Tell | None,
     ) -> list[Episode]:
         """The episodes of all plans, in order. Raises what leaves an episode, in a group."""
         async with asyncio.TaskGroup() as scope:
