@@ -115,7 +115,11 @@ def test_a_number_that_falls_between_two_blocks_draws_no_id_without_mass() -> No
     blocks = weights.unflatten(1, (-1, 64)).sum(-1).cumsum(-1)
     for edge in range(3):
         at_the_edge = blocks[:, edge] / blocks[:, -1]
-        for numbers in (at_the_edge, at_the_edge.nextafter(torch.tensor(0.0)), at_the_edge.nextafter(torch.tensor(1.0))):
+        for numbers in (
+            at_the_edge,
+            at_the_edge.nextafter(torch.tensor(0.0)),
+            at_the_edge.nextafter(torch.tensor(1.0)),
+        ):
             tokens, _ = sample(logits, numbers.clamp(0, 1 - 2.0**-23), settings, 256)
             assert bool((weights.gather(1, tokens[:, None]) > 0).all())
 
