@@ -11,14 +11,15 @@ import asyncio
 import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from toolrl.chat.agreement import calls_are_read
+from toolrl.cluster.messages import WorkerSpec
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.logs import masked_logs
@@ -27,11 +28,21 @@ from toolrl.errors import ChatFormatError, ConfigError, DataError, ToolrlError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext, ChatFormat, ChecksTools, HoldsStill, Observer, RolloutEngine, TaskSource
+from toolrl.protocols import (
+    BuildContext,
+    ChatFormat,
+    ChecksTools,
+    HoldsStill,
+    Observer,
+    RolloutEngine,
+    TaskSource,
+    WeightSource,
+)
 from toolrl.report.folder import RunFolder, is_run_folder
 from toolrl.report.recorder import RunRecorder
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -42,7 +53,10 @@ from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
-from toolrl.types import Media, Message, Task, ToolSpec
+from toolrl.types import Episode, Media, Message, Task, ToolSpec
+
+if TYPE_CHECKING:
+    from toolrl.cluster.pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +72,9 @@ class Assembly:
     registry: Registry
     policy: Policy
     environments: dict[str, Environment]
-    engine: RolloutEngine
-    runner: Runner
+    """Empty where workers sample: each has its own."""
+    engine: TakesWeights
+    runner: GroupSource
     limits: Limits
     folder: RunFolder
     events: Events
@@ -67,6 +82,8 @@ class Assembly:
     """Whether to go on from the run's last checkpoint."""
     datasets: Mapping[str, TaskSource] = field(default_factory=dict)
     """Those that were built before the model was loaded, by their places in the config."""
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics of the workers, since it was last asked."""
 
     @property
     def config(self) -> Config:
@@ -150,10 +167,11 @@ async def assemble(
     resume: bool | None = False,
     overwrite: bool = False,
     observers: Sequence[ComponentUse] | None = None,
+    workers: bool = False,
 ) -> AsyncIterator[Assembly]:
     """Build and start a run of `total_steps` training steps, 0 for a command that makes none. With `resume` it goes on
     from its last checkpoint (None for a command that can't), with `overwrite` a run of its name is deleted once all is
-    started; `observers` stand for the config's.
+    started; `observers` stand for the config's. With `workers` the config's rollout workers sample, if it asks for any.
 
     `data` names the data sets that the command will ask for, such as `data.train`, and whether each has to be there.
     They are built first: a file that is missing should be told before a model is loaded.
@@ -184,24 +202,72 @@ async def assemble(
         )
         stack.callback(folder.close)
         policy = load_policy(config.model, source, device)
-        builder = _Builder(loaded, registry, policy, folder.directory)
-        environments = builder.environments()
-        engine = builder.engine()
+        builder = Builder(loaded, registry, policy, folder.directory)
+        spread = workers and config.cluster.rollout_workers > 0
+        weights = PolicyWeights(policy, 0, folder.directory)
+        environments = {} if spread else builder.environments()
+        own = None if spread else builder.engine(weights)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
-        runner = builder.runner(engine, environments, events)
         stack.push_async_exit(_end_of_run(events, loaded.hide))
+        runner: GroupSource
+        engine: TakesWeights
+        watch: Callable[[], Mapping[str, float]] = dict
+        if own is None:
+            starting = _rollout_workers(loaded, policy, source, folder, events, weights)
+            engine = runner = pool = await stack.enter_async_context(starting)
+            watch = pool.metrics
+        else:
+            engine, runner = own, builder.runner(own, environments, events.episode_end)
+            await stack.enter_async_context(sampling(builder, environments, own))
+        if folder.replaces:
+            folder.begin()
+        parts = (loaded, registry, policy, environments, engine, runner, limits, folder, events)
+        yield Assembly(*parts, bool(resume), datasets, watch)
+
+
+@asynccontextmanager
+async def sampling(
+    builder: Builder, environments: Mapping[str, Environment], engine: RolloutEngine
+) -> AsyncIterator[None]:
+    """Start tools, rewards and engine; stop them in the end."""
+    async with AsyncExitStack() as stack:
         stack.push_async_callback(builder.endpoints.close)
         for environment in environments.values():
             stack.push_async_callback(environment.stop)
             await environment.start()
         stack.push_async_callback(engine.stop)
         await engine.start()
-        if folder.replaces:
-            folder.begin()
-        yield Assembly(
-            loaded, registry, policy, environments, engine, runner, limits, folder, events, bool(resume), datasets
-        )
+        yield
+
+
+def _rollout_workers(
+    loaded: LoadedConfig, policy: Policy, source: str, folder: RunFolder, events: Events, weights: WeightSource
+) -> AbstractAsyncContextManager[WorkerPool]:
+    """The workers that the config asks for; entering it starts them. Raises ConfigError where Ray isn't installed."""
+    config = loaded.config
+    try:
+        from toolrl.cluster.rollout import rollout_workers
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "ray":
+            raise
+        raise ConfigError(
+            f"cluster.rollout_workers: {config.cluster.rollout_workers} workers need ray, which isn't installed",
+            hint="pip install 'toolrl[cluster]', or set cluster.rollout_workers to 0.",
+        ) from error
+    spec = WorkerSpec(
+        0,
+        loaded,
+        build="toolrl.replica:replica",
+        source=str(Path(source).absolute()) if Path(source).is_dir() else source,
+        dtype=str(policy.dtype).removeprefix("torch."),
+        device="cuda" if config.cluster.worker_gpus else "cpu",
+        cwd=str(Path.cwd()),
+        run_dir=str(folder.directory),
+    )
+    oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
+    vocabulary = int(policy.model.config.get_text_config().vocab_size)
+    return rollout_workers(spec, oversight, weights, min(len(policy.tokenizer), vocabulary), policy.max_positions)
 
 
 def _end_of_run(events: Events, hide: Callable[[str], str]) -> Any:
@@ -286,8 +352,8 @@ def _cluster_limits() -> ClusterLimits:
     return RayLimits()
 
 
-class _Builder:
-    """Builds the parts of one run in order."""
+class Builder:
+    """Builds the parts of one run in order, in the trainer's process or in a worker's."""
 
     def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path) -> None:
         self._config = loaded.config
@@ -343,8 +409,7 @@ class _Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self) -> RolloutEngine:
-        weights = PolicyWeights(self._policy, 0, self._context.run_dir)
+    def engine(self, weights: WeightSource) -> RolloutEngine:
         engine: RolloutEngine = self._build(
             "engines",
             self._config.engine,
@@ -360,14 +425,19 @@ class _Builder:
             )
         return engine
 
-    def runner(self, engine: RolloutEngine, environments: Mapping[str, Environment], events: Events) -> Runner:
+    def runner(
+        self,
+        engine: RolloutEngine,
+        environments: Mapping[str, Environment],
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> Runner:
         return Runner(
             engine,
             environments,
             concurrency=self._config.rollout.concurrency,
             seed=self._config.seed,
             max_error_rate=self._config.rollout.max_error_rate,
-            on_episode=events.episode_end,
+            on_episode=on_episode,
             hide=self._hide,
             lockstep=self._config.deterministic,
         )

@@ -56,6 +56,7 @@ async def train(assembly: Assembly) -> None:
         saver=saver,
         evaluator=assembly.evaluator(),
         evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
+        watch=assembly.watch,
     )
     assembly.events.run_start()
     await loop.run()

@@ -32,6 +32,7 @@ async def _train(args: argparse.Namespace) -> int:
         resume=args.resume,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
+        workers=True,
     ) as assembly:
         await train(assembly)
     print_result(args, assembly.folder, last_metrics(assembly.folder))

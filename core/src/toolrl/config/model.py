@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
+from toolrl.config.cluster import ClusterConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -95,7 +96,7 @@ class RolloutConfig(Frame):
     max_episode_tokens: int | None = Field(
         None, ge=2, description="All tokens of an episode at most; None for the model's context."
     )
-    concurrency: int = Field(256, ge=1, description="Episodes in flight.")
+    concurrency: int = Field(256, ge=1, description="Episodes in flight; with rollout workers, in each of them.")
     max_staleness: int = Field(
         0,
         ge=0,
@@ -231,6 +232,9 @@ class Config(Frame):
         default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
     )
     run: RunConfig = Field(default_factory=lambda: RunConfig())
+    cluster: ClusterConfig = Field(
+        default_factory=lambda: ClusterConfig(), description="Processes that the run is spread over."
+    )
     seed: int = Field(0, ge=0, description="Of data order, sampling, tools and torch.")
     deterministic: bool = Field(
         False,
@@ -245,4 +249,9 @@ class Config(Frame):
     def _fit(self) -> Config:
         if self.deterministic and self.rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
+        if self.deterministic and self.cluster.rollout_workers:
+            raise ValueError(
+                "deterministic: episodes in several processes can't wait for each other; set cluster.rollout_workers "
+                "to 0"
+            )
         return self

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.plugins.events import Events
-from toolrl.protocols import RolloutEngine, StepReport, WeightSource
+from toolrl.protocols import StepReport, WeightSource
+from toolrl.rollout.source import TakesWeights
 from toolrl.train.background import UpdateThread
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
@@ -48,12 +49,14 @@ class TrainingLoop:
     config: Config
     trainer: Updater
     supply: Supply
-    engine: RolloutEngine
+    engine: TakesWeights
     events: Events
     saver: Saver
     evaluator: Evaluator | None = None
     evaluated: Collection[int] = ()
     """Steps whose evaluations an earlier process of this run has done."""
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics of who samples, since it was last asked."""
     _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
@@ -95,7 +98,7 @@ class TrainingLoop:
                 "time/weights": done - updated,
                 "time/step": done - started,
             }
-            metrics = {**episode_metrics(groups), **metrics, **times, **self._speed(groups, times)}
+            metrics = {**episode_metrics(groups), **metrics, **times, **self._speed(groups, times), **self.watch()}
             self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
@@ -118,7 +121,7 @@ class TrainingLoop:
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
-            metrics = await self.evaluator.run(self.trainer.step)
+            metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
 
     def _speed(self, groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from toolrl.train.policy import Policy
 from toolrl.train.supply import DataPosition, KeepsPosition
 
 _log = logging.getLogger(__name__)
-_FREE = ("run", "observers", "evaluation", "threads", "device")
+_FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
 """Sections of a config that don't change what is trained."""
 
 

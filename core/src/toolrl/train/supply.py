@@ -24,7 +24,7 @@ from typing import Protocol
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource
 from toolrl.train.data import EndlessOrder
 from toolrl.types import Group, Task
 
@@ -116,7 +116,7 @@ class Supply(KeepsPosition, Protocol):
 class TurnTaking:
     """Samples before each update, and nothing during it."""
 
-    def __init__(self, runner: Runner, order: EndlessOrder[Task], demand: Demand) -> None:
+    def __init__(self, runner: GroupSource, order: EndlessOrder[Task], demand: Demand) -> None:
         self._runner = runner
         self._order = order
         self._demand = demand
@@ -192,7 +192,7 @@ class Overlapping:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: GroupSource,
         order: EndlessOrder[Task],
         demand: Demand,
         *,
