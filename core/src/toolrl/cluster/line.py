@@ -60,6 +60,8 @@ class Job:
     """Episodes that haven't given their place back."""
     deaths: int = 0
     """Workers that died over it."""
+    sent: asyncio.Task[None] | None = None
+    """Brings it to the worker that it was last dealt to."""
 
 
 @dataclass

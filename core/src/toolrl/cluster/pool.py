@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -192,11 +192,15 @@ class WorkerPool:
                 break
             line = min(free, key=lambda it: it.load)
             job = self._waiting.popleft()
+            if job.result.done():  # Who asked has given up.
+                continue
             line.jobs[job.order.key] = job
             line.load += job.left
             dealt.setdefault(line.number, []).append(job)
         for number, jobs in dealt.items():
-            self._help(self._send(self._lines[number], jobs))
+            sent = self._help(self._send(self._lines[number], jobs))
+            for job in jobs:
+                job.sent = sent
 
     async def _send(self, line: Line, jobs: Sequence[Job]) -> None:
         try:
@@ -215,12 +219,14 @@ class WorkerPool:
             self._waiting.remove(job)
         for line in self._lines:
             if self._take(line, job.order.key) is not None and line.state == "ready":
-                self._help(self._forget(line, job.order.key))
+                self._help(self._forget(line, job))
                 self._deal()
 
-    async def _forget(self, line: Line, key: int) -> None:
+    async def _forget(self, line: Line, job: Job) -> None:
+        if job.sent is not None:  # Else the order might come after this.
+            await asyncio.wait([job.sent])
         with suppress(WorkerLostError):
-            await line.ask("drop", [key])
+            await line.ask("drop", [job.order.key])
 
     def _take(self, line: Line, key: int) -> Job | None:
         """Take a group off a worker's list; its places are free."""
@@ -229,10 +235,11 @@ class WorkerPool:
             line.load -= job.left
         return job
 
-    def _help(self, work: Any) -> None:
+    def _help(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._helping.add(task)
         task.add_done_callback(self._helping.discard)
+        return task
 
     # What the lines tell.
 

@@ -7,6 +7,7 @@ sampling and which weights are current.
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -31,8 +32,10 @@ MOST_CALLS = 1000
 class RayCluster:
     """This process's part in a Ray cluster."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, store_bytes: int) -> None:
+        """`store_bytes` is the size of the object store of a cluster that is started for the run."""
         self._config = config
+        self._store_bytes = store_bytes
         self._joined = False
 
     def join(self) -> None:
@@ -75,11 +78,12 @@ class RayCluster:
         return ""
 
     def _connect(self) -> None:
-        address = self._config.address
+        address = self._config.address or os.environ.get("RAY_ADDRESS")
+        local = {"address": "local", "include_dashboard": False, "object_store_memory": self._store_bytes}
         options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "WARNING"}
         with _own_signals():
             try:
-                ray.init(address=address, **options) if address else ray.init(include_dashboard=False, **options)
+                ray.init(**options, **({"address": address} if address else local))
             except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, RayError) as error:
                 reason = str(error).strip().partition("\n")[0] or type(error).__name__
                 raise ConfigError(

@@ -14,6 +14,9 @@ from toolrl.cluster.weights import FileCourier, StoreCourier
 from toolrl.protocols import WeightSource
 from toolrl.rollout.source import Oversight
 
+STORE_BYTES = 200 * 2**20
+"""Of a cluster's object store, for episodes under way."""
+
 
 @asynccontextmanager
 async def rollout_workers(
@@ -23,7 +26,9 @@ async def rollout_workers(
     tokenizer have, `longest` how many tokens the model can attend to. Raises ConfigError."""
     config = spec.loaded.config
     settings = config.cluster
-    cluster = RayCluster(settings)
+    # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
+    size = sum(tensor.nbytes for tensor in weights.state_dict().values())
+    cluster = RayCluster(settings, STORE_BYTES + 3 * size)
     cluster.join()
     try:
         courier = (

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from toolrl.cluster.messages import GroupOrder, Handoff, Hello, LogLine, Report, WorkerSpec, pack_error, pack_group
+from toolrl.cluster.messages import GroupOrder, Handoff, Hello, LogLine, Report, WorkerSpec, pack_error, pack_group, unpack_error
 from toolrl.config.components import late
 from toolrl.errors import ToolrlError
 from toolrl.rollout.runner import Runner
@@ -56,8 +56,10 @@ class RolloutWorker:
 
     async def start(self, spec: WorkerSpec, handoff: Handoff) -> Hello:
         """Build and start everything, with these weights. Raises what a component raises."""
-        self._stack.callback(_forward_logs(self._tell_log))
-        _log_to(spec.log_path)
+        if _own_process():
+            self._stack.callback(_forward_logs(self._tell_log))
+            _log_to(spec.log_path)
+        _log.info("rollout worker %d starts: process %d on %s", spec.number, os.getpid(), platform.node())
         try:
             _enter(spec.cwd)
             build: AbstractAsyncContextManager[Replica] = late(spec.build)(spec, handoff)
@@ -151,12 +153,9 @@ def _packed(group: Any, order: GroupOrder) -> bytes:
         ) from error
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: Exception) -> BaseException:
     """The error, or one that says the same and pickles."""
-    import pickle
-
-    shown: Exception = pickle.loads(pack_error(error))
-    return shown
+    return unpack_error(pack_error(error))
 
 
 def _enter(folder: str) -> None:
@@ -173,7 +172,7 @@ def _enter(folder: str) -> None:
 def _log_to(path: Path) -> None:
     """Have what this process prints, and the traces of a crash, in a file; where the run's folder isn't here, Ray's
     files have it."""
-    if not path.parent.parent.is_dir() or not _own_process():
+    if not path.parent.parent.is_dir():
         return
     path.parent.mkdir(exist_ok=True)
     file = path.open("ab", buffering=0)
