@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def cluster(slow_site: Any) -> Iterator[Any]:
         yield from _cluster(Cluster)
 
 
-def _cluster(Cluster: Any) -> Iterator[Any]:  # noqa: N803
+def _cluster(Cluster: Any) -> Iterator[Any]:
     node = {"include_log_monitor": False, "object_store_memory": STORE}
     made = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
     try:
@@ -220,7 +219,7 @@ def test_too_few_resources_and_no_cluster_are_config_errors(cluster: Any, own_pl
 def test_an_address_where_nothing_is(own_place: Any) -> None:
     section = {**WORKERS, "address": "127.0.0.1:1"}
     config = own_place.config({"model": {"path": "runs/warm"}, "run": {"name": "no"}, "cluster": section}, name="no")
-    done = own_place.toolrl("train", config, env={"RAY_gcs_server_request_timeout_seconds": "2"})
+    done = own_place.toolrl("train", config)
     assert done.returncode == 1
     assert "cluster.address: the Ray cluster '127.0.0.1:1' can't be joined" in done.stderr
     assert "Traceback" not in done.stderr

@@ -206,7 +206,7 @@ async def assemble(
         spread = workers and config.cluster.rollout_workers > 0
         weights = PolicyWeights(policy, 0, folder.directory)
         environments = {} if spread else builder.environments()
-        own = None if spread else builder.engine(weights)
+        own = None if spread else builder.engine(weights, overlap=config.rollout.max_staleness > 0)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
         stack.push_async_exit(_end_of_run(events, loaded.hide))
@@ -409,14 +409,15 @@ class Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self, weights: WeightSource) -> RolloutEngine:
+    def engine(self, weights: WeightSource, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while these weights are trained."""
         engine: RolloutEngine = self._build(
             "engines",
             self._config.engine,
             "engine",
             weights=weights,
             dtype=self._policy.dtype,
-            overlap=self._config.rollout.max_staleness > 0,
+            overlap=overlap,
         )
         if self._config.deterministic and not isinstance(engine, HoldsStill):
             raise ConfigError(

@@ -65,7 +65,9 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
         builder = Builder(loaded, load_registry(), policy, Path(spec.run_dir))
         environments = builder.environments()
         weights = PolicyWeights(policy, handoff.version)
-        engine = builder.engine(weights)
+        engine = builder.engine(weights, overlap=False)
+        if config.rollout.max_staleness and not isinstance(engine, HoldsStill):
+            engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
             yield _Replica(policy, weights, engine, runner)

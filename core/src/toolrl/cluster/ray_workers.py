@@ -6,9 +6,11 @@ sampling and which weights are current.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +29,9 @@ from toolrl.errors import ConfigError
 
 MOST_CALLS = 1000
 """Methods of a worker that may be under way at once."""
+KNOCK_SECONDS, WARNING_SECONDS = 10.0, 30.0
+
+_log = logging.getLogger(__name__)
 
 
 class RayCluster:
@@ -81,8 +86,10 @@ class RayCluster:
         address = self._config.address or os.environ.get("RAY_ADDRESS")
         local = {"address": "local", "include_dashboard": False, "object_store_memory": self._store_bytes}
         options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "WARNING"}
-        with _own_signals():
+        with _own_signals(), _told_of_waiting(address):
             try:
+                if address:
+                    _knock(address)
                 ray.init(**options, **({"address": address} if address else local))
             except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, RayError) as error:
                 reason = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -92,6 +99,26 @@ class RayCluster:
                     hint="`ray status --address ADDRESS` says how it is. Driver and nodes need the same versions of "
                     "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
                 ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nothing listens: Ray would try on for many minutes without a word."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+
+
+@contextmanager
+def _told_of_waiting(address: str | None) -> Iterator[None]:
+    """Say so where Ray takes long."""
+    what = f"the Ray cluster {address!r}" if address else "a Ray cluster on this machine"
+    timer = threading.Timer(WARNING_SECONDS, _log.warning, ["waiting for %s for %g s", what, WARNING_SECONDS])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def put(data: bytes) -> Any:

@@ -90,8 +90,9 @@ class FileCourier(StoreCourier):
 
 
 def frozen_names(module: Any) -> set[str]:
-    """Parameters that no update changes."""
-    return {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    """Parameters that no update changes, a tied one under each of its names."""
+    every = module.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in every if not parameter.requires_grad}
 
 
 def is_exact(module: Any) -> bool:

@@ -18,7 +18,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from toolrl.cluster.messages import GroupOrder, Handoff, Hello, LogLine, Report, WorkerSpec, pack_error, pack_group, unpack_error
+from toolrl.cluster.messages import (
+    GroupOrder,
+    Handoff,
+    Hello,
+    LogLine,
+    Report,
+    WorkerSpec,
+    pack_error,
+    pack_group,
+    unpack_error,
+)
 from toolrl.config.components import late
 from toolrl.errors import ToolrlError
 from toolrl.rollout.runner import Runner
