@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
+import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,8 @@ from toolrl.protocols import (
 )
 from toolrl.report.folder import RunFolder, is_run_folder
 from toolrl.report.recorder import RunRecorder
+from toolrl.report.status import told_status
+from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
@@ -51,6 +56,7 @@ from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
 from toolrl.train.checkpoint import latest_checkpoint
 from toolrl.train.data import EndlessOrder
+from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.types import Episode, Media, Message, Task, ToolSpec
@@ -84,6 +90,8 @@ class Assembly:
     """Those that were built before the model was loaded, by their places in the config."""
     watch: Callable[[], Mapping[str, float]] = dict
     """Metrics of the workers, since it was last asked."""
+    doing: Doing = field(default_factory=Doing)
+    """What the run is busy with, for `toolrl status`."""
 
     @property
     def config(self) -> Config:
@@ -216,14 +224,27 @@ async def assemble(
         if own is None:
             starting = _rollout_workers(loaded, policy, source, folder, events, weights)
             engine = runner = pool = await stack.enter_async_context(starting)
-            watch = pool.metrics
+            watch, status = pool.metrics, pool.status
         else:
-            engine, runner = own, builder.runner(own, environments, events.episode_end)
+            engine = own
+            runner = builder.runner(own, environments, events.episode_end)
+            status = partial(_status_here, runner.activity, builder.endpoints)
+
             await stack.enter_async_context(sampling(builder, environments, own))
         if folder.replaces:
             folder.begin()
+        doing = Doing()
+        await stack.enter_async_context(
+            told_status(folder.directory, lambda: {"doing": doing.what, "doing_seconds": doing.seconds, **status()})
+        )
         parts = (loaded, registry, policy, environments, engine, runner, limits, folder, events)
-        yield Assembly(*parts, bool(resume), datasets, watch)
+        yield Assembly(*parts, bool(resume), datasets, watch, doing)
+
+
+def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
+    """What this process does, in the form in which a pool tells of its workers."""
+    facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
+    return {"workers": [{**facts, **activity.status(), "breakers": endpoints.states()}]}
 
 
 @asynccontextmanager

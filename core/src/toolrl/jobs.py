@@ -57,6 +57,7 @@ async def train(assembly: Assembly) -> None:
         evaluator=assembly.evaluator(),
         evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
         watch=assembly.watch,
+        doing=assembly.doing,
     )
     assembly.events.run_start()
     await loop.run()
@@ -80,6 +81,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
     )
     assembly.events.run_start()
+    assembly.doing.now("fine-tuning")
     accuracy = await loop.run()
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
@@ -131,6 +133,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
             hint="Add it, for example `data: {eval: {use: jsonl, options: {path: test.jsonl}}}`.",
         )
     assembly.events.run_start()
+    assembly.doing.now("evaluating")
     metrics = await evaluator.run(0)
     assembly.events.step_end(StepReport(0, "eval", metrics))
     return dict(metrics)
@@ -139,6 +142,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
 async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
     """`episodes` episodes of each of the first training tasks: their metrics."""
     assembly.events.run_start()
+    assembly.doing.now("sampling")
     groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
     metrics = episode_metrics(groups)
     assembly.events.step_end(StepReport(0, "rollout", metrics))

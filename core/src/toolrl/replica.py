@@ -21,6 +21,7 @@ from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
+from toolrl.tools.endpoints import Endpoints
 from toolrl.train import random_state
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 
@@ -28,8 +29,11 @@ from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 class _Replica:
     """A `toolrl.cluster.worker.Replica`."""
 
-    def __init__(self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner) -> None:
+    def __init__(
+        self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner, endpoints: Endpoints
+    ) -> None:
         self.runner = runner
+        self._endpoints = endpoints
         self._policy = policy
         self._weights = weights
         self._engine = engine
@@ -47,7 +51,7 @@ class _Replica:
 
     def status(self) -> dict[str, Any]:
         """See Replica."""
-        return {}
+        return {**self.runner.activity.status(), "breakers": self._endpoints.states()}
 
 
 @asynccontextmanager
@@ -70,4 +74,4 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            yield _Replica(policy, weights, engine, runner)
+            yield _Replica(policy, weights, engine, runner, builder.endpoints)

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rollout": ("toolrl.cli.rollout", "sample episodes without training"),
     "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
     "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
+    "status": ("toolrl.cli.status", "say what a run and its workers do now"),
     "report": ("toolrl.cli.report", "write the report of a run"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
 }

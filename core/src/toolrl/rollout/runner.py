@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
 from toolrl.protocols import HoldsStill, RolloutEngine
+from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.rollout.lockstep import Lockstep
@@ -47,6 +48,7 @@ class Runner:
         self._oversight = Oversight(max_error_rate, on_episode)
         self._hide = hide
         self._lockstep = lockstep
+        self.activity = Activity()
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -126,13 +128,14 @@ class Runner:
     ) -> list[Episode]:
         async def one(plan: EpisodePlan) -> Episode:
             environment = pick_environment(self._environments, plan.task)
-            async with gate:
+            async with self.activity.place(gate):
                 try:
                     waiting = nullcontext if engine is None else engine.waiting
                     run = EpisodeRun(
                         plan, environment, engine or self._engine, limits, hide=self._hide, waiting=waiting
                     )
                     episode = await run.run()
+                    self.activity.note(episode)
                 finally:
                     ended()
             if tell is not None and not environment.scores_groups:

@@ -20,6 +20,7 @@ from toolrl.plugins.events import Events
 from toolrl.protocols import StepReport, WeightSource
 from toolrl.rollout.source import TakesWeights
 from toolrl.train.background import UpdateThread
+from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.saver import Saver
@@ -57,6 +58,7 @@ class TrainingLoop:
     """Steps whose evaluations an earlier process of this run has done."""
     watch: Callable[[], Mapping[str, float]] = dict
     """Metrics of who samples, since it was last asked."""
+    doing: Doing = field(default_factory=Doing)
     _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
@@ -80,12 +82,15 @@ class TrainingLoop:
     async def _step(self) -> None:
         started = time.perf_counter()
         step = self.trainer.step + 1
+        self.doing.now(f"waiting for the groups of step {step}")
         groups = await self.supply.take(step)
         rolled_out = time.perf_counter()
+        self.doing.now(f"updating, step {step}")
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.supply.trained(step)
         updated = time.perf_counter()
         metrics |= {**self.supply.metrics(), **staleness_metrics(groups, step - 1)}
+        self.doing.now(f"handing over the weights of step {step}")
         try:
             await self.engine.update_weights(self.trainer.weights(), step)
             self.supply.weights_are(step)
@@ -114,14 +119,16 @@ class TrainingLoop:
             await self._save()
 
     async def _save(self) -> None:
-        path, interrupted = await self._thread.run(self.saver.save)
+        with self.doing.during(f"saving the checkpoint of step {self.trainer.step}"):
+            path, interrupted = await self._thread.run(self.saver.save)
         self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
             raise asyncio.CancelledError
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
-            metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
+            with self.doing.during(f"evaluating after step {self.trainer.step}"):
+                metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
 
     def _speed(self, groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:
