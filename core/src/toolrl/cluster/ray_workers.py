@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import signal
 import socket
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -44,7 +43,8 @@ class RayCluster:
         self._joined = False
 
     def join(self) -> None:
-        """Connect to the cluster that the config names, or start one. Raises ConfigError."""
+        """Connect to the cluster that the config names, or start one. Raises ConfigError. Not from the main thread,
+        where Ray would put signal handlers of its own that end the process without saving anything."""
         if not ray.is_initialized():
             self._connect()
             self._joined = True
@@ -85,8 +85,8 @@ class RayCluster:
     def _connect(self) -> None:
         address = self._config.address or os.environ.get("RAY_ADDRESS")
         local = {"address": "local", "include_dashboard": False, "object_store_memory": self._store_bytes}
-        options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "WARNING"}
-        with _own_signals(), _told_of_waiting(address):
+        options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+        with _told_of_waiting(address):
             try:
                 if address:
                     _knock(address)
@@ -197,22 +197,10 @@ def _shown(amounts: Mapping[str, float]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The line of Ray's message that says what happened."""
+    """The part of Ray's message that says what happened."""
+    detail = str(error).partition("exit detail:")[2].partition("Some common causes")[0].strip()
+    if detail:
+        return detail.splitlines()[0][:300].rstrip(".")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "exit" in line.lower() or "died" in line.lower() or "killed" in line.lower()]
-    return (telling or lines or [type(error).__name__])[0][:300]
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep this process's own handlers: ray.init puts some there that end it without saving anything."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            if handler is not None:
-                signal.signal(number, handler)
+    return (telling or lines or [type(error).__name__])[0][:300].rstrip(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,17 @@ STORE_BYTES = 200 * 2**20
 """Of a cluster's object store, for episodes under way."""
 
 
+async def _joined(cluster: RayCluster) -> None:
+    """In a thread, so that whoever ends the run meanwhile is heard."""
+    joining = asyncio.ensure_future(asyncio.to_thread(cluster.join))
+    try:
+        await asyncio.shield(joining)
+    except asyncio.CancelledError:
+        await asyncio.wait([joining])
+        cluster.leave()
+        raise
+
+
 @asynccontextmanager
 async def rollout_workers(
     spec: WorkerSpec, oversight: Oversight, weights: WeightSource, known_ids: int, longest: int
@@ -29,7 +41,7 @@ async def rollout_workers(
     # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
     size = sum(tensor.nbytes for tensor in weights.state_dict().values())
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
-    cluster.join()
+    await _joined(cluster)
     try:
         courier = (
             StoreCourier(put, known_ids, longest)
