@@ -33,6 +33,13 @@ class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
+    timeout: float | None = Field(
+        600.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
+        "no limit. A plain function that hangs keeps its thread, and later episodes wait for that.",
+    )
 
 
 ToolUseField = Annotated[ToolUse, BeforeValidator(from_name)]
