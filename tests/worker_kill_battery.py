@@ -79,12 +79,12 @@ def battery(folder: Path, kills: int, staleness: int, seed: int) -> dict[str, An
         process.kill()
         process.wait()
     problems = [f"the run ended with status {status}"] if status else []
-    if len(recoveries) < kills:
-        problems.append(f"the run was over after {len(recoveries)} kills")
+    if len(states) < kills:
+        problems.append(f"the run was over after {len(states)} kills")
     problems += [f"a worker came back after {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
     restarted = _look(folder / "run", staleness, problems)
     return {
-        "kills": len(recoveries),
+        "kills": len(states),
         "while": dict(Counter(states)),
         "seconds_to_recover": {
             "median": round(statistics.median(recoveries), 1) if recoveries else None,
@@ -102,20 +102,19 @@ def _kill(process: Any, run: Path, kills: int, chance: random.Random) -> tuple[l
     """Seconds until another worker was ready in the place of each one, and what the killed ones were doing."""
     recoveries: list[float] = []
     states: list[str] = []
-    while len(recoveries) < kills and process.poll() is None:
+    while len(states) < kills and process.poll() is None:
         if _workers(run) is None:
             time.sleep(0.1)
             continue
         time.sleep(chance.uniform(0.0, 3.0))
         number = chance.randrange(2)
-        worker = (_workers(run) or {}).get(number, {})
-        pid = _process(run, number)
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # It was killed before, and its follower hasn't begun.
-        killed = time.monotonic()
-        states.append("sampling" if worker.get("running") else str(worker.get("state", "starting")))
+        pid, killed = _kill_one(run, number, states), time.monotonic()
+        if len(states) < kills and chance.random() < 0.3:
+            # Its follower, too, while it starts.
+            while _process(run, number) == pid and process.poll() is None:
+                time.sleep(0.1)
+            time.sleep(chance.uniform(0.0, 3.0))
+            pid, killed = _kill_one(run, number, states), time.monotonic()
         while process.poll() is None:
             now = (_workers(run) or {}).get(number, {})
             if now.get("state") == "ready" and now.get("pid") not in (pid, None):
@@ -123,6 +122,16 @@ def _kill(process: Any, run: Path, kills: int, chance: random.Random) -> tuple[l
                 break
             time.sleep(0.1)
     return recoveries, states
+
+
+def _kill_one(run: Path, number: int, states: list[str]) -> int:
+    """Kill a worker, and note what it was doing; its process."""
+    worker = (_workers(run) or {}).get(number, {})
+    pid = _process(run, number)
+    os.kill(pid, signal.SIGKILL)
+    starting = worker.get("state") != "ready" or worker.get("pid") != pid
+    states.append("starting" if starting else "sampling" if worker.get("running") else "between episodes")
+    return pid
 
 
 def _workers(run: Path) -> dict[int, dict[str, Any]] | None:

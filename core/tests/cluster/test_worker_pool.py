@@ -429,8 +429,17 @@ def test_a_starting_worker_gets_weights_that_came_meanwhile() -> None:
         await asyncio.sleep(0)
         await farm.pool.update_weights(FakeWeights(7), 7)
         await asyncio.sleep(1)
-        assert [it.version for it in farm.pool._lines] == [7, 7]
+        assert [it.has.version for it in farm.pool._lines if it.has] == [7, 7]
         assert [farm.living(n).worker._replica.engine.version for n in (0, 1)] == [7, 7]  # type: ignore[union-attr]
+
+    in_farm(main)
+
+
+def test_weights_go_out_again_where_their_version_is_the_same() -> None:
+    async def main(farm: Farm) -> None:
+        first = [it.has for it in farm.pool._lines]
+        await farm.pool.update_weights(FakeWeights(0), 0)
+        assert all(it.has is not before for it, before in zip(farm.pool._lines, first, strict=True))
 
     in_farm(main)
 

@@ -89,8 +89,12 @@ def _last_step(last: Mapping[str, float]) -> Iterator[str]:
 def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
     header = ("worker", "state", "process", "weights", "groups", "running", "waiting", "ended", "failed")
     keys = ("worker", "state", None, "weights", "groups", "running", "waiting", "ended", "failed")
-    rows = [[_process(it) if key is None else str(it.get(key, "-")) for key in keys] for it in workers]
+    rows = [[_process(it) if key is None else _shown(it.get(key)) for key in keys] for it in workers]
     return table(rows, header=header)
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
 
 
 def _process(worker: Mapping[str, Any]) -> str:

@@ -79,8 +79,8 @@ class Line:
     """What the worker is sampling, by the orders' keys."""
     load: int = 0
     """Episodes that were dealt to it and haven't given their place back."""
-    version: int = -1
-    """Of the weights that it samples from."""
+    has: Handoff | None = None
+    """The weights that it samples from."""
     hello: Hello | None = None
     deaths: int = 0
     """Since it last finished a group."""
@@ -123,9 +123,9 @@ class Line:
 
     async def update(self, handoff: Handoff) -> None:
         """Hand weights over, where the worker doesn't have them yet. Raises WorkerLostError, EngineError."""
-        if self.version != handoff.version:
+        if self.has is not handoff:
             await self.ask("take_weights", handoff)
-            self.version = handoff.version
+            self.has = handoff
 
     async def close(self) -> None:
         """Ask the worker to take everything down, then end its process."""
@@ -146,12 +146,12 @@ class Line:
         return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
 
     async def _start(self) -> None:
-        self.version = -1
+        self.has = None
         self.handle = self.spawn(self.number)
         handoff = self.owner.current()
         self.hello = await self.ask("start", self.owner.spec(self.number), handoff)
-        self.version = handoff.version
-        while (newer := self.owner.current()).version != self.version:
+        self.has = handoff
+        while (newer := self.owner.current()) is not self.has:
             await self.update(newer)
         self.state = "ready"
         _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.hello.pid, self.hello.node)

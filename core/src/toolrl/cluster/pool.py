@@ -317,7 +317,7 @@ def _status(line: Line) -> dict[str, Any]:
         **place,
         "groups": len(line.jobs),
         "episodes": line.load,
-        "weights": line.version,
+        "weights": line.has.version if line.has is not None else None,
         **line.status,
     }
 

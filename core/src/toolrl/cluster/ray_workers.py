@@ -103,7 +103,7 @@ class RayCluster:
 
 def _knock(address: str) -> None:
     """Raise OSError where nothing listens: Ray would try on for many minutes without a word."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
 

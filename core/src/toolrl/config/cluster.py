@@ -15,8 +15,8 @@ class ClusterConfig(Frame):
     address: str | None = Field(
         None,
         min_length=1,
-        description="Of a running Ray cluster: `auto` for the one on this machine, HOST:PORT, or ray://HOST:PORT. None "
-        "for that of RAY_ADDRESS; where that isn't set either, one is started here for the run.",
+        description="Of a running Ray cluster: `auto` for the one on this machine, or HOST:PORT. None for that of "
+        "RAY_ADDRESS; where that isn't set either, one is started here for the run.",
     )
     rollout_workers: int = Field(
         0,
