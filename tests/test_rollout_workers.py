@@ -24,6 +24,8 @@ SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
 }
 STORE = 100 * 2**20
+LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
+"""A tool whose limit all workers share; a killed one's permits come back."""
 WORKERS = {"rollout_workers": 2, "worker_cpus": 1}
 
 
@@ -168,7 +170,7 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
         changes(
             cluster,
             name,
-            environments={"default": {"tools": ["calculator"], "rewards": ["exact", "slowly"], "max_turns": 3}},
+            environments={"default": {"tools": [LIMITED], "rewards": ["exact", "slowly"], "max_turns": 3}},
             trainer={"steps": 4, "save_every": 0},
             rollout={"max_staleness": staleness, "concurrency": 4},
             algorithm={"importance": {}} if staleness else {},
@@ -192,6 +194,46 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
         if not staleness:
             assert line.metrics["logprob_mismatch/max"] < 1e-4, "who takes a dead one's place has the current weights"
     assert "rollout worker 0 died (" in done.stderr
+    queued = [
+        record.result.metrics.get("policy/queue_seconds") for it in folder.episodes() for record in it.episode.calls
+    ]
+    assert any(seconds is not None for seconds in queued), "calls go through the cluster's limit"
+
+
+def test_a_node_that_is_lost_loses_no_episode(cluster: Any, slow_site: Any, own_place: Any) -> None:
+    config = own_place.config(
+        changes(
+            cluster,
+            "node",
+            environments={"default": {"tools": ["calculator"], "rewards": ["exact", "slowly"], "max_turns": 3}},
+            trainer={"steps": 3, "save_every": 0},
+            rollout={"concurrency": 4},
+        ),
+        name="node",
+    )
+    folder = own_place.folder / "runs" / "node"
+    process = own_place.start("train", config, stderr=own_place.folder / "node.log", site=slow_site)
+    try:
+        wait_for(lambda: (folder / ".status.json").exists(), process)
+        cluster.remove_node(list(cluster.worker_nodes)[-1])
+        cluster.add_node(include_log_monitor=False, object_store_memory=STORE, num_cpus=1)
+        assert process.wait(timeout=240) == 0
+    finally:
+        process.kill()
+        process.wait()
+    said = (own_place.folder / "node.log").read_text()
+    run = own_place.run("node")
+    assert Counter(it.kind for it in run.episodes()) == {"train": 3 * 16, "eval": 2 * 12}, said
+    episodes(run)
+    assert sum(line.metrics["cluster/restarted_workers"] for line in run.metrics_lines()) >= 1
+
+
+def wait_for(condition: Any, process: Any, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "it ended"
+        assert time.monotonic() < end, "it didn't come to that"
+        time.sleep(0.05)
 
 
 def test_what_a_worker_cannot_build_is_told_as_in_one_process(cluster: Any, own_place: Any, here: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS, PROMPTS, GROUP = 120, 4, 4
+STEPS_PER_KILL, PROMPTS, GROUP = 60, 4, 4
 LONGEST_RECOVERY = 30.0
 CONFIG: dict[str, Any] = {
     "threads": 1,
@@ -65,7 +65,7 @@ def battery(folder: Path, kills: int, staleness: int, seed: int) -> dict[str, An
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
     config = {**CONFIG, "model": {"path": str(folder / "model")}, "run": {"dir": str(folder), "name": "run"}}
     config["rollout"] = {**CONFIG["rollout"], "max_staleness": staleness}
-    config["trainer"] = {**CONFIG["trainer"], "steps": STEPS}
+    config["trainer"] = {**CONFIG["trainer"], "steps": kills * STEPS_PER_KILL}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     begin = time.monotonic()
     with (folder / "run.log").open("wb") as log:
@@ -82,7 +82,8 @@ def battery(folder: Path, kills: int, staleness: int, seed: int) -> dict[str, An
     if len(states) < kills:
         problems.append(f"the run was over after {len(states)} kills")
     problems += [f"a worker came back after {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
-    restarted = _look(folder / "run", staleness, problems)
+    episodes = kills * STEPS_PER_KILL * PROMPTS * GROUP
+    restarted = _look(folder / "run", staleness, episodes, problems)
     return {
         "kills": len(states),
         "while": dict(Counter(states)),
@@ -92,7 +93,7 @@ def battery(folder: Path, kills: int, staleness: int, seed: int) -> dict[str, An
         },
         "restarted_workers": restarted[0],
         "restarted_groups": restarted[1],
-        "episodes": STEPS * PROMPTS * GROUP,
+        "episodes": episodes,
         "seconds": round(time.monotonic() - begin),
         "problems": problems,
     }
@@ -149,14 +150,14 @@ def _process(run: Path, number: int) -> int:
     return int(text.rpartition("starts: process ")[2].split()[0])
 
 
-def _look(run: Path, staleness: int, problems: list[str]) -> tuple[int, int]:
+def _look(run: Path, staleness: int, episodes: int, problems: list[str]) -> tuple[int, int]:
     """Note what isn't as it should be; the workers and groups that the metrics count as restarted."""
     from toolrl.report.folder import RunFolder
 
     folder = RunFolder.open(run)
     seen = Counter(stored.episode.id for stored in folder.episodes(kind="train"))
-    if (total := sum(seen.values())) != STEPS * PROMPTS * GROUP:
-        problems.append(f"{total} episodes instead of {STEPS * PROMPTS * GROUP}")
+    if (total := sum(seen.values())) != episodes:
+        problems.append(f"{total} episodes instead of {episodes}")
     problems += [f"{name} stands there {count} times" for name, count in seen.items() if count > 1]
     lines = folder.metrics_lines("train")
     oldest = max((line.metrics.get("staleness/max", 0.0) for line in lines), default=0.0)

@@ -39,7 +39,7 @@ async def rollout_workers(
     config = spec.loaded.config
     settings = config.cluster
     # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
-    size = sum(tensor.nbytes for tensor in weights.state_dict().values())
+    size = sum(parameter.nbytes for parameter in weights.module().parameters())
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
     await _joined(cluster)
     try:

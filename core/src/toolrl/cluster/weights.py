@@ -45,8 +45,9 @@ class StoreCourier:
         """See Courier."""
 
     def _publish(self, weights: WeightSource, version: int) -> Handoff:
+        # Its own tensors, and not the whole model of an adapter: a worker's module has the same ones.
         module = weights.module()
-        pieces = buckets(weights.state_dict(), frozen_names(module), self._bucket_bytes)
+        pieces = buckets(module.state_dict(), frozen_names(module), self._bucket_bytes)
         return Handoff(
             version,
             tuple(self._bucket(version, number, save(tensors)) for number, tensors in enumerate(pieces)),
