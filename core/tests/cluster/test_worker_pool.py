@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.cluster import line as line_module
+from toolrl.cluster import pool as pool_module
 from toolrl.cluster.line import WorkerLostError
 from toolrl.cluster.messages import Handoff, WorkerSpec, pack_group, unpack_group
 from toolrl.cluster.pool import WorkerPool
@@ -92,6 +93,8 @@ class Process:
         self.worker = RolloutWorker()
         self.dead = asyncio.Event()
         self.mute = False
+        self.unreached = ""
+        """A method whose messages are lost."""
         self.dealt: list[int] = []
 
     def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
@@ -99,6 +102,9 @@ class Process:
 
     async def _call(self, method: str, arguments: Any) -> Any:
         arguments = pickle.loads(pickle.dumps(arguments))
+        if method == self.unreached:
+            await asyncio.sleep(DELAY)
+            raise WorkerLostError("it can't be reached")
         if method == "deal":
             self.dealt += [order.key for order in arguments[0]]
         answer = asyncio.create_task(self._answer(method, arguments))
@@ -365,6 +371,36 @@ def test_a_worker_that_falls_silent_is_told_of_and_replaced(caplog: pytest.LogCa
         in_farm(main, lambda: Farm(timeout=100.0))
     assert "rollout worker 1 hasn't answered 'poll' for 30 s; given up after 100 s" in caplog.text
     assert "rollout worker 1 died (it didn't answer 'poll' for 100 seconds); 1 of its groups start again" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["deal", "take_weights", "drop"])
+def test_a_worker_that_one_message_did_not_reach_is_replaced(method: str) -> None:
+    async def main(farm: Farm) -> None:
+        going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(4)]
+        farm.living(0).unreached = method
+        await asyncio.sleep(0.5)
+        if method == "drop":
+            going[0].cancel()
+        await farm.pool.update_weights(FakeWeights(1), 1)
+        groups = await asyncio.gather(*going, return_exceptions=True)
+        assert sum(isinstance(it, Group) for it in groups) == 4 - (method == "drop")
+        await asyncio.sleep(1)
+        assert len(farm.processes) == 3
+        assert [it.has.version for it in farm.pool._lines if it.has] == [1, 1]
+
+    in_farm(main)
+
+
+def test_episodes_that_cannot_be_read_here_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(farm: Farm) -> None:
+        def unreadable(data: bytes) -> Group:
+            raise ModuleNotFoundError("No module named 'theirs'")
+
+        monkeypatch.setattr(pool_module, "unpack_group", unreadable)
+        with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
+            await farm.group()
+
+    in_farm(main)
 
 
 def test_what_keeps_a_worker_from_starting_is_raised_as_it_is() -> None:

@@ -99,10 +99,19 @@ class Line:
 
     async def ask(self, method: str, *arguments: Any, patience: float = 0.0) -> Any:
         """A method of the worker. Raises WorkerLostError, also where no answer comes in time; an answer isn't missed
-        for the first `patience` seconds."""
-        if self.handle is None:
+        for the first `patience` seconds. A worker that one message didn't reach is ended, whatever others do: nobody
+        knows any more what it has and what it lacks."""
+        handle = self.handle
+        if handle is None:
             raise WorkerLostError("it is gone")
-        answer = asyncio.ensure_future(self.handle.call(method, *arguments))
+        try:
+            return await self._answer(handle, method, arguments, patience)
+        except WorkerLostError:
+            handle.kill()
+            raise
+
+    async def _answer(self, handle: Handle, method: str, arguments: Sequence[Any], patience: float) -> Any:
+        answer = asyncio.ensure_future(handle.call(method, *arguments))
         waited, pause = 0.0, FIRST_WARNING
         try:
             while True:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from toolrl.cluster.line import Handle, Job, Line, WorkerLostError
 from toolrl.cluster.messages import GroupOrder, Handoff, Report, WorkerSpec, unpack_error, unpack_group
-from toolrl.errors import RunStoppedError
+from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import Oversight
@@ -265,7 +265,7 @@ class WorkerPool:
                 line.load -= count
         for key, data in report.done:
             if (job := self._take(line, key)) is not None and not job.result.done():
-                job.result.set_result(unpack_group(data))
+                _settle(job, data)
         for key, data in report.failed:
             if (job := self._take(line, key)) is not None and not job.result.done():
                 job.result.set_exception(unpack_error(data))
@@ -307,6 +307,14 @@ class WorkerPool:
     def _check_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
+
+
+def _settle(job: Job, data: bytes) -> None:
+    try:
+        job.result.set_result(unpack_group(data))
+    except Exception as error:  # noqa: BLE001 - whatever a plugin's class does when it is read
+        problem = f"the episodes of {job.order.name} can't be read here: {type(error).__name__}: {error}"
+        job.result.set_exception(ToolrlError(problem, hint="Install on this machine what the workers have."))
 
 
 def _status(line: Line) -> dict[str, Any]:
