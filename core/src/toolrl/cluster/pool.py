@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from toolrl.cluster.line import Handle, Job, Line, WorkerLostError
+from toolrl.cluster.losses import Losses
 from toolrl.cluster.messages import GroupOrder, Handoff, Report, WorkerSpec, unpack_error, unpack_group
 from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
@@ -73,7 +74,7 @@ class WorkerPool:
         self._handoff: Handoff | None = None
         self._broken: BaseException | None = None
         self._all_ready: asyncio.Future[None] | None = None
-        self._lost_workers = self._lost_groups = 0
+        self._losses = Losses()
 
     # Start, stop.
 
@@ -152,13 +153,7 @@ class WorkerPool:
 
     def metrics(self) -> dict[str, float]:
         """Since this was last asked: what was lost, and how many workers there are now."""
-        found = {
-            "cluster/workers": float(sum(line.state == "ready" for line in self._lines)),
-            "cluster/restarted_workers": float(self._lost_workers),
-            "cluster/restarted_groups": float(self._lost_groups),
-        }
-        self._lost_workers = self._lost_groups = 0
-        return found
+        return self._losses.metrics(sum(line.state == "ready" for line in self._lines))
 
     def status(self) -> dict[str, Any]:
         """What each worker does now, and what waits here."""
@@ -276,8 +271,8 @@ class WorkerPool:
         jobs = [job for job in line.jobs.values() if not job.result.done()]
         line.jobs.clear()
         line.load = 0
-        self._lost_workers += 1
-        self._lost_groups += len(jobs)
+        self._losses.workers += 1
+        self._losses.groups += len(jobs)
         _log.warning(
             "rollout worker %d died (%s); %d of its groups start again on others. %s",
             line.number, reason, len(jobs), said,
