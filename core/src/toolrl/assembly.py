@@ -13,16 +13,16 @@ import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from toolrl.chat.agreement import calls_are_read
-from toolrl.cluster.messages import WorkerSpec
+from toolrl.cluster.start import workers_of
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.logs import masked_logs
@@ -60,9 +60,6 @@ from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.types import Episode, Media, Message, Task, ToolSpec
-
-if TYPE_CHECKING:
-    from toolrl.cluster.pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 
@@ -222,14 +219,14 @@ async def assemble(
         engine: TakesWeights
         watch: Callable[[], Mapping[str, float]] = dict
         if own is None:
-            starting = _rollout_workers(loaded, policy, source, folder, events, weights)
+            oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
+            starting = workers_of(loaded, policy, source, folder.directory, oversight, weights)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
         else:
             engine = own
             runner = builder.runner(own, environments, events.episode_end)
             status = partial(_status_here, runner.activity, builder.endpoints)
-
             await stack.enter_async_context(sampling(builder, environments, own))
         if folder.replaces:
             folder.begin()
@@ -260,35 +257,6 @@ async def sampling(
         stack.push_async_callback(engine.stop)
         await engine.start()
         yield
-
-
-def _rollout_workers(
-    loaded: LoadedConfig, policy: Policy, source: str, folder: RunFolder, events: Events, weights: WeightSource
-) -> AbstractAsyncContextManager[WorkerPool]:
-    """The workers that the config asks for; entering it starts them. Raises ConfigError where Ray isn't installed."""
-    config = loaded.config
-    try:
-        from toolrl.cluster.rollout import rollout_workers
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "ray":
-            raise
-        raise ConfigError(
-            f"cluster.rollout_workers: {config.cluster.rollout_workers} workers need ray, which isn't installed",
-            hint="pip install 'toolrl[cluster]', or set cluster.rollout_workers to 0.",
-        ) from error
-    spec = WorkerSpec(
-        0,
-        loaded,
-        build="toolrl.replica:replica",
-        source=str(Path(source).absolute()) if Path(source).is_dir() else source,
-        dtype=str(policy.dtype).removeprefix("torch."),
-        device="cuda" if config.cluster.worker_gpus else "cpu",
-        cwd=str(Path.cwd()),
-        run_dir=str(folder.directory),
-    )
-    oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
-    vocabulary = int(policy.model.config.get_text_config().vocab_size)
-    return rollout_workers(spec, oversight, weights, min(len(policy.tokenizer), vocabulary), policy.max_positions)
 
 
 def _end_of_run(events: Events, hide: Callable[[str], str]) -> Any:

@@ -67,6 +67,7 @@ class RayCluster:
             num_cpus=config.worker_cpus,
             num_gpus=config.worker_gpus,
             resources=dict(config.worker_resources) or None,
+            scheduling_strategy="SPREAD",
             max_concurrency=MOST_CALLS,
             max_restarts=0,
             max_task_retries=0,
