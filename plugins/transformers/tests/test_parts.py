@@ -23,7 +23,7 @@ def _draw(logits: torch.Tensor, sampling: Sampling, count: int, ids: int | None 
     """Frequencies of `count` draws from one row of logits."""
     uniforms = Uniforms(0)
     settings = RowSettings.of([sampling] * count, CPU)
-    numbers = [uniforms.draw() for _ in range(count)]
+    numbers = torch.tensor([uniforms.draw() for _ in range(count)])
     tokens, _ = sample(logits.expand(count, -1), numbers, settings, ids or logits.shape[-1])
     return np.bincount(tokens.numpy(), minlength=logits.shape[-1]) / count
 
@@ -62,7 +62,7 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
         Sampling(1, temperature=3.0),
         Sampling(1, top_k=4, top_p=0.9),
     ]
-    numbers = [0.1, 0.9, 0.9, 0.9, 0.5, 0.7]
+    numbers = torch.tensor([0.1, 0.9, 0.9, 0.9, 0.5, 0.7])
     together = sample(logits, numbers, RowSettings.of(rows, CPU), 50)
     for i, row in enumerate(rows):
         token, logprob = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)
@@ -76,7 +76,7 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.sampled_from([0.0, 1e-7, 0.5, 1 - 2.0**-23]))
 def test_a_draw_is_always_an_id_with_mass(logits: list[float], uniform: float) -> None:
     row = torch.tensor([logits])
-    token, logprob = sample(row, [uniform], RowSettings.of([Sampling(1)], CPU), len(logits))
+    token, logprob = sample(row, torch.tensor([uniform]), RowSettings.of([Sampling(1)], CPU), len(logits))
     assert 0 <= int(token) < len(logits)
     assert torch.softmax(row, -1)[0, int(token)] > 0
     assert float(logprob) > -float("inf")

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
+from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -81,7 +82,7 @@ class Direct:
 
     @property
     def usable(self) -> bool:
-        """False while a hook or an adapter hangs on the module, which this would pass by."""
+        """False while a hook or an adapter of another kind hangs on the module, which this would pass by."""
         return _untouched(self._module)
 
     def __call__(
@@ -137,7 +138,7 @@ class Direct:
 
 
 def _linear(x: Tensor, module: Any) -> Tensor:
-    return F.linear(x, module.weight, module.bias)
+    return F.linear(x, module.weight, module.bias) if type(module) is nn.Linear else adapted(x, module)
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:
@@ -197,8 +198,16 @@ def _attend_shared(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, shar
 def _untouched(module: Any) -> bool:
     """Whether every part is the class that the forward pass above is written for, without hooks."""
     source = type(module).__module__
-    for part in module.modules():
+    for part in without_parts(module):
+        if is_lora(part):
+            if not is_plain(part) or not all(map(_unhooked, (part, *inner_linears(part)))):
+                return False
+            continue
         known = type(part) in _TORCH_PARTS or type(part).__module__ in (source, "transformers.activations")
-        if not known or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+        if not known or not _unhooked(part):
             return False
     return True
+
+
+def _unhooked(part: Any) -> bool:
+    return not part._forward_hooks and not part._forward_pre_hooks and "forward" not in vars(part)

@@ -189,18 +189,20 @@ class ModelRunner:
 
     def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
         """Additive masks `[B, 1, T, length]`: a token sees its own column and those before it, in its window."""
-        dtype = self.shape.dtype
         column_L = torch.arange(length, device=positions_BT.device)
         query_B1T1 = positions_BT[:, None, :, None]
-        full = column_L <= query_B1T1
-        zero = torch.zeros((), dtype=dtype, device=positions_BT.device)
-        lowest = torch.finfo(dtype).min
+        later = column_L > query_B1T1
         if self._window is None:
-            return torch.where(full, zero, lowest)
-        windowed = torch.where(full & (column_L > query_B1T1 - self._window), zero, lowest)
+            return self._hiding(later)
+        windowed = self._hiding(later | (column_L <= query_B1T1 - self._window))
         if not self._mixed:
             return windowed
-        return {"full_attention": torch.where(full, zero, lowest), "sliding_attention": windowed}
+        return {"full_attention": self._hiding(later), "sliding_attention": windowed}
+
+    def _hiding(self, hidden: Tensor) -> Tensor:
+        # Filled in: `where` with a number copies it to a GPU first, and the processor waits for that at each step.
+        dtype = self.shape.dtype
+        return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min)
 
     def _probe_shape(self) -> CacheShape:
         """Run two tokens and see what the layers want to keep."""

@@ -82,10 +82,10 @@ class RowSettings:
 
 
 def sample(
-    logits_BV: Tensor, uniforms: Sequence[float], settings: RowSettings, ids: int, never: Sequence[int] = ()
+    logits_BV: Tensor, uniforms_B: Tensor, settings: RowSettings, ids: int, never: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token a row among the first `ids` of the vocabulary, those in `never` left out: (token ids [B],
-    log-probabilities [B])."""
+    """Draw one token a row, by its number in [0, 1), among the first `ids` of the vocabulary, those in `never` left
+    out: (token ids [B], log-probabilities [B])."""
     logits_BV = logits_BV.float()
     if settings.temperature_B1 is not None:
         logits_BV = logits_BV / settings.temperature_B1
@@ -96,7 +96,7 @@ def sample(
     if settings.truncated is not None:
         probs_BV[settings.truncated] = truncate(probs_BV[settings.truncated], settings)
     cumulative_BV = probs_BV.cumsum(-1)
-    targets_B1 = torch.tensor(uniforms, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
+    targets_B1 = uniforms_B[:, None] * cumulative_BV[:, -1:]
     # right=True: the first token whose cumulative probability is above the target, so one without mass is never drawn.
     tokens_B1 = torch.searchsorted(cumulative_BV, targets_B1, right=True).clamp_(max=ids - 1)
     if settings.greedy_B is not None:
