@@ -82,6 +82,29 @@ def test_a_draw_is_always_an_id_with_mass(logits: list[float], uniform: float) -
     assert float(logprob) > -float("inf")
 
 
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200, 1000])
+def test_a_draw_by_blocks_is_that_of_one_cumulative_sum(count: int) -> None:
+    chance = torch.Generator().manual_seed(count)
+    logits = torch.randn(40, count, generator=chance) * 3
+    never = [0, count // 2] if count > 2 else []
+    numbers = torch.rand(40, generator=chance).tolist()
+    settings = RowSettings.of([Sampling(1)] * 40, CPU)
+    # Two ids at the end that the tokenizer doesn't know.
+    wide = torch.cat([logits, torch.full((40, 2), 9.0)], dim=1)
+    tokens, logprobs = sample(wide, numbers, settings, count, never)
+    weights = logits.double().exp()
+    weights[:, never] = 0
+    cumulative = weights.cumsum(1)
+    bounds = torch.cat([torch.zeros(40, 1), cumulative], dim=1) / cumulative[:, -1:]
+    drawn = tokens[:, None]
+    targets = torch.tensor(numbers)[:, None]
+    assert bool((bounds.gather(1, drawn) <= targets + 1e-5).all())
+    assert bool((bounds.gather(1, drawn + 1) >= targets - 1e-5).all())
+    assert bool((weights.gather(1, drawn) > 0).all())
+    wanted = wide.log_softmax(1).gather(1, drawn)[:, 0]
+    assert float((logprobs - wanted).abs().max()) < 1e-5
+
+
 def test_a_seeds_numbers_are_in_range_and_its_own() -> None:
     streams = {seed: [stream.draw() for _ in range(1000)] for seed in (1, 2) for stream in [Uniforms(seed)]}
     assert all(0 <= number < 1 for numbers in streams.values() for number in numbers)

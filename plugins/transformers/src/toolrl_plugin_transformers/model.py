@@ -79,6 +79,8 @@ class ModelRunner:
             return
         self._entered = True
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
+        if self._direct is not None:
+            self._direct.look()
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -101,6 +103,11 @@ class ModelRunner:
         versions = [parameter._version for parameter in self.module.parameters()]
         before, self._versions = self._versions, versions
         return before is not None and before != versions
+
+    def renew(self) -> None:
+        """The weights have changed."""
+        if self.direct is not None:
+            self.direct.renew()
 
     def prefill(
         self,
