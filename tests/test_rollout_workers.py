@@ -127,6 +127,17 @@ def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any,
     assert not ray.is_initialized()
 
 
+def test_workers_sample_with_an_adapter(cluster: Any, own_place: Any, here: Any) -> None:
+    pytest.importorskip("peft")
+    config = changes(cluster, "adapter", trainer={"steps": 3, "save_every": 0, "learning_rate": 1.0e-2})
+    config["model"] = {"path": "runs/warm", "lora": {}}
+    done = here("train", own_place.config(config, name="adapter"), "--json", place=own_place)
+    assert done.returncode == 0, done.stderr
+    lines = own_place.run("adapter").metrics_lines("train")
+    assert len(lines) == 3
+    assert all(line.metrics["logprob_mismatch/max"] < 1e-4 for line in lines)
+
+
 class Killer:
     """Kills workers of a run, found by what their logs say, as a thread beside it."""
 
