@@ -171,14 +171,31 @@ def docs(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/docs")
 
 
+BENCHES = ("grpo_step.py", "rollout_overhead.py")
+"""Benchmarks besides those called bench_*.py."""
+SPECIAL = ("bench_vllm.py",)
+"""Need an environment of their own, and say in their own words which."""
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Every benchmark of tests/benchmarks that compares with a peer. Arguments: names of scripts to run."""
+    """Every benchmark of tests/benchmarks, figures as JSON in benchmarks/ and a summary. Arguments: names of scripts to
+    run; `--quick` for a look in a few minutes, where a script has one."""
     _install(session, *TEST, "trl>=1.16", "bm25s>=0.3", packages=[_core(), *PLUGINS], extras="[train]")
-    folder = ROOT / "tests" / "benchmarks"
-    wanted = session.posargs or sorted(path.name for path in [*folder.glob("bench_*.py"), folder / "grpo_step.py"])
-    for script in wanted:
-        session.run("python", f"tests/benchmarks/{script}", env={"OMP_NUM_THREADS": "1"})
+    folder, output = ROOT / "tests" / "benchmarks", ROOT / "benchmarks"
+    names = [name for name in session.posargs if not name.startswith("-")]
+    found = sorted({path.name for path in folder.glob("bench_*.py")} | set(BENCHES))
+    output.mkdir(exist_ok=True)
+    for script in names or [name for name in found if name not in SPECIAL]:
+        text = (folder / script).read_text(encoding="utf-8")
+        options = ["--json", str(output / f"{Path(script).stem}.json")] if '"--json"' in text else []
+        if "--quick" in session.posargs and '"--quick"' in text:
+            options.append("--quick")
+        # A script that misses its target says so by its status; the others run all the same.
+        session.run(
+            "python", f"tests/benchmarks/{script}", *options, env={"OMP_NUM_THREADS": "1"}, success_codes=[0, 1]
+        )
+    session.run("python", "tests/benchmarks/summary.py", str(output))
 
 
 @nox.session(venv_backend="none")

@@ -64,13 +64,10 @@ class TokenBuffer:
             )
         if count == 0:
             return
-        values = [float(value) for value in logprobs]
-        if not all(map(math.isfinite, values)) or max(values) > MAX_LOGPROB:
-            position = next(i for i, v in enumerate(values) if not math.isfinite(v) or v > MAX_LOGPROB)
-            raise ExactnessError(
-                f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {values[position]}",
-                hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
-            )
+        values = list(map(float, logprobs))
+        # Where one isn't finite, the sum isn't; where they are huge, it may not be either: then each is looked at.
+        if not math.isfinite(sum(values)) or max(values) > MAX_LOGPROB:
+            _check_each(ids, values)
         if min(versions) < 0:
             raise ExactnessError(
                 f"the engine gave weight version {min(versions)}", hint="Versions count from 0; −1 marks given tokens."
@@ -155,3 +152,12 @@ class TokenBuffer:
             raise ExactnessError(f"of the sampled tokens {start} to {end} some have no weight version")
         if not sampled and (any(self._logprobs[start:end]) or self._versions[start:end] != [-1] * count):
             raise ExactnessError(f"tokens {start} to {end} weren't sampled, but have log-probabilities or versions")
+
+
+def _check_each(ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    for position, value in enumerate(logprobs):
+        if not math.isfinite(value) or value > MAX_LOGPROB:
+            raise ExactnessError(
+                f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {value}",
+                hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
+            )

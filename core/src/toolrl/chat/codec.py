@@ -38,12 +38,18 @@ class Codec:
         self._special_finder = finder(self.special)
         self._plain: _PlainCopy | None = None
         self._decoder = Decoder(tokenizer)
+        self._direct = _direct_backend(tokenizer)
         self._heads = self._find_heads()
 
     # Encoding.
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole text as the tokenizer splits it, nothing added."""
+        direct = self._direct
+        if direct is not None and direct.truncation is None and direct.padding is None:
+            if direct.encode_special_tokens == self.tokenizer.split_special_tokens:
+                ids: list[int] = direct.encode_batch_fast([well_formed(text)], add_special_tokens=False)[0].ids
+                return ids
         return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
 
     def encode_after(self, text: str, before: str = "") -> list[int]:
@@ -104,6 +110,15 @@ class Codec:
             decoded = self._decoder(ids[:-1])
             return Decoded(decoded.text, (*decoded.offsets, len(decoded.text)))
         return self._decoder(ids)
+
+
+def _direct_backend(tokenizer: Any) -> Any:
+    """What encodes behind a fast tokenizer of transformers, where calling the tokenizer does nothing else with a text;
+    else None. The call itself takes as long again as encoding a tool's result."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    methods = [getattr(type(tokenizer), name, None) for name in ("__call__", "_encode_plus", "_batch_encode_plus")]
+    own = all(it is None or it.__module__.startswith("transformers.tokenization_utils") for it in methods)
+    return backend if own and hasattr(backend, "encode_batch_fast") else None
 
 
 class _PlainCopy:

@@ -89,7 +89,11 @@ class Decoder:
         return known
 
     def _by_bytes(self, ids: Sequence[int]) -> Decoded:
-        pieces = [self._bytes(token_id) for token_id in ids]
+        known = self._cache
+        try:
+            pieces = [known[token_id] for token_id in ids]
+        except KeyError:
+            pieces = [self._bytes(token_id) for token_id in ids]
         joined = b"".join(pieces)
         text = joined.decode("utf-8", errors="replace")
         one_byte_each = len(text) == len(joined)

@@ -59,6 +59,7 @@ class TemplateFormat(TokenFormat):
         self._outside = finder(self._codec.special | turn_marks)
         self._tool_output = finder(self._codec.special | turn_marks | markup)
         self._nothing = finder(())
+        self._hides = {"user": self._outside, "tool": self._tool_output}
         self._images = (
             Images(context.processor, context.tokenizer, self._where) if context.processor is not None else None
         )
@@ -159,6 +160,8 @@ class TemplateFormat(TokenFormat):
         return [self._hidden(message, shield) for message in messages]
 
     def _check_media(self, messages: Sequence[Message]) -> None:
+        if not any([message.media for message in messages]):
+            return
         if self._images is None:
             refuse_media(messages, self._where)
         refuse_media([message for message in messages if message.role in ("system", "assistant")], self._where)
@@ -173,8 +176,7 @@ class TemplateFormat(TokenFormat):
         check_marks(messages, self._where)
 
     def _hidden(self, message: Message, shield: Shield) -> Message:
-        patterns = {"user": self._outside, "tool": self._tool_output}
-        pattern = patterns.get(message.role, self._nothing)
+        pattern = self._hides.get(message.role, self._nothing)
         content = shield.hide(message.content, pattern)
         name = shield.hide(message.name, self._tool_output) if message.name else message.name
         if content == message.content and name == message.name:

@@ -17,6 +17,7 @@ from toolrl.chat.codec import Codec
 from toolrl.chat.control import alternatives
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.endings import model_end_ids, turn_end_ids
+from toolrl.chat.forms import Forms, Render
 from toolrl.chat.rendering import NAMELESS, Dict, Renderer, call_id
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
@@ -38,6 +39,7 @@ class TurnEnds:
         self._codec = codec
         self._conversation = conversation
         self._where = where
+        self._forms: Forms | None = None
         words = [text for text in codec.added if text.strip()]
         self._added = re.compile(alternatives(words)) if words else None
         self._probe_tools = conversation.native_tools([TOOL])
@@ -52,6 +54,12 @@ class TurnEnds:
         self._headers = self._find_headers()
         self.ids = tuple(dict.fromkeys([*self._find_ids(), *turn_end_ids(codec, turn_end, where)]))
         """Ids that end a turn."""
+        self._forms = Forms(
+            render.single_source,
+            render.seen_variables,
+            lambda messages, by: self._render_after_turn(messages, (), generation_prompt=True, render=by),
+            lambda text: self.mark(text) is not None,
+        )
 
     # What ends a turn.
 
@@ -157,10 +165,25 @@ class TurnEnds:
 
     def after_turn(self, messages: Sequence[Message], specs: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """The text behind an assistant's turn that `messages` follow: what ends it, and they."""
+        filled = self._forms.fill(messages) if generation_prompt and not specs and self._forms is not None else None
+        return filled or self._render_after_turn(messages, specs, generation_prompt=generation_prompt)
+
+    def _render_after_turn(
+        self,
+        messages: Sequence[Message],
+        specs: Sequence[ToolSpec],
+        *,
+        generation_prompt: bool,
+        render: Render | None = None,
+    ) -> str:
         calls = self._synthetic_calls(messages)
         dicts = [*self.opening(specs), self.probe_turn(calls), *self._conversation.plain_dicts(messages)]
         text = self._after_probe(
-            dicts, self._conversation.native_tools(specs), generation_prompt=generation_prompt, strict=True
+            dicts,
+            self._conversation.native_tools(specs),
+            generation_prompt=generation_prompt,
+            strict=True,
+            render=render,
         )
         close = self._close if calls else ""
         if calls:
@@ -234,9 +257,10 @@ class TurnEnds:
         *,
         generation_prompt: bool,
         strict: bool = False,
+        render: Render | None = None,
     ) -> str | None:
         tools = self._probe_tools if tools is None and not strict else tools
-        rendered = self._render if strict else self._render.attempt
+        rendered = render or (self._render if strict else self._render.attempt)
         text = rendered(dicts, tools, generation_prompt=generation_prompt)
         if text is None:
             return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
-from toolrl.protocols import ChatFormat, Reward, ScoresGroups, StartsAndStops, ToolParser
+from toolrl.protocols import ChatFormat, ReadsTokens, Reward, ScoresGroups, StartsAndStops, ToolParser
 from toolrl.rollout.one_at_a_time import OneAtATime
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, Task
@@ -26,6 +27,11 @@ class NamedReward:
     turn: OneAtATime = field(default_factory=OneAtATime, repr=False, compare=False)
     """Whose turn it is in a thread, for a reward that is no coroutine function."""
 
+    @cached_property
+    def scores_groups(self) -> bool:
+        """True where it sees all episodes of a task at once. Asked once: a look at a protocol costs microseconds."""
+        return isinstance(self.reward, ScoresGroups)
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -41,10 +47,15 @@ class Environment:
     max_turns: int = 4
     call_cost: float = 0.0
 
-    @property
+    @cached_property
     def scores_groups(self) -> bool:
         """True where a reward has to see all episodes of a task at once."""
-        return any(isinstance(named.reward, ScoresGroups) for named in self.rewards)
+        return any(named.scores_groups for named in self.rewards)
+
+    @cached_property
+    def reads_tokens(self) -> ReadsTokens | None:
+        """The parser, where it is one that reads the sampled ids themselves."""
+        return self.parser if isinstance(self.parser, ReadsTokens) else None
 
     async def start(self) -> None:
         """Start tools and rewards, before the first episode."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollout.garbage import collected_rarely
 from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.scoring import scored_together
 from toolrl.rollout.source import Oversight
@@ -147,14 +149,24 @@ class Runner:
             return episode
 
         try:
-            async with asyncio.TaskGroup() as scope:
-                started: dict[str, list[asyncio.Task[Episode]]] = {}
-                for plan in plans:
-                    started.setdefault(plan.group, []).append(scope.create_task(one(plan)))
-                groups = [scope.create_task(self._together(tasks, tell)) for tasks in started.values()]
+            with collected_rarely():
+                return await self._gathered(plans, one, tell)
         except BaseExceptionGroup as group:
             # What leaves an episode is a bug or a mistake in the data: the first says it, the others say it again.
             raise group.exceptions[0] from None
+
+    async def _gathered(
+        self,
+        plans: Sequence[EpisodePlan],
+        one: Callable[[EpisodePlan], Coroutine[Any, Any, Episode]],
+        tell: _Tell | None,
+    ) -> list[Episode]:
+        """The episodes of all plans, in order. Raises what leaves an episode, in a group."""
+        async with asyncio.TaskGroup() as scope:
+            started: dict[str, list[asyncio.Task[Episode]]] = {}
+            for plan in plans:
+                started.setdefault(plan.group, []).append(scope.create_task(one(plan)))
+            groups = [scope.create_task(self._together(tasks, tell)) for tasks in started.values()]
         return [episode for task in groups for episode in task.result()]
 
     async def _together(self, started: Sequence[asyncio.Task[Episode]], tell: _Tell | None) -> Sequence[Episode]:

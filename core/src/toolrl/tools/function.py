@@ -68,6 +68,7 @@ class FunctionTool:
             process=self._target() if process else None,
             per_episode=self._signature.injected is not None,
             media=media,
+            inline=inline and not self._async,
         )
         functools.update_wrapper(self, function)
 

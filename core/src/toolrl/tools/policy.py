@@ -214,11 +214,13 @@ class Validate:
         self._validators = Validators()
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
+        spec, arguments = invocation.spec, invocation.call.arguments
         try:
-            validator = self._validators.get(invocation.spec)
+            plain = self._validators.plainly_valid(spec, arguments)
         except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
             raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-        check_arguments(validator, invocation.call.arguments, invocation.spec, invocation.shown)
+        if not plain:
+            check_arguments(self._validators.get(spec), arguments, spec, invocation.shown)
         return await following(invocation)
 
 

@@ -35,6 +35,8 @@ class TimeLimit:
         self._queue_timeout = queue_timeout
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
+        if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
+            return await following(invocation)
         seconds = self._seconds or invocation.traits.timeout or DEFAULT_TIMEOUT
         work = asyncio.create_task(_outcome(following, invocation))
         try:

@@ -30,6 +30,9 @@ class ToolTraits:
     media: bool = False
     """Answers may hold images, so that a run whose model can't be shown them in a tool's result needn't begin."""
 
+    inline: bool = False
+    """A call is answered at once, on the event loop, and waits for nothing: no time limit could stop it."""
+
     @property
     def repeatable(self) -> bool:
         """True where a call may be made again although nobody knows whether the first one took effect."""
