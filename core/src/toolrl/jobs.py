@@ -40,6 +40,11 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, or train in one process.",
         )
+    if ranks.several and config.cluster.rollout_workers:
+        raise ConfigError(
+            "cluster.rollout_workers: where weights are spread over ranks, each rank samples its share by itself",
+            hint="Set it to 0, or train in one process.",
+        )
     if ranks.several and config.rollout.oversampling > 1:
         raise ConfigError(
             "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
@@ -91,6 +96,8 @@ async def _train(assembly: Assembly) -> None:
         saver=saver,
         evaluator=assembly.evaluator(),
         evaluated={step for step, _ in evaluations},
+        watch=assembly.watch,
+        doing=assembly.doing,
     )
     assembly.events.run_start()
     await loop.run()
@@ -114,6 +121,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
     )
     assembly.events.run_start()
+    assembly.doing.now("fine-tuning")
     accuracy = await loop.run()
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
@@ -165,6 +173,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
             hint="Add it, for example `data: {eval: {use: jsonl, options: {path: test.jsonl}}}`.",
         )
     assembly.events.run_start()
+    assembly.doing.now("evaluating")
     metrics = await evaluator.run(0)
     assembly.events.step_end(StepReport(0, "eval", metrics))
     return dict(metrics)
@@ -173,6 +182,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
 async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
     """`episodes` episodes of each of the first training tasks: their metrics."""
     assembly.events.run_start()
+    assembly.doing.now("sampling")
     groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
     metrics = episode_metrics(groups)
     assembly.events.step_end(StepReport(0, "rollout", metrics))

@@ -82,6 +82,7 @@ async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Regis
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
         ranks=ranks,
+        workers=True,
     ) as assembly:
         await train(assembly)
     if ranks.first:
