@@ -271,15 +271,15 @@ class Config(Frame):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig(preset="grpo"))
     trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
-    cluster: ClusterConfig = Field(
-        default_factory=lambda: ClusterConfig(), description="Processes that train together."
-    )
     evaluation: EvaluationConfig = Field(default_factory=lambda: EvaluationConfig())
     sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
     observers: list[Use] = Field(
         default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
     )
     run: RunConfig = Field(default_factory=lambda: RunConfig())
+    cluster: ClusterConfig = Field(
+        default_factory=lambda: ClusterConfig(), description="Processes that the run is spread over."
+    )
     seed: int = Field(0, ge=0, description="Of data order, sampling, tools and torch.")
     deterministic: bool = Field(
         False,
