@@ -9,7 +9,7 @@ its worker makes them, given a server manager that answers from the script. Pars
 verifiers: `ToolEnv.rollout` with a client in the place of AsyncOpenAI that answers from the script. It gets texts and
 calls that are parsed already, as a server would have done that; so its loop neither parses nor tokenizes, which ours
 and verl's do. Versions from 0.2 on have another design, whose episodes run in processes or sandboxes and talk to
-servers. """
+servers."""
 
 from __future__ import annotations
 
