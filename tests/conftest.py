@@ -189,7 +189,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker = quickstart_module("make_model")
     folder = tmp_path_factory.mktemp("tiny") / "model"
     tokenizer = maker.make_tokenizer()
-    maker.make_model(tokenizer, seed=0).save_pretrained(folder)
+    maker.qwen3(tokenizer, seed=0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -1,7 +1,7 @@
 """Kills a training run with SIGKILL at random moments, resumes it each time, and compares what comes of it, bit for
 bit, with a run that nobody touched.
 
-    python tests/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--json OUT.json]
+    python tests/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora] [--json OUT.json]
 
 The config is deterministic: episodes with calls, two updates a step, a KL term, evaluations, a checkpoint each step. A
 run that has ended before its kill counts as finished, and a new one is begun, until there were as many kills as asked
@@ -54,22 +54,24 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/kills"))
+    parser.add_argument("--lora", action="store_true", help="train an adapter")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    facts = battery(args.dir.resolve(), args.kills, args.seed)
+    facts = battery(args.dir.resolve(), args.kills, args.seed, {"rank": 8} if args.lora else None)
     print(json.dumps(facts, indent=2))
     if args.json:
         args.json.write_text(json.dumps(facts, indent=2) + "\n")
     return 0 if facts["different"] == 0 else 1
 
 
-def battery(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kill so often, and count what differs."""
+def battery(folder: Path, kills: int, seed: int, lora: dict[str, int] | None = None) -> dict[str, Any]:
+    """Kill so often, and count what differs. `lora`: as `model.lora`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make = ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
-    config = {**CONFIG, "model": {"path": str(folder / "model")}, "run": {"dir": str(folder), "name": "whole"}}
+    model = {"path": str(folder / "model"), "lora": lora}
+    config = {**CONFIG, "model": model, "run": {"dir": str(folder), "name": "whole"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     started = time.monotonic()
     assert train(folder, "whole").wait() == 0, "the run that nobody touches must end"
@@ -122,7 +124,8 @@ def differences(one: Path, other: Path) -> list[str]:
 
     found = []
     last = f"checkpoints/step-{STEPS:06d}"
-    first, second = (load_file(run / last / "model.safetensors") for run in (one, other))
+    (file,) = (path.name for path in (one / last).glob("*model.safetensors"))
+    first, second = (load_file(run / last / file) for run in (one, other))
     found += [f"weight {name}" for name in first if not first[name].equal(second[name])]
     states = [torch.load(run / last / "trainer" / "state.pt", weights_only=True) for run in (one, other)]
     if not same(states[0], states[1]):

@@ -7,9 +7,12 @@ own; they are resumed in this one.
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -382,6 +385,67 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
     assert done.returncode in (0, 1)
     if done.returncode:
         assert "Resume with the rollout.max_staleness that the run began with" in done.stderr
+
+
+def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
+    """What was finished, and what can be trained on again, is in the checkpoint."""
+    settings = {
+        **ONE_BY_ONE,
+        "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
+        "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}, "rejection": {"level": "mean"}},
+        "trainer": {
+            **ONE_BY_ONE["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
+            "keep_checkpoints": 3,
+        },
+    }  # fmt: skip
+    config = own_place.config(settings)
+    arguments = ("train", config, "--set", "run.name=again")
+    done = here(*arguments, place=own_place)
+    assert done.returncode == 0, done.stderr
+    run = own_place.run("again")
+    for step in (4, 5):
+        shutil.rmtree(run.checkpoints / f"step-{step:06d}")
+    buffer = run.checkpoints / "step-000002" / "trainer" / "buffer.jsonl"
+    kept = [json.loads(line) for line in buffer.read_text().splitlines()]
+    assert any(group["uses"] for group in kept)
+    done = here(*arguments, "--resume", place=own_place)
+    assert done.returncode == 0, done.stderr
+
+    lines = run.metrics_lines("train")
+    assert [line.metrics["groups/replayed"] for line in lines] == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert [line.episodes for line in lines] == [4, 2, 2, 2, 2], "an episode is told of once"
+    assert all(line.metrics["episodes/trained"] == 4.0 for line in lines)
+    assert all(line.metrics["staleness/max"] <= 3 for line in lines)
+    assert all("importance/rejected" in line.metrics for line in lines)
+    stored = {item.episode.id: item.episode for item in run.episodes(kind="train")}
+    assert len(stored) == 12
+    for group in kept:
+        for episode in group["episodes"]:
+            # Those that waited are taken as they are; of those that were used some are not used again.
+            if episode["id"] in stored:
+                assert list(stored[episode["id"]].ids) == episode["ids"]
+
+
+def test_stragglers_are_cut_and_come_again(own_place: Any, here: Any) -> None:
+    settings = {
+        **ONE_BY_ONE,
+        "data": {"train": {"use": "arithmetic", "options": {"size": 40, "kinds": ["tiny_sum"]}}},
+        "rollout": {"oversampling": 1.5, "concurrency": 16},
+        "algorithm": {"group_size": 2, "preset": "grpo"},
+        "trainer": {**ONE_BY_ONE["trainer"], "steps": 4, "prompts_per_step": 2, "updates_per_step": 1},
+    }
+    config = own_place.config(settings)
+    for steps, more in (("2", []), ("4", ["--resume"])):
+        done = here("train", config, "--set", "run.name=cut", "--set", f"trainer.steps={steps}", *more, place=own_place)
+        assert done.returncode == 0, done.stderr
+    run = own_place.run("cut")
+    lines = run.metrics_lines("train")
+    assert [line.episodes for line in lines] == [4, 4, 4, 4]
+    assert all(line.metrics["groups/cut"] == 1.0 for line in lines), "three were started, two are needed"
+    assert all(line.metrics["staleness/max"] == 0.0 for line in lines)
+    assert all(line.metrics["logprob_mismatch/max"] < 1e-3 for line in lines if "logprob_mismatch/max" in line.metrics)
+    tasks = [item.episode.task.id for item in run.episodes(kind="train")]
+    assert set(Counter(tasks).values()) == {2}, "no row is trained on twice"
 
 
 def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:

@@ -133,7 +133,7 @@ def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Whee
     for kind in KINDS.values():
         assert f"toolrl/cli/templates/{kind.module}/component.py.tmpl" in wheel.files
     extras = set(wheel.metadata.get_all("Provides-Extra", []))
-    assert {"train", "parquet", "tensorboard"} <= extras
+    assert {"train", "lora", "parquet", "tensorboard"} <= extras
     unconditional = [need for need in wheel.metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert not [need for need in unconditional if need.startswith(("torch", "transformers", "ray"))]
 

@@ -129,6 +129,23 @@ def test_metrics_are_those_of_the_stored_episodes(trained: Any) -> None:
 # The other commands.
 
 
+def test_only_training_needs_a_copy_of_the_weights_to_overlap(own_place: Any, here: Any) -> None:
+    config = own_place.config(
+        {
+            "model": {"path": "runs/warm"},
+            "engine": {"use": "transformers", "options": {"own_weights": False}},
+            "rollout": {"max_staleness": 2},
+            "data": {name: {"use": "arithmetic", "options": {"size": 4}} for name in ("train", "eval")},
+        }
+    )
+    refused = here("train", config, place=own_place)
+    assert refused.returncode == 1
+    assert "the engine is to have no weights of its own" in refused.stderr
+    for command in (["eval", config], ["rollout", config, "--tasks", "2", "--set", "run.name=some"]):
+        done = here(*command, place=own_place)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_run_is_evaluated_by_its_last_checkpoint(trained: Any, here: Any, workplace: Any) -> None:
     done = here("eval", "runs/grpo", "--json")
     assert done.returncode == 0, done.stderr

@@ -376,6 +376,44 @@ def test_what_is_trained_is_what_was_sampled(policy: Policy, tmp_path: Path) -> 
     assert any("lm_head" in name or "embed_tokens" in name for name in changed)
 
 
+def test_an_adapter_is_trained_on_images_too(folder: Path, tmp_path: Path) -> None:
+    """Engine and trainer agree, the vision tower's layers are adapted, and checkpoint and merged folder come back."""
+    pytest.importorskip("peft")
+
+    def load(path: Path, lora: dict[str, int] | None) -> Policy:
+        return load_policy(ModelConfig(path=str(path), lora=lora), str(path), torch.device("cpu"))
+
+    policy = load(folder, {"rank": 4})
+    groups = roll(policy, groups=2)
+    settings = TrainerConfig(steps=2, learning_rate=1e-2, tokens_per_microbatch=4000)
+    algorithm = AlgorithmConfig(preset="grpo", kl_coef=0.01)
+    trainer = PolicyTrainer(policy, settings, algorithm, tmp_path, temperature=1.0, longest=24)
+    before = {name: value.detach().clone() for name, value in policy.model.named_parameters()}
+    assert trainer.update(groups)["logprob_mismatch/max"] < 1e-3
+    changed = {name for name, value in policy.model.named_parameters() if not value.equal(before[name])}
+    assert changed
+    assert all(".lora_" in name for name in changed)
+    assert any("visual" in name for name in changed), "no gradient reached the vision tower"
+    episode = groups[0].episodes[0]
+    inputs = batch_inputs(episode)
+    wanted = policy.model(**inputs).logits
+    assert policy.adapter is not None
+    saved, merged = tmp_path / "saved", tmp_path / "merged"
+    saved.mkdir()
+    policy.adapter.save_pretrained(saved)
+    policy.save_whole(merged)
+    assert torch.allclose(load(saved, {"rank": 4}).model(**inputs).logits, wanted, atol=1e-5)
+    assert torch.allclose(load(merged, None).model(**inputs).logits, wanted, atol=1e-3)
+
+
+def batch_inputs(episode: Any) -> dict[str, Any]:
+    """What the trainer gives a model for one episode."""
+    from toolrl.train.batch import episode_sample, pack
+
+    (batch,) = pack([episode_sample(episode, 0.0)], 100_000, pad_id=0, share=False)
+    return {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, **batch.media}
+
+
 def test_other_pictures_give_other_probabilities(policy: Policy, tmp_path: Path) -> None:
     """So the check above would see images that got lost or mixed up."""
     groups = roll(policy, groups=1)

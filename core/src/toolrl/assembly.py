@@ -28,7 +28,7 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, ChatFormat, ChecksTools, HoldsStill, Observer, RolloutEngine, TaskSource
-from toolrl.report.folder import RunFolder, is_run_folder
+from toolrl.report.folder import RunFolder, run_and_checkpoint
 from toolrl.report.recorder import RunRecorder
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
@@ -38,9 +38,10 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
-from toolrl.train.checkpoint import latest_checkpoint
+from toolrl.train.checkpoint import find_checkpoint, list_checkpoints
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
+from toolrl.train.kernels import choose_kernels
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.types import Media, Message, Task, ToolSpec
 
@@ -63,6 +64,8 @@ class Assembly:
     limits: Limits
     folder: RunFolder
     events: Events
+    build: Callable[..., Any]
+    """Makes a component: of a kind, from its use, for a place in the config."""
     resume: bool = False
     """Whether to go on from the run's last checkpoint."""
     datasets: Mapping[str, TaskSource] = field(default_factory=dict)
@@ -85,16 +88,7 @@ class Assembly:
 
     def built(self, kind: str, where: str, use: ComponentUse | None) -> Any:
         """A component that only one command needs, or None where the config names none."""
-        if use is None:
-            return None
-        context = BuildContext(
-            name=use.use,
-            where=where,
-            seed=self.config.seed,
-            device=str(self.policy.device),
-            run_dir=self.folder.directory,
-        )
-        return build_component(self.registry, kind, use, context, where)
+        return None if use is None else self.build(kind, use, where)
 
     def order(self) -> EndlessOrder[Task]:
         """The training tasks in the run's order."""
@@ -164,9 +158,8 @@ async def assemble(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     random_state.seed(config.seed)
-    # On a CPU torch's kernels are so anyway; on a GPU some warn that there is no such kernel.
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     device = pick_device(config.device)
+    choose_kernels(device, deterministic=config.deterministic)
     directory = Path(config.run.dir) / config.run.name
     if overwrite:
         _check_not_inside(config.model.path, directory)
@@ -186,7 +179,9 @@ async def assemble(
         policy = load_policy(config.model, source, device)
         builder = _Builder(loaded, registry, policy, folder.directory)
         environments = builder.environments()
-        engine = builder.engine()
+        # No other command samples while it trains.
+        trains = total_steps > 0 and "data.train" in (data or {})
+        engine = builder.engine(overlap=trains and config.rollout.max_staleness > 0)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
         runner = builder.runner(engine, environments, events)
@@ -200,8 +195,9 @@ async def assemble(
         if folder.replaces:
             folder.begin()
         yield Assembly(
-            loaded, registry, policy, environments, engine, runner, limits, folder, events, bool(resume), datasets
-        )
+            loaded, registry, policy, environments, engine, runner, limits, folder, events, builder.build, bool(resume),
+            datasets,
+        )  # fmt: skip
 
 
 def _end_of_run(events: Events, hide: Callable[[str], str]) -> Any:
@@ -227,19 +223,23 @@ def _hide_in(error: BaseException | None, hide: Callable[[str], str]) -> None:
 
 
 def model_source(path: str) -> str:
-    """Where to load the model from: a run folder stands for its last checkpoint."""
-    folder = Path(path)
-    if not is_run_folder(folder):
+    """Where to load the model from: a run folder stands for its last checkpoint, `RUN:best` and `RUN:30` for another.
+    Raises ConfigError, CheckpointError."""
+    found = run_and_checkpoint(path)
+    if found is None:
         return path
-    checkpoint = latest_checkpoint(folder / "checkpoints")
-    if checkpoint is None:
-        raise ConfigError(f"model.path: the run {path!r} has no checkpoint", hint="Let it train for at least a step.")
-    return str(checkpoint)
+    run, name = found
+    if not list_checkpoints(run / "checkpoints"):
+        hint = "Let it train for at least a step."
+        raise ConfigError(f"model.path: the run {str(run)!r} has no checkpoint", hint=hint)
+    return str(find_checkpoint(run / "checkpoints", name))
 
 
 def _check_not_inside(path: str, directory: Path) -> None:
     """Raise ConfigError where the model would be deleted before it is loaded."""
-    if Path(path).resolve().is_relative_to(directory.resolve()):
+    found = run_and_checkpoint(path)
+    folder = Path(path) if found is None else found[0]
+    if folder.resolve().is_relative_to(directory.resolve()):
         raise ConfigError(
             f"model.path: {path!r} belongs to the run that --overwrite deletes",
             hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
@@ -310,25 +310,25 @@ class _Builder:
 
     def _environment(self, name: str, config: EnvironmentConfig) -> Environment:
         where = f"environments.{name}"
-        chat = self._build("chat_formats", config.chat_format, f"{where}.chat_format")
+        chat = self.build("chat_formats", config.chat_format, f"{where}.chat_format")
         entries = [
             ToolEntry(
                 name=use.use,
-                toolset=self._build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
+                toolset=self.build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
                 rename=use.rename,
                 policy=PolicyOptions(**use.policy),
                 weight=use.weight,
             )
             for index, use in enumerate(config.tools)
         ]
-        parser = self._build("parsers", config.parser, f"{where}.parser")
+        parser = self.build("parsers", config.parser, f"{where}.parser")
         _check_chat(chat, bool(entries), f"{where}.chat_format")
         _check_images(chat, entries, f"{where}.chat_format")
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
         rewards = [
-            NamedReward(use.use, self._build("rewards", use, f"{where}.rewards[{index}]"), use.weight)
+            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
             for index, use in enumerate(config.rewards)
         ]
         return Environment(
@@ -343,15 +343,16 @@ class _Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self) -> RolloutEngine:
+    def engine(self, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while weights are trained."""
         weights = PolicyWeights(self._policy, 0, self._context.run_dir)
-        engine: RolloutEngine = self._build(
+        engine: RolloutEngine = self.build(
             "engines",
             self._config.engine,
             "engine",
             weights=weights,
             dtype=self._policy.dtype,
-            overlap=self._config.rollout.max_staleness > 0,
+            overlap=overlap,
         )
         if self._config.deterministic and not isinstance(engine, HoldsStill):
             raise ConfigError(
@@ -381,7 +382,7 @@ class _Builder:
         )
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):
-            observers[f"{use.use}[{index}]"] = self._build("observers", use, f"observers[{index}]")
+            observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
         return Events(folder, observers)
 
     def limits(self) -> Limits:
@@ -405,6 +406,7 @@ class _Builder:
         tokenizer = self._policy.tokenizer
         return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
-    def _build(self, kind: str, use: ComponentUse, where: str, **more: Any) -> Any:
+    def build(self, kind: str, use: ComponentUse, where: str, **more: Any) -> Any:
+        """A component; `more` are fields of its context beside those that all have."""
         context = replace(self._context, name=use.use, where=where, **more)
         return build_component(self._registry, kind, use, context, where)

@@ -13,6 +13,7 @@ from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import ConfigError
 from toolrl.protocols import StepReport
+from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
 from toolrl.train.credit import is_flat
@@ -21,8 +22,10 @@ from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
+from toolrl.train.overlap import Overlapping
+from toolrl.train.oversampling import OverSampling
 from toolrl.train.saver import Saved, Saver
-from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Overlapping, Supply, TurnTaking
+from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
 
@@ -46,7 +49,10 @@ async def train(assembly: Assembly) -> None:
     )
     supply = _supply(assembly)
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
+    saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    evaluations = assembly.folder.metrics_lines("eval")
+    saver.recall((line.step, line.metrics) for line in evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -55,7 +61,7 @@ async def train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated={line.step for line in assembly.folder.metrics_lines("eval")},
+        evaluated={line.step for line in evaluations},
     )
     assembly.events.run_start()
     await loop.run()
@@ -73,7 +79,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
-    saver = _saver(assembly, trainer, keep=1, data=FixedRows(settings.batch_size))
+    saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
     await _resume(assembly, saver)
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
@@ -153,10 +159,22 @@ def _supply(assembly: Assembly) -> Supply:
         limits=assembly.limits,
         flat=partial(is_flat, algorithm=config.algorithm) if config.algorithm.dynamic_sampling else None,
     )
-    staleness = config.rollout.max_staleness
-    if not staleness:
-        return TurnTaking(runner, assembly.order(), demand)
-    return Overlapping(runner, assembly.order(), demand, max_staleness=staleness, tell=runner.tell)
+    rollout, order = config.rollout, assembly.order()
+    if rollout.max_staleness:
+        return Overlapping(
+            runner,
+            order,
+            demand,
+            max_staleness=rollout.max_staleness,
+            tell=runner.tell,
+            replay=rollout.replay,
+            codec=BufferedEpisodes(),
+        )
+    if rollout.oversampling > 1:
+        return OverSampling(
+            runner, order, demand, factor=rollout.oversampling, engine=assembly.engine, tell=runner.tell
+        )
+    return TurnTaking(runner, order, demand)
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:

@@ -348,6 +348,16 @@ class HoldsStill(Protocol):
         ...
 
 
+@runtime_checkable
+class Rests(Protocol):
+    """What an engine may give besides: doing without memory that the trainer can use while nothing is sampled."""
+
+    async def rest(self) -> None:
+        """Give memory back until the next `update_weights`, which ends the rest. Asked before each update of a run
+        whose rollout and training take turns; an engine that isn't set to rest does nothing."""
+        ...
+
+
 class TaskSource(Protocol):
     """A data set. Rows are found by index, so that a run can be resumed and data dealt to several workers."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,15 @@ def test_an_environment_without_a_reward_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "is_told"), [("./models/none", True), ("a/b/c", True), ("org/name", False), ("here", False)]
+    ("path", "is_told"),
+    [
+        ("./models/none", True),
+        ("a/b/c", True),
+        ("org/name", False),
+        ("here", False),
+        ("./here:best", False),
+        ("./none:best", True),
+    ],
 )
 def test_a_model_that_is_not_there_is_told(
     tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
@@ -49,6 +58,40 @@ def test_a_model_that_is_not_there_is_told(
     (tmp_path / "here").mkdir()
     config = check_config(tree, [f"model.path={path}"], registry=registry).config
     assert (missing_model(config) is not None) == is_told
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_an_adapter_without_peft_is_told(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    find_spec, found = importlib.util.find_spec, object() if installed else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: found if name == "peft" else find_spec(name, *rest)
+    )
+    monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
+    wanted = check_config(tree, ["model.lora={}"], registry=registry).config
+    assert ("model.lora: needs peft" in "\n".join(missing_files(wanted, registry))) is not installed
+    plain = check_config(tree, [], registry=registry).config
+    assert "peft" not in "\n".join(missing_files(plain, registry))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["trainer.offload=[reference]"], "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"),
+        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], None),
+        (["trainer.offload=[critic, optimizer]"], "trainer.offload: critic: there is none in this algorithm"),
+        (["trainer.offload=[critic]", "algorithm.preset=ppo"], None),
+        (["trainer.keep_best=true"], "trainer.keep_best: evaluations are at the start and the end only"),
+        (["trainer.keep_best=true", "evaluation.every=5"], None),
+    ],
+)
+def test_what_has_nothing_to_do_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], line: str | None
+) -> None:
+    found = told(tree, registry, *overrides)
+    assert ("trainer." in found) is (line is not None)
+    assert line is None or line in found
 
 
 def test_files_that_components_miss_are_told_with_their_places(

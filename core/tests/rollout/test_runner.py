@@ -51,6 +51,25 @@ def test_concurrency_is_bounded() -> None:
     assert engine.most_at_once == 4
 
 
+def test_all_that_is_in_flight_at_once_shares_one_bound() -> None:
+    """An evaluation beside groups that a training run keeps in flight."""
+    engine = ScriptedEngine(["x"], latency=0.001)
+    runner = Runner(engine, {"default": an_environment()}, concurrency=3)
+
+    async def main() -> None:
+        groups = [
+            runner.group(make_task(id=f"t{number}"), number, 3, LIMITS, round_id="train-1", gate=runner.gate())
+            for number in range(3)
+        ]
+        evaluation = runner.run([make_task(id="e")], 6, LIMITS, round_id="eval-1", training=False)
+        await asyncio.gather(*groups, evaluation)
+
+    for _ in range(2):  # Also on another event loop.
+        asyncio.run(main())
+    assert engine.most_at_once == 3
+    assert engine.calls == 2 * (3 * 3 + 6)
+
+
 def test_seeds_differ_between_episodes_and_repeat_between_runs() -> None:
     def seeds(seed: int, round_id: str = "train-1") -> list[int | None]:
         engine = ScriptedEngine(["x"])

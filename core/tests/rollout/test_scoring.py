@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError
+from toolrl.errors import DataError, RewardError
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
@@ -142,6 +143,62 @@ def test_a_cancelled_call_keeps_its_turn_until_it_has_ended() -> None:
 
     asyncio.run(two())
     assert order == ["begin 0", "end 0", "begin 1", "end 1"]
+
+
+class Hangs:
+    """Never answers, as a coroutine."""
+
+    async def score(self, episode: Episode) -> Score:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_coroutine_that_takes_too_long_is_stopped_and_fails_its_episode() -> None:
+    with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
+        asyncio.run(score_of(NamedReward("slow", Hangs(), timeout=0.05), make_episode("x")))
+
+
+def test_a_timeout_of_the_reward_itself_is_told_as_its_own() -> None:
+    class TimesOut:
+        async def score(self, episode: Episode) -> Score:
+            raise TimeoutError("the judge is away")
+
+    with pytest.raises(RewardError, match="TimeoutError: the judge is away"):
+        asyncio.run(score_of(NamedReward("judge", TimesOut(), timeout=60.0), make_episode("x")))
+
+
+def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None:
+    go_on = threading.Event()
+    scored: list[int] = []
+
+    class Stuck:
+        def score(self, episode: Episode) -> Score:
+            if episode.index == 0:
+                assert go_on.wait(60)
+            scored.append(episode.index)
+            return Score(1.0)
+
+    async def all_of_them() -> None:
+        named = NamedReward("stuck", Stuck(), timeout=0.05)
+        first, waiting = (asyncio.ensure_future(score_of(named, make_episode("x", index=i))) for i in range(2))
+        with pytest.raises(RewardError, match=r"gave no score within 0.05 s"):
+            await first
+        with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.05 s"):
+            await waiting
+        with pytest.raises(RewardError, match="an earlier call"):
+            await score_of(named, make_episode("x", index=2))
+        go_on.set()
+        named = dataclasses.replace(named, timeout=60.0)
+        while True:  # As soon as it has returned, calls go through again.
+            try:
+                assert (await score_of(named, make_episode("x", index=3))).value == 1.0
+            except RewardError:
+                await asyncio.sleep(0.01)
+            else:
+                break
+
+    asyncio.run(all_of_them())
+    assert scored == [0, 3]
 
 
 # Rewards that see a group.

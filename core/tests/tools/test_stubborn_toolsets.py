@@ -122,6 +122,34 @@ def test_what_never_ends_does_not_keep_the_process(stage: str, caplog: pytest.Lo
     assert "1 tool calls or stages never ended, although they were cancelled twice" in caplog.text
 
 
+def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    stopped: list[str] = []
+
+    class Desk:
+        def __init__(self, name: str, seconds: float) -> None:
+            self._name, self._seconds = name, seconds
+
+        async def start(self) -> None:
+            pass
+
+        def open(self, task: Task, episode: EpisodeContext) -> Any:
+            raise NotImplementedError("no episode here")
+
+        async def stop(self) -> None:
+            await asyncio.sleep(self._seconds)
+            stopped.append(self._name)
+
+    box = ToolBox([ToolEntry("first", Desk("first", 0.0)), ToolEntry("second", Desk("second", 1e6))])
+
+    async def main() -> None:
+        await box.start()
+        await box.stop()
+
+    run_in_virtual_time(main())
+    assert stopped == ["first"]
+    assert "Desk didn't stop within 60 s; it is left as it is" in caplog.text
+
+
 @pytest.mark.parametrize("slow", ["create", "execute", "calc_reward"])
 @pytest.mark.parametrize("rewarded", [True, False])
 def test_an_event_loop_that_shuts_down_leaves_nothing_unreleased(slow: str, rewarded: bool) -> None:

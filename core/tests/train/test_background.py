@@ -89,3 +89,25 @@ def test_all_work_runs_in_one_thread_that_ends() -> None:
     assert first is not threading.current_thread()
     assert all(other is first for other in others)
     assert not first.is_alive()
+
+
+def test_memory_that_ran_out_says_what_to_make_smaller() -> None:
+    import torch
+
+    from toolrl.errors import RunStoppedError
+
+    def work() -> None:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+        )
+
+    async def main() -> None:
+        with UpdateThread() as thread:
+            await thread.run(work)
+
+    with pytest.raises(
+        RunStoppedError, match="memory ran out: CUDA out of memory. Tried to allocate 2.00 GiB"
+    ) as caught:
+        asyncio.run(main())
+    assert "tokens_per_microbatch" in str(caught.value.hint)
+    assert "GPU 0" not in caught.value.message

@@ -55,11 +55,16 @@ class Counting:
     step: int = 0
     last_step: int = 0
     saved: list[int] = field(default_factory=list)
+    best: Collection[int] = ()
+    """Steps whose evaluation is the best so far."""
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
 
     def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
+
+    def judge(self, step: int, metrics: Any) -> bool:
+        return step in self.best
 
     def update(self, batch: Sequence[Any]) -> dict[str, float]:
         self.on_update()
@@ -147,11 +152,40 @@ def test_tokens_are_counted_over_the_time_that_they_took(staleness: int, over: s
     assert tokens == pytest.approx(4 * metrics["tokens/sampled"])
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_an_engine_rests_while_the_trainer_works_and_nothing_is_sampled(staleness: int) -> None:
+    run, seen = Setting(steps=2, rollout={"max_staleness": staleness}), []
+
+    async def rest() -> None:
+        seen.append("rest")
+
+    async def update_weights(weights: Any, version: int) -> None:
+        seen.append(f"weights {version}")
+
+    run.engine.rest = rest  # type: ignore[attr-defined]
+    run.engine.update_weights = update_weights  # type: ignore[method-assign]
+    run.trainer.on_update = lambda: seen.append("update")
+    run.run()
+    before = [] if staleness else ["rest"]
+    assert seen == [*before, "update", "weights 1", *before, "update", "weights 2"]
+
+
 def test_evaluations_and_checkpoints_in_between() -> None:
     run = Setting(steps=5, evaluation={"every": 2}, trainer={"save_every": 2})
     run.run()
     assert run.events.steps("eval") == [0, 2, 4, 5]
     assert run.trainer.saved == [2, 4, 5]
+
+
+def test_the_best_is_saved_when_it_is_found_and_no_step_twice() -> None:
+    run = Setting(steps=6, evaluation={"every": 2}, trainer={"save_every": 3})
+    run.trainer.best = (2, 6)
+    run.run()
+    assert run.trainer.saved == [2, 3, 6]
+    run = Setting(steps=4, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.trainer.best = (2, 4)
+    run.run()
+    assert run.trainer.saved == [2, 4]
 
 
 @pytest.mark.parametrize(

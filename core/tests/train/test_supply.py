@@ -21,7 +21,8 @@ from toolrl.rollout.environment import Limits
 from toolrl.testing.fakes import make_episode, make_task
 from toolrl.train.credit import is_flat
 from toolrl.train.data import EndlessOrder
-from toolrl.train.supply import DataPosition, Demand, FixedRows, Overlapping, TurnTaking, staleness_metrics
+from toolrl.train.overlap import Overlapping
+from toolrl.train.supply import DataPosition, Demand, FixedRows, TurnTaking, staleness_metrics
 from toolrl.types import Group, RewardEntry, Task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)

@@ -10,11 +10,11 @@ run.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import ACCURACY, show, stage, toolrl
 
 HERE = Path(__file__).parent
 
@@ -29,43 +29,16 @@ def main() -> int:
     problems, seed = args.dir / "problems", ["--seed", str(args.seed)]
     stage("make the problems", [str(HERE / "make_data.py"), str(problems), *seed])
     stage("make the model", [str(HERE / "make_model.py"), str(args.dir / "model"), *seed])
+    both = {"data.eval.options.path": problems, "run.dir": args.dir, "seed": args.seed}
     warmup = {"model.path": args.dir / "model", "sft.data.options.path": problems / "demos.jsonl"}
-    stage("cold start", toolrl(args, "sft", "warmup", {**warmup, "sft.steps": args.sft_steps}))
-    grpo = {"model.path": args.dir / "warmup", "data.train.options.path": problems, "trainer.steps": args.steps}
-    stage("GRPO with the tool", toolrl(args, "train", "grpo", grpo))
+    warmup |= {**both, "sft.steps": args.sft_steps}
+    stage("cold start", toolrl("sft", HERE / "warmup.yaml", warmup, "--overwrite"))
+    grpo = {"model.path": args.dir / "warmup", "data.train.options.path": problems}
+    grpo |= {**both, "trainer.steps": args.steps}
+    stage("GRPO with the tool", toolrl("train", HERE / "grpo.yaml", grpo, "--overwrite"))
     stage("report", ["-m", "toolrl", "report", str(args.dir / "grpo")])
-    show(args.dir / "grpo")
+    show(args.dir / "grpo", "Held-out problems", ACCURACY)
     return 0
-
-
-def toolrl(args: argparse.Namespace, command: str, config: str, values: dict[str, Any]) -> list[str]:
-    """The arguments of one toolrl command on a config of this folder."""
-    values = {
-        "data.eval.options.path": args.dir / "problems",
-        "run.dir": args.dir,
-        "seed": args.seed,
-        **{key: value for key, value in values.items() if value is not None},
-    }
-    sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    return ["-m", "toolrl", command, str(HERE / f"{config}.yaml"), "--overwrite", *sets]
-
-
-def stage(title: str, arguments: list[str]) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    print(f"\n== {title}\n   python {' '.join(arguments)}", flush=True)
-    status = subprocess.run([sys.executable, *arguments]).returncode
-    if status:
-        raise SystemExit(status)
-
-
-def show(folder: Path) -> None:
-    """The first and the last evaluation."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    evaluations = sorted((line for line in lines if line["kind"] == "eval"), key=lambda line: line["step"])
-    print(f"\nHeld-out problems{'accuracy':>22}{'reward':>10}")
-    for title, line in (("before GRPO", evaluations[0]), ("after GRPO", evaluations[-1])):
-        print(f"{title:24}{line['accuracy']:>15.1%}{line['reward/mean']:>10.2f}")
-    print(f"\nReport: {folder / 'report.html'}")
 
 
 if __name__ == "__main__":

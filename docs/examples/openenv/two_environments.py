@@ -35,6 +35,9 @@ from typing import Any
 
 from toolrl.report.folder import RunFolder
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import stage, toolrl
+
 HERE = Path(__file__).parent
 MAKE_MODEL = HERE.parent / "quickstart" / "make_model.py"
 KINDS = ("vault", "guess")
@@ -61,10 +64,10 @@ def main() -> int:
         for server in servers:
             server.wait()
         demos, steps = {"sft.data.options.path": args.dir / "data" / "demos.jsonl"}, {"sft.steps": args.sft_steps}
-        stage("cold start", toolrl(args, "sft", "warmup", {**demos, **steps}), environment)
+        stage("cold start", command(args, "sft", "warmup", {**demos, **steps}), environment)
         data = {f"data.{split}.options.path": args.dir / "data" / f"{split}.jsonl" for split in ("train", "eval")}
         steps = {"trainer.steps": args.steps}
-        stage("train in both environments", toolrl(args, "train", "grpo", {**data, **steps}), environment)
+        stage("train in both environments", command(args, "train", "grpo", {**data, **steps}), environment)
     stage("report", ["-m", "toolrl", "report", str(args.dir / "grpo")])
     finish(args, time.perf_counter() - started)
     return 0
@@ -83,9 +86,9 @@ class Server:
 
     def __enter__(self) -> Server:
         print(f"== start the server of {self.kind}: http://127.0.0.1:{self.port}", flush=True)
-        command = [self._python, str(HERE / "servers.py"), self.kind, str(self.port)]
+        arguments = [self._python, str(HERE / "servers.py"), self.kind, str(self.port)]
         with self._log.open("w") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -109,25 +112,11 @@ class Server:
         return True
 
 
-def toolrl(args: argparse.Namespace, command: str, config: str, more: dict[str, Any]) -> list[str]:
-    """The arguments of one toolrl command on a config of this folder. None leaves a value as it is there."""
-    values = {
-        "model.path": args.dir / ("model" if command == "sft" else "warmup"),
-        "run.dir": args.dir,
-        "seed": args.seed,
-        "device": args.device,
-        **{key: value for key, value in more.items() if value is not None},
-    }
-    sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    return ["-m", "toolrl", command, str(HERE / f"{config}.yaml"), *sets]
-
-
-def stage(title: str, arguments: list[str], environment: dict[str, str] | None = None) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    print(f"\n== {title}\n   python {' '.join(arguments)}", flush=True)
-    status = subprocess.run([sys.executable, *arguments], env=environment).returncode
-    if status:
-        raise SystemExit(status)
+def command(args: argparse.Namespace, verb: str, config: str, more: dict[str, Any]) -> list[str]:
+    """The arguments of one toolrl command on a config of this folder."""
+    source = args.dir / ("model" if verb == "sft" else "warmup")
+    values = {"model.path": source, "run.dir": args.dir, "seed": args.seed, "device": args.device, **more}
+    return toolrl(verb, HERE / f"{config}.yaml", values)
 
 
 def rewards(folder: RunFolder, step: int) -> dict[str, float]:

@@ -19,7 +19,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import evaluations, say, stage, toolrl
 
 HERE = Path(__file__).parent
 MARK = ".quickstart"
@@ -36,15 +38,15 @@ def main() -> int:
     clear(args.dir)
     stage("make the model", [str(HERE / "make_model.py"), str(args.dir / "model"), "--seed", str(args.seed)])
     for name, source in (("warmup-1", "model"), ("warmup-2", "warmup-1")):
-        stage(f"cold start, {name}", toolrl(args, "sft", name, source))
+        stage(f"cold start, {name}", command(args, "sft", name, source))
     # Two processes of one thread each: the control needs no second machine and no second ten minutes.
     log = args.dir / "no-tools.log"
     with log.open("w") as output:
-        command = [sys.executable, *toolrl(args, "train", "control", "warmup-2", run="no-tools")]
-        say("train without tools, as control", command, f"; its output goes to {log}")
-        control = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        arguments = command(args, "train", "control", "warmup-2", run="no-tools")
+        say("train without tools, as control", arguments, f"; its output goes to {log}")
+        control = subprocess.Popen([sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT)
         try:
-            stage("train with the calculator", toolrl(args, "train", "grpo", "warmup-2", run="tools"))
+            stage("train with the calculator", command(args, "train", "grpo", "warmup-2", run="tools"))
             status = control.wait()
         finally:
             control.terminate()
@@ -65,7 +67,7 @@ def clear(folder: Path) -> None:
     (folder / MARK).touch()
 
 
-def toolrl(args: argparse.Namespace, command: str, config: str, source: str, run: str | None = None) -> list[str]:
+def command(args: argparse.Namespace, verb: str, config: str, source: str, run: str | None = None) -> list[str]:
     """The arguments of one toolrl command on a config of this folder."""
     values = {
         "model.path": args.dir / source,
@@ -74,27 +76,7 @@ def toolrl(args: argparse.Namespace, command: str, config: str, source: str, run
         "seed": args.seed,
         "device": args.device,
     }
-    sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    return ["-m", "toolrl", command, str(HERE / f"{config}.yaml"), *sets]
-
-
-def stage(title: str, arguments: list[str]) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    command = [sys.executable, *arguments]
-    say(title, command)
-    status = subprocess.run(command).returncode
-    if status:
-        raise SystemExit(status)
-
-
-def say(title: str, command: list[str], more: str = "") -> None:
-    print(f"\n== {title}\n   python {' '.join(command[1:])}{more}", flush=True)
-
-
-def evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The evaluations of a run, in order of step."""
-    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
-    return sorted((line for line in lines if line["kind"] == "eval"), key=lambda line: line["step"])
+    return toolrl(verb, HERE / f"{config}.yaml", values)
 
 
 def finish(args: argparse.Namespace, seconds: float) -> None:

@@ -17,12 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import ACCURACY, served, show, stage, toolrl
 
 HERE = Path(__file__).parent
 DUMPED = 160
@@ -41,64 +40,30 @@ def main() -> int:
     work, seed = args.dir, ["--seed", str(args.seed)]
     stage("make the problems", [str(HERE / "make_data.py"), str(work / "problems"), *seed])
     stage("make the model", [str(HERE / "make_model.py"), str(work / "model"), *seed])
-    with sandbox() as url:
+    server = ["-m", "toolrl", "sandbox-fusion", "serve", "--port", "0", "--languages", "python"]
+    with served("serve a sandbox", server, ready="serving on ") as url:
         # verl's files name these three, and so does what is made of them.
         for name, value in (("SANDBOX_FUSION_URL", url), ("HERE", str(HERE)), ("WORK", str(work))):
             os.environ[name] = value
             print(f"   export {name}={value}", flush=True)
-        config = str(work / "grpo.yaml")
-        warmup = str(HERE / "warmup.yaml")
-        stage("cold start", ["-m", "toolrl", "sft", warmup, *sets(args, {"sft.steps": args.sft_steps})])
+        config = work / "grpo.yaml"
+        both = {"run.dir": work, "seed": args.seed}
+        warmup = {**both, "sft.steps": args.sft_steps}
+        stage("cold start", toolrl("sft", HERE / "warmup.yaml", warmup, "--overwrite"))
         script = str(HERE / "run_sandbox_fusion.sh")
-        stage("convert verl's script", ["-m", "toolrl", "verl", "convert", script, "--out", config, "--force"])
-        stage("check what came of it", ["-m", "toolrl", "config", "check", config])
-        stage("GRPO", ["-m", "toolrl", "train", config, *sets(args, {"threads": 1, "trainer.steps": args.steps})])
+        stage("convert verl's script", ["-m", "toolrl", "verl", "convert", script, "--out", str(config), "--force"])
+        stage("check what came of it", ["-m", "toolrl", "config", "check", str(config)])
+        grpo = {**both, "threads": 1, "trainer.steps": args.steps}
+        stage("GRPO", toolrl("train", config, grpo, "--overwrite"))
     stage("report", ["-m", "toolrl", "report", str(work / "grpo")])
-    show(work)
+    show(work / "grpo", "Held-out problems", ACCURACY | {"calls/mean": ("programs run", ".2f")})
+    dumped(work)
     return 0
 
 
-@contextmanager
-def sandbox() -> Iterator[str]:
-    """The address of a server that runs programs, on loopback, for as long as the block lasts."""
-    command = [sys.executable, "-m", "toolrl", "sandbox-fusion", "serve", "--port", "0", "--languages", "python"]
-    say("serve a sandbox", command[1:])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline() if server.stdout is not None else ""
-            if not line.startswith("serving on "):
-                raise SystemExit("the sandbox didn't start")
-            yield line.split()[-1]
-        finally:
-            server.terminate()
-
-
-def sets(args: argparse.Namespace, values: dict[str, Any]) -> list[str]:
-    """`--overwrite`, and `--set` for what is another than in the config."""
-    given = {"run.dir": args.dir, "seed": args.seed, **values}
-    parts = [["--set", f"{key}={value}"] for key, value in given.items() if value is not None]
-    return ["--overwrite", *(word for part in parts for word in part)]
-
-
-def stage(title: str, arguments: list[str]) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    say(title, arguments)
-    status = subprocess.run([sys.executable, *arguments]).returncode
-    if status:
-        raise SystemExit(status)
-
-
-def say(title: str, arguments: list[str]) -> None:
-    print(f"\n== {title}\n   python {' '.join(arguments)}", flush=True)
-
-
-def show(work: Path) -> None:
-    """The first and the last evaluation, the limiter, the dump, the report."""
+def dumped(work: Path) -> None:
+    """What the limiter did, and the first lines of the dump."""
     lines = [json.loads(line) for line in (work / "grpo" / "metrics.jsonl").read_text().splitlines()]
-    evaluations = sorted((line for line in lines if line["kind"] == "eval"), key=lambda line: line["step"])
-    print(f"\nHeld-out problems{'accuracy':>22}{'reward':>10}{'programs run':>16}")
-    for title, line in (("before GRPO", evaluations[0]), ("after GRPO", evaluations[-1])):
-        print(f"{title:24}{line['accuracy']:>15.1%}{line['reward/mean']:>10.2f}{line['calls/mean']:>16.2f}")
     # A step in which no program was run has no such metric.
     waits = [line.get("tool/code_interpreter/queue_seconds", 0.0) for line in lines if line["kind"] == "train"]
     print(f"\nrate_limit: 4 — an episode's programs waited {sum(waits) / len(waits):.2f} s for their place, on average")
@@ -108,7 +73,6 @@ def show(work: Path) -> None:
         print(f"\n{path}, first of its lines:")
         for key in ("input", "output", "gts", "score", "step"):
             print(f"  {key:8}{str(row[key])[:DUMPED]!r}")
-    print(f"\nReport: {work / 'grpo' / 'report.html'}")
 
 
 if __name__ == "__main__":

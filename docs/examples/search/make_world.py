@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "quickstart"))
-from make_model import CHAT_TEMPLATE, CONTROLS, TAGS, make_model
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from small_models import learned_tokenizer, qwen3, save
 
 PLACES, LANDS = 4000, 400
-VOCABULARY = 512
 SYLLABLES = [consonant + vowel for consonant in "BDFGKLMNPRSTVZ" for vowel in "AEIOU"]
 Row = dict[str, Any]
 
@@ -85,35 +83,13 @@ def demonstrations(
 
 def make_tokenizer(world: dict[str, str]) -> transformers.PreTrainedTokenizerFast:
     """A byte-level BPE in which each syllable of a name is one token."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex("[BDFGKLMNPRSTVZ][AEIOU]"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(CONTROLS) - len(TAGS) - 2,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     texts = [
         f'{question(place)} system\ntools: search(query)\nuser\nassistant\ntool\n{{"name": "search", "arguments": '
         f'{{"query": "{place}"}}}}{found(place, land)}'
         for place, land in list(world.items())[:500]
     ]
-    tokenizer.train_from_iterator([*texts, *SYLLABLES * 100], trainer)
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROLS])
-    tags = (*TAGS, "<answer>", "</answer>")
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in tags])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+    more = ("<answer>", "</answer>")
+    return learned_tokenizer([*texts, *SYLLABLES * 100], isolated="[BDFGKLMNPRSTVZ][AEIOU]", more=more)
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
@@ -127,7 +103,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tool", default="search", help="the tool's name in the demonstrations")
     args = parser.parse_args()
-    transformers.utils.logging.disable_progress_bar()
     args.dest.mkdir(parents=True, exist_ok=True)
     chance = random.Random(args.seed)
     lands = names(chance, LANDS, 3)
@@ -146,10 +121,8 @@ def main() -> None:
         args.dest / "demos-2.jsonl", demonstrations(chance, training, 5_000, tool=args.tool, searches=0.3, invented=0.0)
     )
     tokenizer = make_tokenizer(world)
-    model = make_model(tokenizer, args.seed)
-    model.save_pretrained(args.dest / "model")
-    tokenizer.save_pretrained(args.dest / "model")
-    print(f"{args.dest}: {PLACES} places in {LANDS} lands; {len(tokenizer)} tokens")
+    save(args.dest / "model", tokenizer, qwen3(tokenizer, args.seed))
+    print(f"{args.dest}: {PLACES} places in {LANDS} lands")
 
 
 if __name__ == "__main__":

@@ -21,13 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import evaluations, served, stage, toolrl
 
 HERE = Path(__file__).parent
 
@@ -50,29 +52,24 @@ def main() -> int:
     stage("make the world", [str(HERE / "make_world.py"), str(world), "--seed", str(args.seed), "--tool", tool])
     index = str(args.dir / "index")
     stage("index its corpus", ["-m", "toolrl", "search", "index", str(world / "corpus.jsonl"), "--out", index])
+    both = {"run.dir": args.dir, "seed": args.seed}
     with place_to_search(args) as place:
         for name, source in (("warmup-1", world / "model"), ("warmup-2", args.dir / "warmup-1")):
             data = {"sft.data.options.path": world / f"demos-{name[-1]}.jsonl"}
             probe = {"data.eval.options.path": world / "heldout.jsonl"} if name == "warmup-1" else {}
             # A shortened cold start isn't held to what its probe asks for.
             steps = {} if args.sft_steps is None else {"sft.steps": args.sft_steps, "sft.probe": "null"}
-            stage(f"cold start, {name}", toolrl(args, "sft", name, source, {**place, **data, **probe, **steps}))
+            values = {**both, "model.path": source, **place, **data, **probe, **steps}
+            stage(f"cold start, {name}", toolrl("sft", HERE / f"{name}.yaml", values))
         data = {
             f"data.{part}.options.path": world / f"{file}.jsonl"
             for part, file in (("train", "train"), ("eval", "heldout"))
         }
-        steps = {} if args.steps is None else {"trainer.steps": args.steps}
-        stage("train", toolrl(args, "train", "grpo", args.dir / "warmup-2", {**place, **data, **steps}))
+        values = {**both, "model.path": args.dir / "warmup-2", **place, **data, "trainer.steps": args.steps}
+        stage("train", toolrl("train", HERE / "grpo.yaml", values))
     stage("report", ["-m", "toolrl", "report", str(args.dir / "grpo")])
     finish(args, time.perf_counter() - started)
     return 0
-
-
-def toolrl(args: argparse.Namespace, command: str, config: str, source: Path, more: dict[str, Any]) -> list[str]:
-    """The arguments of one toolrl command on a config of this folder."""
-    values = {"model.path": source, "run.dir": args.dir, "seed": args.seed, **more}
-    sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    return ["-m", "toolrl", command, str(HERE / f"{config}.yaml"), *sets]
 
 
 @contextmanager
@@ -82,42 +79,20 @@ def place_to_search(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if args.through == "index":
         yield {"environments.default.tools[0].options.index": index}
         return
-    command = [sys.executable, "-m", "toolrl", "search", "serve", str(index), "--port", "0"]
-    say("serve the index", command)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline() if server.stdout is not None else ""
-            if " on http" not in line:
-                raise SystemExit("the server didn't start")
-            url = line.split()[-1]
-            tool: dict[str, Any] = {"use": "search", "options": {"url": url, "topk": 1}}
-            if args.through == "mcp":
-                started = {"command": sys.executable, "args": [str(HERE / "query_rag_server.py"), url]}
-                tool = {"use": "mcp", "options": {"servers": {"search": started}, "names": "short"}}
-            yield {"environments.default.tools": json.dumps([tool])}
-        finally:
-            server.terminate()
-
-
-def stage(title: str, arguments: list[str]) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    command = [sys.executable, *arguments]
-    say(title, command)
-    status = subprocess.run(command).returncode
-    if status:
-        raise SystemExit(status)
-
-
-def say(title: str, command: list[str]) -> None:
-    print(f"\n== {title}\n   python {' '.join(command[1:])}", flush=True)
+    server = ["-m", "toolrl", "search", "serve", str(index), "--port", "0"]
+    with served("serve the index", server, ready=" on http") as url:
+        tool: dict[str, Any] = {"use": "search", "options": {"url": url, "topk": 1}}
+        if args.through == "mcp":
+            started = {"command": sys.executable, "args": [str(HERE / "query_rag_server.py"), url]}
+            tool = {"use": "mcp", "options": {"servers": {"search": started}, "names": "short"}}
+        yield {"environments.default.tools": json.dumps([tool])}
 
 
 def finish(args: argparse.Namespace, seconds: float) -> None:
     """Print the table and write summary.json."""
-    lines = (json.loads(line) for line in (args.dir / "grpo" / "metrics.jsonl").read_text().splitlines())
-    evaluations = sorted((line for line in lines if line["kind"] == "eval"), key=lambda line: line["step"])
     names = {"reward/mean": "reward", "accuracy": "accuracy", "calls/mean": "searches per answer"}
-    before, after = evaluations[0], evaluations[-1]
+    found = evaluations(args.dir / "grpo")
+    before, after = found[0], found[-1]
     summary: dict[str, Any] = {
         title.replace(" ", "_"): {"before": before[key], "after": after[key]} for key, title in names.items()
     }

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from stages import ACCURACY, show, stage, toolrl
 
 HERE = Path(__file__).parent
 
@@ -40,47 +40,24 @@ def main() -> int:
     teach = ["--steps", str(args.viewer_steps)]
     stage("make detector and captioner", [str(HERE / "make_viewers.py"), str(viewers), *seed, *teach])
     stage("make the model", [str(HERE / "make_model.py"), str(args.dir / "model"), *seed])
-    warmup = {"model.path": args.dir / "model", "sft.data.options.path": tasks / "demos.jsonl"}
-    stage("cold start", toolrl(args, "sft", "warmup", {**warmup, "sft.steps": args.sft_steps}))
-    grpo = {"model.path": args.dir / "warmup", "data.train.options.path": tasks / "train.jsonl"}
-    stage("GRPO with the tools", toolrl(args, "train", "grpo", {**grpo, "trainer.steps": args.steps}))
-    stage("report", ["-m", "toolrl", "report", str(args.dir / "grpo")])
-    show(args.dir / "grpo")
-    return 0
-
-
-def toolrl(args: argparse.Namespace, command: str, config: str, values: dict[str, Any]) -> list[str]:
-    """The arguments of one toolrl command on a config of this folder."""
     tools = "environments.default.tools"
-    values = {
-        "data.eval.options.path": args.dir / "tasks" / "test.jsonl",
-        f"{tools}[0].options.root": args.dir / "tasks",
-        f"{tools}[1].options.model": args.dir / "viewers" / "detector",
-        f"{tools}[2].options.model": args.dir / "viewers" / "captioner",
+    both = {
+        "data.eval.options.path": tasks / "test.jsonl",
+        f"{tools}[0].options.root": tasks,
+        f"{tools}[1].options.model": viewers / "detector",
+        f"{tools}[2].options.model": viewers / "captioner",
         "run.dir": args.dir,
         "seed": args.seed,
-        **{key: value for key, value in values.items() if value is not None},
     }
-    sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    return ["-m", "toolrl", command, str(HERE / f"{config}.yaml"), "--overwrite", *sets]
-
-
-def stage(title: str, arguments: list[str]) -> None:
-    """Run one command; stop with its exit status where it fails."""
-    print(f"\n== {title}\n   python {' '.join(arguments)}", flush=True)
-    status = subprocess.run([sys.executable, *arguments]).returncode
-    if status:
-        raise SystemExit(status)
-
-
-def show(folder: Path) -> None:
-    """The first and the last evaluation."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    evaluations = sorted((line for line in lines if line["kind"] == "eval"), key=lambda line: line["step"])
-    print(f"\nHeld-out videos{'accuracy':>22}{'reward':>10}")
-    for title, line in (("before GRPO", evaluations[0]), ("after GRPO", evaluations[-1])):
-        print(f"{title:22}{line['accuracy']:>15.1%}{line['reward/mean']:>10.2f}")
-    print(f"\nReport: {folder / 'report.html'}")
+    warmup = {"model.path": args.dir / "model", "sft.data.options.path": tasks / "demos.jsonl"}
+    warmup |= {**both, "sft.steps": args.sft_steps}
+    stage("cold start", toolrl("sft", HERE / "warmup.yaml", warmup, "--overwrite"))
+    grpo = {"model.path": args.dir / "warmup", "data.train.options.path": tasks / "train.jsonl"}
+    grpo |= {**both, "trainer.steps": args.steps}
+    stage("GRPO with the tools", toolrl("train", HERE / "grpo.yaml", grpo, "--overwrite"))
+    stage("report", ["-m", "toolrl", "report", str(args.dir / "grpo")])
+    show(args.dir / "grpo", "Held-out videos", ACCURACY)
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import re
 from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
-NAMES = ("loss", "credit", "supply", "trainer", "loop", "fine_tune", "evaluate")
+NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
 MODULES = tuple(f"train.{name}" for name in NAMES)
 """Where names are written that don't stand in the docstring."""
 
@@ -29,6 +29,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "clip_fraction": "Their sum; none of the three with a plugin's policy loss.",
         "importance/mean": "Mean importance weight of trained tokens; only with `algorithm.importance`.",
         "importance/capped": "Share of trained tokens whose weight lies above the cap.",
+        "importance/rejected": "Share of trained tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference); only with `algorithm.kl_coef`.",
         "entropy": "Mean entropy of the policy on trained tokens, in nats.",
@@ -41,6 +42,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "groups/flat": "Share of groups whose rewards were all equal.",
         "groups/set_aside": "Groups without spread whose place others took; only with `algorithm.dynamic_sampling`.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
+        "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",
+        "groups/cut": "Groups that were started and cut, to come again; only with `rollout.oversampling`.",
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",
         "staleness/max": "The greatest age.",
         "overlong/penalty": "Mean penalty for length, 0 or less; only with `algorithm.overlong`.",

@@ -127,26 +127,26 @@ def test_an_answer_without_end_is_wrong_and_the_next_is_judged(text: str) -> Non
 
 
 def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = verifier.Worker()
-    assert worker.judge(["1"], "1", 20.0) == "right"
+    worker = verifier.worker()
+    assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     first = worker._process
     assert first is not None
     monkeypatch.setattr(verifier, "GRACE_SECONDS", -19.9)  # the deadline comes before the alarm
-    assert worker.judge(["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
+    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
     assert first.poll() is not None
     monkeypatch.undo()
-    assert worker.judge(["1"], "1", 20.0) == "right"
+    assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     worker.close()
     worker.close()
 
 
 def test_a_worker_that_died_meanwhile_is_replaced() -> None:
-    worker = verifier.Worker()
-    worker.judge(["1"], "1", 20.0)
+    worker = verifier.worker()
+    verifier.judge(worker, ["1"], "1", 20.0)
     assert worker._process is not None
     worker._process.kill()
     worker._process.wait()
-    assert worker.judge(["1"], "1", 20.0) == "right"
+    assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     worker.close()
 
 
@@ -154,13 +154,13 @@ def test_without_math_verify_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "math_verify.py").write_text("raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RewardError, match="can't be imported: not here"):
-        verifier.Worker().judge(["1"], "1", 20.0)
+        verifier.judge(verifier.worker(), ["1"], "1", 20.0)
 
 
 def test_workers_end_with_the_reward() -> None:
     made = MathReward(MathOptions(workers=1), CONTEXT)
     judge(made, "1", "1")
-    process = made._verifier._workers[0]._process
+    process = made._verifier._workers._workers[0]._process
     assert process is not None
     assert process.poll() is None
     del made
@@ -172,8 +172,8 @@ def test_workers_end_with_the_reward() -> None:
 
 
 def test_a_worker_ends_when_its_parent_does() -> None:
-    worker = verifier.Worker()
-    worker.judge(["1"], "1", 20.0)
+    worker = verifier.worker()
+    verifier.judge(worker, ["1"], "1", 20.0)
     process = worker._process
     assert process is not None
     assert process.stdin is not None

@@ -17,9 +17,10 @@ from gym_tasks import data
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, DataError
-from toolrl_plugin_reasoning_gym import process
+from toolrl.tools.line_workers import LineWorker, WorkerError
+from toolrl_plugin_reasoning_gym import process as processes
 from toolrl_plugin_reasoning_gym.options import MAX_SEED, MAX_SIZE, DataOptions
-from toolrl_plugin_reasoning_gym.process import Process, WorkerError
+from toolrl_plugin_reasoning_gym.process import worker
 from toolrl_plugin_reasoning_gym.values import unpack
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -30,17 +31,17 @@ GLOBAL_RANDOM = ["list_functions", "codeio"]
 
 
 def names() -> list[str]:
-    worker = Process()
+    process = worker()
     try:
-        return [item["name"] for item in worker.ask({"do": "list"}, 300)["generators"]]
+        return [item["name"] for item in process.ask({"do": "list"}, 300)["generators"]]
     finally:
-        worker.close()
+        process.close()
 
 
-def entries(worker: Process, generator: str, indices: list[int], seed: int = 5 << 20) -> list[Any]:
+def entries(process: LineWorker, generator: str, indices: list[int], seed: int = 5 << 20) -> list[Any]:
     config = {"seed": seed, "size": 40}
     asked = ({"do": "entry", "generator": generator, "config": config, "index": index} for index in indices)
-    return [worker.ask(request, 300)["entry"] for request in asked]
+    return [process.ask(request, 300)["entry"] for request in asked]
 
 
 class TestTasks:
@@ -119,7 +120,7 @@ class TestMixtures:
 
 class TestDeterminism:
     def test_all_generators_make_the_same_tasks_in_every_process_and_order(self) -> None:
-        here, there = Process(), Process()
+        here, there = worker(), worker()
         try:
             for name in names():
                 first = entries(here, name, [1, 4])
@@ -133,11 +134,11 @@ class TestDeterminism:
         found = []
         for seed in ("1", "2"):
             monkeypatch.setenv("PYTHONHASHSEED", seed)
-            worker = Process()
+            process = worker()
             try:
-                found.append(entries(worker, name, list(range(12))))
+                found.append(entries(process, name, list(range(12))))
             finally:
-                worker.close()
+                process.close()
         assert found[0] == found[1]
 
     def test_neighbouring_seeds_share_no_task(self) -> None:
@@ -208,13 +209,13 @@ class TestMistakes:
 
 class TestTheWorker:
     def test_one_is_shared_by_all_data_sets_and_ends_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(process, "_shared", None)  # that of other tests
+        monkeypatch.setattr(processes, "_shared", None)  # that of other tests
         first, second = data("lcm"), data("gcd")
-        worker = first._worker
-        assert worker is second._worker
-        running = worker._process._process
+        shared = first._worker
+        assert shared is second._worker
+        running = shared._process._process
         assert running.poll() is None
-        del first, second, worker
+        del first, second, shared
         gc.collect()
         assert running.wait(60) is not None
 
@@ -240,26 +241,26 @@ class TestTheWorker:
         assert [found[index] for index in range(8)] == [source[index] for index in range(8)]
 
     def test_an_unknown_request_is_told(self) -> None:
-        worker = Process()
+        process = worker()
         try:
             with pytest.raises(WorkerError, match="nothing"):
-                worker.ask({"do": "nothing"}, 60)
-            assert worker.ask({"do": "list"}, 60)
+                process.ask({"do": "nothing"}, 60)
+            assert process.ask({"do": "list"}, 60)
         finally:
-            worker.close()
-            worker.close()
+            process.close()
+            process.close()
 
     def test_no_secret_of_the_run_reaches_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_SECRET_KEY", "hunter2")
-        worker = Process()
+        process = worker()
         try:
-            worker.ask({"do": "list"}, 60)
-            assert worker._process is not None
-            environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+            process.ask({"do": "list"}, 60)
+            assert process._process is not None
+            environment = Path(f"/proc/{process._process.pid}/environ").read_bytes()
         except FileNotFoundError:
             pytest.skip("no /proc here")
         finally:
-            worker.close()
+            process.close()
         assert b"PYTHONHASHSEED=0" in environment
         assert b"hunter2" not in environment
-        assert set(process._SET) <= {part.partition(b"=")[0].decode() for part in environment.split(b"\0")}
+        assert set(processes._SET) <= {part.partition(b"=")[0].decode() for part in environment.split(b"\0")}

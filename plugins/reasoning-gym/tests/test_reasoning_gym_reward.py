@@ -14,8 +14,8 @@ import pytest
 from gym_tasks import data, entry_task, failures, reward, said, scores
 
 from toolrl.errors import RewardError
+from toolrl.tools import line_workers
 from toolrl.types import Episode, Score
-from toolrl_plugin_reasoning_gym import process
 from toolrl_plugin_reasoning_gym.reward import check
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -142,17 +142,17 @@ class TestWhatCantBeScored:
 class TestWorkers:
     def test_one_that_is_killed_at_a_question_is_a_zero_that_shows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
-        ask = process._ask
+        ask = line_workers._ask
 
-        def ask_and_kill(worker: Any, request: str | None, seconds: float) -> Any:
+        def ask_and_kill(asked_one: Any, request: str | None, seconds: float) -> Any:
             asked.append(request or "")
             if '"do": "score"' in asked[-1] and "score" not in asked[0]:
                 asked[0] = "score: killed once"
-                os.kill(worker.pid, signal.SIGKILL)
-                worker.wait(60)
-            return ask(worker, request, seconds)
+                os.kill(asked_one.pid, signal.SIGKILL)
+                asked_one.wait(60)
+            return ask(asked_one, request, seconds)
 
-        monkeypatch.setattr(process, "_ask", ask_and_kill)
+        monkeypatch.setattr(line_workers, "_ask", ask_and_kill)
         killed, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
         assert (killed.value, failures(killed)) == (0.0, {"died"})
         assert (next_one.value, failures(next_one)) == (1.0, set())
@@ -161,7 +161,7 @@ class TestWorkers:
         async def run() -> list[float]:
             built = reward()
             first = await built.score(said(TASK, "4"))
-            running = built._scorers._workers[0]._process
+            running = built._scorers._workers._workers[0]._process
             assert running is not None
             os.kill(running.pid, signal.SIGKILL)
             second = await built.score(said(TASK, "4"))
@@ -174,7 +174,7 @@ class TestWorkers:
         async def run() -> Any:
             built = reward()
             await built.score(said(TASK, "4"))
-            return built._scorers._workers[0]._process
+            return built._scorers._workers._workers[0]._process
 
         running = asyncio.run(run())
         gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from toolrl.types import Sampling
 from toolrl_plugin_transformers import direct
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import check, verify
@@ -136,3 +138,56 @@ def test_where_it_is_wrong_the_module_is_used(
 
 def test_the_doctors_check_says_what_it_found() -> None:
     assert "agrees with a plain forward pass" in check()
+
+
+def test_transposed_weights_follow_the_modules(
+    build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
+) -> None:
+    """Written to in place or replaced, told or not."""
+    module = build(transformers.Qwen2Config(**sizes))
+    prompt = [5, 9, 2]
+
+    def change(kind: str) -> None:
+        part = module.model.layers[0].mlp.up_proj
+        with torch.no_grad():
+            if kind == "in place":
+                part.weight.mul_(1.7)
+            elif kind == "replaced":
+                part.weight = torch.nn.Parameter(part.weight * 0.4)
+            else:  # Past the counter of writes: an engine has to be told.
+                part.weight.data.add_(0.3)
+
+    async def run() -> None:
+        async with engine(module) as running:
+            direct_pass = running._started().batch.runner.direct
+            assert direct_pass is not None
+            assert direct_pass._turned
+            found = []
+            for number, kind in enumerate(("in place", "replaced", "told", "in place")):
+                change(kind)
+                if kind == "told":
+                    await running.update_weights(weights(module, number), number)
+                got = await running.generate(prompt, Sampling(6, seed=3), session=f"{number}")
+                assert got.logprobs == pytest.approx(plain_logprobs(module, prompt, got.ids), abs=1e-4)
+                found.append(got.logprobs)
+            assert len(set(found)) == len(found)
+
+    asyncio.run(run())
+
+
+def test_large_models_get_no_copies(build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build(transformers.LlamaConfig(**sizes))
+    bytes_of_copies = sum(w.numel() * 4 for name, w in module.named_parameters() if "proj" in name)
+    bytes_of_copies += module.lm_head.weight.numel() * 4
+    for free, copied in (
+        (bytes_of_copies / direct._COPIES + 100, True),
+        (bytes_of_copies / direct._COPIES - 100, False),
+    ):
+        monkeypatch.setattr(direct, "available_memory", lambda free=free: free)
+        runner = ModelRunner(module)
+        assert runner.direct is not None
+        assert bool(runner.direct._turned) == copied
+        assert verify(runner) < 1e-4
+    half = Direct.of(build(transformers.LlamaConfig(**sizes)).to(torch.bfloat16))
+    assert half is not None
+    assert not half._turned

@@ -19,6 +19,7 @@ from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
 from toolrl_plugin_transformers.engine import TransformersEngine
+from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 from toolrl_plugin_transformers.worker import Worker
 
@@ -453,6 +454,20 @@ def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: 
     for outcome in _run(run()):
         assert isinstance(outcome, EngineError)
         assert "RuntimeError" in str(outcome)
+
+
+def test_memory_that_ran_out_says_what_to_make_smaller(qwen3: Any, engine: Any, monkeypatch: Any) -> None:
+    def full(*arguments: Any, **settings: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    async def run() -> None:
+        async with engine(qwen3) as running:
+            monkeypatch.setattr(ModelRunner, "prefill", full)
+            with pytest.raises(EngineError, match="CUDA out of memory") as caught:
+                await running.generate([1], Sampling(3), session="a")
+            assert "cache_tokens, max_batch or prefill_tokens" in str(caught.value.hint)
+
+    _run(run())
 
 
 def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(

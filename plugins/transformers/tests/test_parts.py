@@ -23,7 +23,7 @@ def _draw(logits: torch.Tensor, sampling: Sampling, count: int, ids: int | None 
     """Frequencies of `count` draws from one row of logits."""
     uniforms = Uniforms(0)
     settings = RowSettings.of([sampling] * count, CPU)
-    numbers = [uniforms.draw() for _ in range(count)]
+    numbers = torch.tensor([uniforms.draw() for _ in range(count)])
     tokens, _ = sample(logits.expand(count, -1), numbers, settings, ids or logits.shape[-1])
     return np.bincount(tokens.numpy(), minlength=logits.shape[-1]) / count
 
@@ -62,7 +62,7 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
         Sampling(1, temperature=3.0),
         Sampling(1, top_k=4, top_p=0.9),
     ]
-    numbers = [0.1, 0.9, 0.9, 0.9, 0.5, 0.7]
+    numbers = torch.tensor([0.1, 0.9, 0.9, 0.9, 0.5, 0.7])
     together = sample(logits, numbers, RowSettings.of(rows, CPU), 50)
     for i, row in enumerate(rows):
         token, logprob = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)
@@ -76,10 +76,52 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.sampled_from([0.0, 1e-7, 0.5, 1 - 2.0**-23]))
 def test_a_draw_is_always_an_id_with_mass(logits: list[float], uniform: float) -> None:
     row = torch.tensor([logits])
-    token, logprob = sample(row, [uniform], RowSettings.of([Sampling(1)], CPU), len(logits))
+    token, logprob = sample(row, torch.tensor([uniform]), RowSettings.of([Sampling(1)], CPU), len(logits))
     assert 0 <= int(token) < len(logits)
     assert torch.softmax(row, -1)[0, int(token)] > 0
     assert float(logprob) > -float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200, 1000])
+def test_a_draw_by_blocks_is_that_of_one_cumulative_sum(count: int) -> None:
+    chance = torch.Generator().manual_seed(count)
+    logits = torch.randn(40, count, generator=chance) * 3
+    never = [0, count // 2] if count > 2 else []
+    numbers = torch.rand(40, generator=chance)
+    settings = RowSettings.of([Sampling(1)] * 40, CPU)
+    # Two ids at the end that the tokenizer doesn't know.
+    wide = torch.cat([logits, torch.full((40, 2), 9.0)], dim=1)
+    tokens, logprobs = sample(wide, numbers, settings, count, never)
+    weights = logits.double().exp()
+    weights[:, never] = 0
+    cumulative = weights.cumsum(1)
+    bounds = torch.cat([torch.zeros(40, 1), cumulative], dim=1) / cumulative[:, -1:]
+    drawn = tokens[:, None]
+    targets = numbers[:, None]
+    assert bool((bounds.gather(1, drawn) <= targets + 1e-5).all())
+    assert bool((bounds.gather(1, drawn + 1) >= targets - 1e-5).all())
+    assert bool((weights.gather(1, drawn) > 0).all())
+    wanted = wide.log_softmax(1).gather(1, drawn)[:, 0]
+    assert float((logprobs - wanted).abs().max()) < 1e-5
+
+
+def test_a_number_that_falls_between_two_blocks_draws_no_id_without_mass() -> None:
+    """Sums are rounded: the part of a target that is left for a block may come out below 0."""
+    chance = torch.Generator().manual_seed(0)
+    logits = torch.randn(2000, 4 * 64, generator=chance) * 4
+    logits[:, ::64] = -torch.inf  # The first of each block.
+    settings = RowSettings.of([Sampling(1)] * 2000, CPU)
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    blocks = weights.unflatten(1, (-1, 64)).sum(-1).cumsum(-1)
+    for edge in range(3):
+        at_the_edge = blocks[:, edge] / blocks[:, -1]
+        for numbers in (
+            at_the_edge,
+            at_the_edge.nextafter(torch.tensor(0.0)),
+            at_the_edge.nextafter(torch.tensor(1.0)),
+        ):
+            tokens, _ = sample(logits, numbers.clamp(0, 1 - 2.0**-23), settings, 256)
+            assert bool((weights.gather(1, tokens[:, None]) > 0).all())
 
 
 def test_a_seeds_numbers_are_in_range_and_its_own() -> None:

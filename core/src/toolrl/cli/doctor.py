@@ -31,7 +31,7 @@ HELP = "check that what is installed works here"
 EXAMPLE = "toolrl doctor\n  toolrl doctor calculator"
 
 OK, FAILED, UNAVAILABLE = "ok", "failed", "unavailable"
-LIBRARIES = ("pydantic", "torch", "transformers", "vllm", "ray")
+LIBRARIES = ("pydantic", "torch", "transformers", "peft", "vllm", "ray")
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,21 @@ import json
 from pathlib import Path
 
 from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.output import UsageError
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
 
-HELP = "evaluate a model, or the last checkpoint of a run"
-EXAMPLE = "toolrl eval grpo.yaml --set evaluation.tasks=50\n  toolrl eval runs/first --set evaluation.temperature=0"
+HELP = "evaluate a model, or a checkpoint of a run"
+EXAMPLE = """toolrl eval grpo.yaml --set evaluation.tasks=50
+  toolrl eval runs/first --set evaluation.temperature=0
+  toolrl eval runs/first --checkpoint best"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(
         parser, resume=False, config="a config file, or the folder of a run, whose last checkpoint is meant"
     )
+    parser.add_argument("--checkpoint", metavar="NAME", help="of a run: last (the default), best, or a step such as 30")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,13 +33,22 @@ def run(args: argparse.Namespace) -> int:
 
         RunFolder.open(folder)  # says which runs there are where this is none
         args.config = str(folder / "config.yaml")
-        args.overrides = [*_of_run(folder.absolute()), *args.overrides]
+        args.overrides = [*_of_run(folder.absolute(), args.checkpoint), *args.overrides]
+    elif args.checkpoint is not None:
+        raise UsageError(
+            "--checkpoint is for a run's folder, and this is a config",
+            where=args.config,
+            hint=f"Name it in the config: --set model.path=runs/NAME:{args.checkpoint}",
+        )
     return run_to_end(_evaluate(args))
 
 
-def _of_run(folder: Path) -> list[str]:
-    """Evaluating a run gives a run of its own, beside it; the model is the run's last checkpoint."""
-    values = {"model.path": str(folder), "run.dir": str(folder.parent), "run.name": f"{folder.name}-eval"}
+def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
+    """Evaluating a run gives a run of its own, beside it; the model is one of the run's checkpoints."""
+    model, name = str(folder), f"{folder.name}-eval"
+    if checkpoint is not None:
+        model, name = f"{model}:{checkpoint}", f"{name}-{checkpoint}"
+    values = {"model.path": model, "run.dir": str(folder.parent), "run.name": name}
     # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 

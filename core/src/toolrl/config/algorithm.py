@@ -61,6 +61,21 @@ class ImportanceConfig(Frame):
     cap: float = Field(2.0, gt=1, allow_inf_nan=False, description="Greatest weight.")
 
 
+class RejectionConfig(Frame):
+    """Samples of another policy that are left out of the policy's loss: those that are far likelier, or far less
+    likely, under the policy that the update starts from."""
+
+    level: Literal["token", "sequence", "mean"] = Field(
+        "mean",
+        description="Tokens by themselves, or whole episodes: by the product over their tokens, or its geometric mean.",
+    )
+    low: float = Field(0.5, ge=0, lt=1, description="What is less likely by more than this is left out.")
+    high: float = Field(2.0, gt=1, allow_inf_nan=False, description="What is likelier by more than this is left out.")
+    only_negative: bool = Field(
+        False, description="Only tokens of negative advantage: what worked is learned however old it is."
+    )
+
+
 class OverlongConfig(Frame):
     """A penalty that grows over the last tokens before a length (DAPO, arXiv 2503.14476, equation 13)."""
 
@@ -148,6 +163,16 @@ class AlgorithmConfig(Frame):
     importance: ImportanceConfig | None = Field(
         None, description="Weigh samples by how likely they are now against when they were drawn."
     )
+    rejection: RejectionConfig | None = Field(
+        None,
+        description="Leave out samples that the policy has moved away from, or that its engine computes otherwise.",
+    )
+    proximal: Literal["recomputed", "sampled"] = Field(
+        "recomputed",
+        description="What ratios are taken to and clipped around: the policy before the step's first update (decoupled "
+        "from the one that sampled, which `importance` and `rejection` account for), or the log-probabilities as "
+        "sampled.",
+    )
     kl_coef: float = Field(
         0.0,
         ge=0,
@@ -206,6 +231,11 @@ class AlgorithmConfig(Frame):
             raise ValueError("kl_estimator: k1 has no gradient without kl_correction; take k2 or k3, or correct it")
         if self.discount != 1.0 and self.credit != "turn":
             raise ValueError("discount: without effect unless `credit` is `turn`")
+        void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
+        if self.proximal == "sampled" and void:
+            raise ValueError(
+                f"{void[0]}: without effect beside `proximal: sampled`, whose ratio is to the samples' own"
+            )
         if self.clip_dual is not None and self.surrogate != "clip":
             raise ValueError(f"clip_dual: without effect beside the surrogate {self.surrogate!r}")
         return self

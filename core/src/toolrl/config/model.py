@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
+from toolrl.config.lora import LoraConfig
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
@@ -32,6 +33,13 @@ class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
+    timeout: float | None = Field(
+        600.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
+        "no limit. A plain function that hangs keeps its thread, and later episodes wait for that.",
+    )
 
 
 ToolUseField = Annotated[ToolUse, BeforeValidator(from_name)]
@@ -43,12 +51,15 @@ class ModelConfig(Frame):
 
     path: str = Field(
         min_length=1,
-        description="A folder in Hugging Face layout, with its tokenizer; a run's folder, for its last checkpoint; or "
-        "`owner/name` of a model hub that can be reached.",
+        description="A folder in Hugging Face layout, with its tokenizer; a run's folder, for its last checkpoint "
+        "(`runs/NAME:best` or `runs/NAME:30` for another); or `owner/name` of a model hub that can be reached.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
     attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    lora: LoraConfig | None = Field(
+        None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
+    )
     trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
 
 
@@ -102,6 +113,20 @@ class RolloutConfig(Frame):
         description="Versions that the weights may have moved on since a token was sampled, when it is trained on. 0: "
         "rollout and training take turns; above, they overlap.",
     )
+    replay: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="With max_staleness: the share of a step's groups that were trained on before, where there are any "
+        "that are young enough.",
+    )
+    oversampling: float = Field(
+        1.0,
+        ge=1,
+        le=2,
+        description="Where rollout and training take turns: a step starts so many times its tasks, goes on when enough "
+        "groups are whole, and cuts the others; they come again in the next step.",
+    )
     max_error_rate: float = Field(
         0.2,
         ge=0,
@@ -149,6 +174,24 @@ class TrainerConfig(OptimizerConfig):
     )
     save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
+    keep_best: bool | str = Field(
+        False,
+        description="Keep the best evaluation's checkpoint too, as `checkpoints/best`. true: by accuracy; else the "
+        "metric of evaluations to go by, such as eval/reward/mean; higher is better.",
+    )
+
+    offload: list[Literal["optimizer", "reference", "critic"]] = Field(
+        default_factory=list,
+        description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
+        "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
+    )
+
+    @property
+    def best_by(self) -> str | None:
+        """The metric of evaluations that `keep_best` names; None where it is false."""
+        if isinstance(self.keep_best, str):
+            return self.keep_best.removeprefix("eval/")
+        return "accuracy" if self.keep_best else None
 
 
 class EvaluationConfig(Frame):
@@ -182,6 +225,8 @@ class SftConfig(OptimizerConfig):
     min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
     steps: int = Field(100, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
+    save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
+    keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field(
         "auto",
@@ -243,6 +288,23 @@ class Config(Frame):
 
     @model_validator(mode="after")
     def _fit(self) -> Config:
-        if self.deterministic and self.rollout.max_staleness:
+        rollout = self.rollout
+        if self.deterministic and rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
+        if self.trainer.keep_best and self.data.eval is None:
+            raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
+        if self.deterministic and rollout.oversampling > 1:
+            raise ValueError("deterministic: which episodes are cut depends on time; set rollout.oversampling to 1")
+        if rollout.oversampling > 1 and rollout.max_staleness:
+            raise ValueError(
+                "rollout.oversampling: with max_staleness a step also goes on when enough groups are whole, and cuts "
+                "none; take out one of them"
+            )
+        if rollout.replay and not rollout.max_staleness:
+            raise ValueError("rollout.replay: a group that was trained on is older than max_staleness 0 allows; set it")
+        if rollout.replay and self.trainer.prompts_per_step * rollout.replay < 1:
+            raise ValueError(
+                f"rollout.replay: {rollout.replay:g} of {self.trainer.prompts_per_step} groups is less than one group; "
+                "take a larger share or more prompts_per_step"
+            )
         return self

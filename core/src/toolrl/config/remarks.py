@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,22 +17,26 @@ from toolrl.plugins.registry import Registry
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    return [*_evaluation(config), *_rewards(config), *_sampling(config), *_staleness(config)]
+    return [*_evaluation(config), *_rewards(config), *_sampling(config), *_staleness(config), *_offload(config)]
 
 
 def missing_model(config: Config) -> str | None:
     """What to say of a model that isn't there; None where it is, or where it may be a hub's name."""
     path = config.model.path
-    if Path(path).is_dir() or _may_be_on_hub(path):
+    run = path.rpartition(":")[0]  # RUN:best
+    if Path(path).is_dir() or (run and Path(run).is_dir()) or _may_be_on_hub(path):
         return None
     return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
 
 
 def missing_files(config: Config, registry: Registry) -> Iterator[str]:
-    """What to say of files and folders that a config names and that aren't there: model, run, components' own."""
+    """What to say of files, folders and packages that a config needs and that aren't there: model, run, peft,
+    components' own."""
     model = missing_model(config)
     if model is not None:
         yield model
+    if config.model.lora is not None and importlib.util.find_spec("peft") is None:
+        yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
     if config.sft is not None and config.sft.from_run is not None and not Path(config.sft.from_run).is_dir():
         yield f"sft.from_run: there is no folder {config.sft.from_run!r} here"
     for site in sites(config.model_dump(by_alias=True)):
@@ -61,7 +66,17 @@ def _may_be_on_hub(path: str) -> bool:
 def _evaluation(config: Config) -> list[str]:
     if config.evaluation.every and config.data.eval is None:
         return ["evaluation.every: nothing is evaluated, as data.eval names no data set"]
+    if config.trainer.keep_best and not config.evaluation.every:
+        return ["trainer.keep_best: evaluations are at the start and the end only; set evaluation.every"]
     return []
+
+
+def _offload(config: Config) -> list[str]:
+    missing = {
+        "reference": "there is none, as algorithm.kl_coef is 0" if not config.algorithm.kl_coef else None,
+        "critic": "there is none in this algorithm" if config.algorithm.baseline != "critic" else None,
+    }
+    return [f"trainer.offload: {part}: {why}" for part in config.trainer.offload if (why := missing.get(part))]
 
 
 def _rewards(config: Config) -> list[str]:
@@ -74,7 +89,8 @@ def _rewards(config: Config) -> list[str]:
 
 
 def _staleness(config: Config) -> list[str]:
-    if not config.rollout.max_staleness or config.algorithm.importance is not None:
+    algorithm = config.algorithm
+    if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.proximal == "sampled":
         return []
     return [
         f"rollout.max_staleness {config.rollout.max_staleness}: stale samples are trained on as if the policy had just "

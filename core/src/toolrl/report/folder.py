@@ -32,7 +32,7 @@ from toolrl.report.metrics import MetricsLine, MetricsLog
 from toolrl.report.records import StoredEpisode
 from toolrl.report.summary import summarise
 
-_LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "vllm", "ray")
+_LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
 
@@ -244,6 +244,15 @@ class RunFolder:
 def is_run_folder(path: Path) -> bool:
     """Whether a run was started in this folder."""
     return (path / "config.yaml").is_file()
+
+
+def run_and_checkpoint(path: str) -> tuple[Path, str] | None:
+    """A run's folder and the name of a checkpoint: `runs/first` means the last, `runs/first:best` another one. None for
+    a path that is no run's."""
+    if is_run_folder(Path(path)):
+        return Path(path), "last"
+    run, colon, name = path.rpartition(":")
+    return (Path(run), name) if colon and is_run_folder(Path(run)) else None
 
 
 def describe_run(directory: Path) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ChatFormat, ReadsTokens, Reward, ScoresGroups, StartsAndStops, ToolParser
-from toolrl.tools.limiter import ConcurrencyLimit
+from toolrl.rollout.one_at_a_time import OneAtATime
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, Task
 
@@ -22,7 +22,9 @@ class NamedReward:
     name: str
     reward: Reward | ScoresGroups
     weight: float = 1.0
-    turn: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1), repr=False, compare=False)
+    timeout: float | None = None
+    """Seconds for one episode, or one group; None for no limit. What waits for its turn in a thread isn't counted."""
+    turn: OneAtATime = field(default_factory=OneAtATime, repr=False, compare=False)
     """Whose turn it is in a thread, for a reward that is no coroutine function."""
 
     @cached_property

@@ -54,6 +54,7 @@ class Runner:
         self._on_episode = on_episode
         self._hide = hide
         self._lockstep = lockstep
+        self._gate: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -88,8 +89,11 @@ class Runner:
         return Group(episodes[0].group, task, tuple(episodes))
 
     def gate(self) -> asyncio.Semaphore:
-        """A new bound on the episodes in flight."""
-        return asyncio.Semaphore(self._concurrency)
+        """The bound on the episodes in flight, one for all rounds and groups of this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._gate is None or self._gate[0] is not loop:
+            self._gate = loop, asyncio.Semaphore(self._concurrency)
+        return self._gate[1]
 
     def tell(self, groups: Iterable[Group]) -> None:
         """Tell of the episodes of these groups, as `run` does of its own."""

@@ -2,7 +2,8 @@
 
 A reward is asked on the event loop where it is a coroutine function; a plain function runs in a thread, one call of a
 reward at a time, so that it may compute and wait without holding up the episodes. A reward that scores groups is asked
-once for all episodes of a task. What it raises, or gives instead of a score, fails episodes and loses none.
+once for all episodes of a task. What it raises, or gives instead of a score, fails episodes and loses none; so does
+one that takes longer than its `timeout`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from toolrl.errors import RewardError, ToolrlError
 from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
+from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.tools import stray
 from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL
@@ -124,6 +126,16 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
         return await _stoppable(named, result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
+    except stray.TooLateError:
+        raise RewardError(
+            f"reward {named.name!r} gave no score within {named.timeout:g} s",
+            hint="Find out what it waits for, or raise its `timeout` in the config.",
+        ) from None
+    except StuckError:
+        raise RewardError(
+            f"reward {named.name!r} can't score: an earlier call has run for more than {named.timeout:g} s",
+            hint="Find out what it waits for. A coroutine function can be stopped, a plain one can't.",
+        ) from None
     except BaseException as error:
         if not watch.failed(error):
             raise
@@ -141,20 +153,26 @@ async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
             stray.CLEANUP_SECONDS,
         )
 
-    return await stray.stoppable(work, left)
+    return await stray.stoppable(work, left, named.timeout)
 
 
 async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argument: Any) -> Any:
     # One at a time: a component is never used from two threads at once.
-    permit = await named.turn.acquire()
+    await named.turn.begin()
     try:
         job = POOL.submit(function, argument)
     except BaseException:
-        permit.release()
+        named.turn.end()
         raise
-    # Where the episode is cancelled, the function runs on, and nobody else may begin before it has ended.
-    job.when_ended(permit.release)
-    return await job
+    # Where the episode is cancelled, or the time is up, the function runs on, and nobody else may begin before it has
+    # ended.
+    job.when_ended(named.turn.end)
+    try:
+        return await _stoppable(named, job)
+    except stray.TooLateError:
+        if not job.ended:
+            named.turn.give_up()
+        raise
 
 
 def _raised(named: NamedReward, error: BaseException) -> RewardError:

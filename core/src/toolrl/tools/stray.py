@@ -72,14 +72,24 @@ async def dismiss() -> int:
     return len(left)
 
 
-async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None]) -> T:
-    """Await something that may swallow its cancellation: who is cancelled here waits no longer than `stop` does."""
+class TooLateError(Exception):
+    """Something that took longer than it may, and was stopped."""
+
+
+async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None], seconds: float | None = None) -> T:
+    """Await something that may swallow its cancellation: who is cancelled here waits no longer than `stop` does.
+
+    Raises TooLateError after so many seconds; None for no limit.
+    """
     task = asyncio.create_task(_outcome(work))
     try:
-        await asyncio.wait((task,))
+        await asyncio.wait((task,), timeout=seconds)
     except asyncio.CancelledError:
         await stop(task, left)
         raise
+    if not task.done():
+        await stop(task, left)
+        raise TooLateError
     value, error = task.result()
     if error is not None:
         raise error

@@ -6,6 +6,7 @@ factory: a function or class called as `target(options, context)` that returns o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -18,6 +19,9 @@ from toolrl.tools.function import FunctionTool
 from toolrl.tools.lifecycle import BoundTool, Tool, ToolInstance
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+
+STOP_SECONDS = 60.0
+"""How long a toolset may take to stop, before the end of the run goes on without it."""
 
 _log = logging.getLogger(__name__)
 
@@ -270,7 +274,18 @@ async def stop_all(toolsets: Sequence[Toolset]) -> None:
     """Stop each, last started first, also after one raised; then raise what was raised."""
     async with AsyncExitStack() as stack:
         for toolset in toolsets:
-            stack.push_async_callback(toolset.stop)
+            stack.push_async_callback(_stop, toolset)
+
+
+async def _stop(toolset: Toolset) -> None:
+    """In the same task: what a toolset entered in `start` may have to be left there, such as a task group."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS) as limit:
+            await toolset.stop()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        _log.warning("%s didn't stop within %g s; it is left as it is", type(toolset).__name__, STOP_SECONDS)
 
 
 def _wrap(made: Any, context: BuildContext) -> Toolset:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
+
+import torch
+
+from toolrl.errors import RunStoppedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,8 +26,9 @@ class UpdateThread:
         self._executor = ThreadPoolExecutor(1, "toolrl-update")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, bool]:
-        """Run to the end, even when cancelled meanwhile: the result, and whether a cancellation waits."""
-        future = self._executor.submit(function, *args, **kwargs)
+        """Run to the end, even when cancelled meanwhile: the result, and whether a cancellation waits. Raises
+        RunStoppedError where the device's memory runs out."""
+        future = self._executor.submit(_within_memory, partial(function, *args, **kwargs))
         waiting = asyncio.wrap_future(future)
         interrupted = False
         while not waiting.done():
@@ -37,3 +43,14 @@ class UpdateThread:
 
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown()
+
+
+def _within_memory(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        raise RunStoppedError(
+            f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
+            hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or give "
+            "the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
+        ) from error

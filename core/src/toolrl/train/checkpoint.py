@@ -1,9 +1,11 @@
 """Checkpoints: Hugging Face folders that also hold what a run needs to go on exactly.
 
     checkpoints/step-000010/
-        config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes
+        config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes; of a run with model.lora
+        adapter_config.json, adapter_model.safetensors …   in the place of the first two
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
+        trainer/buffer.jsonl                               finished groups that can still be trained on, if any
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
@@ -21,19 +23,21 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from toolrl.errors import CheckpointError
+from toolrl.train.best import LINK, read_best
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 """Of the manifest and the trainer's state; a newer one is refused."""
 
+_BUFFER = "buffer.jsonl"
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
 _REPLACED = f"{_UNFINISHED}replaced-"
@@ -59,12 +63,22 @@ class TrainerState:
     """What else the trainer learns, by name: a critic."""
     pending: tuple[int, ...] = ()
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
+    buffer: tuple[Mapping[str, Any], ...] = ()
+    """Finished groups that can still be trained on, as JSON values."""
 
 
 def save_checkpoint(
-    directory: Path, state: TrainerState, *, model: Any, tokenizer: Any, processor: Any = None, keep: int = 2
+    directory: Path,
+    state: TrainerState,
+    *,
+    model: Any,
+    tokenizer: Any,
+    processor: Any = None,
+    keep: int = 2,
+    spare: Collection[int] = (),
 ) -> Path:
-    """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones; returns its path.
+    """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones and those of the steps `spare`;
+    returns its path.
 
     `model`, `tokenizer` and `processor` are written by their `save_pretrained`. Raises CheckpointError where that
     fails; the earlier checkpoints are as they were then.
@@ -86,10 +100,10 @@ def save_checkpoint(
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),
-            hint=f"{_free_space(directory)} Earlier checkpoints are untouched: {_names(directory)}. Make room or set "
-            "another run.dir, then go on with --resume.",
+            hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.1f} MiB. Earlier checkpoints "
+            f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
         ) from error
-    _prune(directory, keep)
+    prune(directory, keep, spare)
     return final
 
 
@@ -143,9 +157,33 @@ def verify(path: Path, *, contents: bool = True) -> None:
             raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
 
 
+def find_checkpoint(directory: Path, name: str) -> Path:
+    """The checkpoint `last`, `best`, or that of a step: `30` or `step-000030`. Raises CheckpointError that says which
+    there are, or what is wrong with the one that was asked for."""
+    if name == "last":
+        path = latest_checkpoint(directory)
+        if path is not None:
+            return path
+    elif name == LINK and (best := read_best(directory)) is not None:
+        path = directory / best.name
+    else:
+        step = name.removeprefix("step-")
+        path = directory / f"step-{int(step):06d}" if step.isdecimal() else None
+    if path is None or not path.is_dir():
+        what = f"no checkpoint {name!r}" if name != LINK else "no best checkpoint; trainer.keep_best keeps one"
+        raise CheckpointError(f"there is {what}", where=str(directory), hint=f"There are: {_names(directory)}.")
+    try:
+        verify(path)
+    except CheckpointError as error:
+        error.hint = f"Take another: {_names(directory)}."
+        raise
+    return path
+
+
 def load_state(path: Path) -> TrainerState:
     """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
     folder = path / "trainer"
+    buffer = folder / _BUFFER
     try:
         facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
@@ -159,6 +197,7 @@ def load_state(path: Path) -> TrainerState:
             random=tensors["random"],
             extra=tensors.get("extra", {}),
             pending=tuple(facts.get("pending", ())),
+            buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
         )
     except CheckpointError:
         raise
@@ -170,10 +209,33 @@ def load_state(path: Path) -> TrainerState:
         ) from error
 
 
+class _Writer:
+    """A file that remembers what the system said: torch only says at which position it failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
 def _write_state(folder: Path, state: TrainerState) -> None:
     (folder / "trainer").mkdir()
     tensors = {"optimizer": dict(state.optimizer), "random": dict(state.random), "extra": dict(state.extra)}
-    torch.save(tensors, folder / "trainer" / "state.pt")
+    with (folder / "trainer" / "state.pt").open("wb") as file:
+        writer = _Writer(file)
+        try:
+            torch.save(tensors, writer)
+        except RuntimeError as error:
+            raise writer.error or error from error
     facts = {
         "format": FORMAT,
         "step": state.step,
@@ -183,6 +245,10 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "config_digest": state.config_digest,
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if state.buffer:
+        # A line each: other threads would stand still while a long text is made.
+        with (folder / "trainer" / _BUFFER).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(group) + "\n" for group in state.buffer)
 
 
 def _write_manifest(folder: Path, step: int) -> None:
@@ -238,19 +304,23 @@ def _check_format(found: int, path: Path) -> None:
         )
 
 
-def _prune(directory: Path, keep: int) -> None:
-    """Delete what is older than the last `keep` complete checkpoints."""
+def prune(directory: Path, keep: int, spare: Collection[int] = ()) -> None:
+    """Delete what is older than the last `keep` complete checkpoints, but for the steps `spare`."""
     checkpoints = list_checkpoints(directory)
-    complete = [path for path in checkpoints if _is_whole(path)]
+    complete = [path for path in checkpoints if is_whole(path)]
+    spared = {f"step-{step:06d}" for step in spare}
     if len(complete) > keep:
         for path in checkpoints[: checkpoints.index(complete[-keep])]:
+            if path.name in spared:
+                continue
             # Out of the way first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
             with contextlib.suppress(OSError):
                 path = path.rename(directory / f"{_UNFINISHED}deleted-{path.name}")
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Whether every file of a checkpoint is there and has its size."""
     try:
         verify(path, contents=False)
     except CheckpointError:
@@ -292,6 +362,28 @@ def _free_space(directory: Path) -> str:
         return f"{shutil.disk_usage(directory).free / 2**20:,.0f} MiB are free there."
     except OSError:
         return "The folder can't be reached."
+
+
+def _size(*parts: Any) -> int:
+    """Bytes of all tensors in states, mappings, lists and modules; each counts once."""
+    seen: dict[int, int] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            seen[value.data_ptr()] = max(seen.get(value.data_ptr(), 0), value.nbytes)
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                look(item)
+        elif isinstance(value, TrainerState):
+            look((value.optimizer, value.random, value.extra))
+        elif hasattr(value, "state_dict"):
+            look(value.state_dict())
+
+    look(parts)
+    return sum(seen.values())
 
 
 def _names(directory: Path) -> str:

@@ -1,9 +1,9 @@
 """A critic: a second model that says, before each turn, what the episode will still earn; for PPO.
 
-Its body is a copy of the policy's at the start of the run, its head one linear output that begins at zero. A turn is
-one step of the decision process: the state is all that the model has read when the turn begins, the action what it
-writes in it. With r_k the reward of turn k (the last turn also earns what was given for the whole episode), V_k the
-value before it, 0 after the last:
+Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
+weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process:
+the state is all that the model has read when the turn begins, the action what it writes in it. With r_k the reward of
+turn k (the last turn also earns what was given for the whole episode), V_k the value before it, 0 after the last:
 
     δ_k = r_k + discount · V_(k+1) − V_k
     A_k = Σ_(j ≥ k) (discount · λ)^(j − k) · δ_j        generalised advantages, arXiv 1506.02438, equation 16
@@ -17,7 +17,6 @@ says `scale: advantage_std`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +25,17 @@ import torch
 
 from toolrl.config.algorithm import AlgorithmConfig, CriticConfig
 from toolrl.config.model import TrainerConfig
-from toolrl.errors import ConfigError
+from toolrl.errors import CheckpointError, ConfigError
 from toolrl.train.advantage import EPSILON
 from toolrl.train.batch import MicroBatch, Sample, pack, split
 from toolrl.train.credit import overlong_penalty
 from toolrl.train.head import probe_head
+from toolrl.train.lora import copy_sharing_frozen
+from toolrl.train.offload import own_tensors, waiting
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.types import Episode, Group
+
+_OTHER = "Resume with the model and the model.lora that the run began with."
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], discount: float, gae_lambda: float) -> list[float]:
@@ -104,7 +107,7 @@ class Critic:
             )
         assert algorithm.critic is not None, "the config fills it in"
         base, head, _ = parts
-        self.body = copy.deepcopy(base)
+        self.body = copy_sharing_frozen(base)
         self.head = torch.nn.Linear(head.in_features, 1, device=head.weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
@@ -113,7 +116,14 @@ class Critic:
         named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
         self._config: CriticConfig = algorithm.critic
         rate = {"learning_rate": self._config.learning_rate, "schedule": "constant", "warmup_steps": 0}
-        self.optimizer = PolicyOptimizer(named, settings.model_copy(update=rate))
+        self.optimizer = PolicyOptimizer(
+            named, settings.model_copy(update=rate), offload="optimizer" in settings.offload
+        )
+        self._here = waiting(
+            "critic" in settings.offload,
+            lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
+            head.weight.device,
+        )
         self._algorithm = algorithm
         self._settings = settings
         self._pad_id = pad_id
@@ -125,7 +135,8 @@ class Critic:
     def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
         """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
         episodes = [episode for group in groups for episode in group.scored]
-        self._valued = self._value(episodes)
+        with self._here:
+            self._valued = self._value(episodes)
         shift, scale = self._normalisation()
         by_id = {
             id(item.episode): {
@@ -138,7 +149,10 @@ class Critic:
     def update(self) -> CriticUpdate | None:
         """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps. None where
         nothing was sampled."""
-        samples = [item.sample() for item in self._valued]
+        with self._here:
+            return self._learn([item.sample() for item in self._valued])
+
+    def _learn(self, samples: Sequence[Sample]) -> CriticUpdate | None:
         errors: list[torch.Tensor] = []
         norms: list[float] = []
         for part in split([sample.trained_tokens for sample in samples], self._settings.updates_per_step):
@@ -156,16 +170,24 @@ class Critic:
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer, for a checkpoint."""
         return {
-            "body": self.body.state_dict(),
+            "body": self._trained_body(),
             "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a saved state. Raises what torch raises for one of another model."""
-        self.body.load_state_dict(state["body"])
-        self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
+        if set(state["body"]) != set(self._trained_body()):
+            raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
+        with self._here:
+            self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
+            self.head.load_state_dict(state["head"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def _trained_body(self) -> dict[str, Any]:
+        """The body's tensors, but for those that it has in common with the policy and that nobody trains."""
+        frozen = {name for name, parameter in self.body.named_parameters() if not parameter.requires_grad}
+        return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
 
     def _value(self, episodes: Sequence[Episode]) -> list[_Valued]:
         turns = [_sampled_turns(episode) for episode in episodes]

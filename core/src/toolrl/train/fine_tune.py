@@ -73,10 +73,10 @@ class FineTuningLoop:
                 while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
                     await self._step()
                     accuracy = await self._probe(accuracy)
+                    await self._save_if_due()
             finally:
                 if self.saver.due(sys.exception()):
-                    path, _ = await self._thread.run(self.saver.save)
-                    self.events.checkpoint_saved(self.saver.last_step, path)
+                    await self._save()
         if self.settings.probe is not None and not self._good_enough(accuracy):
             raise RunStoppedError(
                 f"after all {self.settings.steps} steps the probe's accuracy is {accuracy or 0.0:.1%}, and "
@@ -96,6 +96,17 @@ class FineTuningLoop:
         metrics["time/update"] = done - encoded
         metrics["time/step"] = done - started
         self.events.step_end(StepReport(self.trainer.step, "sft", metrics))
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _save_if_due(self) -> None:
+        every = self.settings.save_every
+        if every and self.trainer.step % every == 0:
+            await self._save()
+
+    async def _save(self) -> None:
+        path, interrupted = await self._thread.run(self.saver.save)
+        self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
             raise asyncio.CancelledError
 

@@ -1,4 +1,4 @@
-"""Weights for samples that another policy drew than the one that the update starts from.
+"""Weights for samples that another policy drew than the one that the update starts from, and what is left out of them.
 
 Engine and trainer compute log-probabilities by different kernels, and an episode may have been sampled some versions
 ago. With b the log-probability as sampled (behaviour) and p that of the policy before the step's first update
@@ -13,6 +13,17 @@ taken over:
 Great weights make a noisy gradient. `truncate` takes min(w, cap) (Yao et al., On the Rollout-Training Mismatch in
 Modern RL Systems, https://fengyao.notion.site/off-policy-rl); `reject` takes w up to the cap, and drops what lies
 above it. Weights carry no gradient.
+
+A rejection leaves out what lies outside of an interval [low, high] of w, by a level of its own, whether samples are
+weighted or not:
+
+    token      IcePop (Ring-1T, arXiv 2510.18855), together with weights of tokens
+    sequence   whole episodes by the product: a mismatch that adds up over a long episode
+    mean       whole episodes by the geometric mean, which doesn't depend on their length (Liu et al., When Speed Kills
+               Stability, https://richardli.xyz/rl-collapse; Trust Region Masking, arXiv 2512.23075)
+
+With `only_negative` and `mean` it is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556):
+what policies before did wrong is unlearned only while it is still likely, low = exp(−δ).
 """
 
 from __future__ import annotations
@@ -38,17 +49,46 @@ class Importance:
     cap: float = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """What samples of another policy are left out of the policy's loss."""
+
+    level: Level = "mean"
+    low: float = 0.5
+    high: float = 2.0
+    only_negative: bool = False
+    """Only where the advantage is below 0."""
+
+
 def importance_weights(
     proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: Importance
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each token and where the cap acts, float32 and bool, [B, T]; weights are 0 outside of the mask."""
-    difference_BT = torch.where(mask_BT, proximal_BT.detach().float() - behaviour_BT.float(), 0.0)
-    if how.level != "token":
-        total_B1 = difference_BT.sum(dim=1, keepdim=True)
-        if how.level == "mean":
-            total_B1 = total_B1 / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-        difference_BT = total_B1.expand_as(difference_BT)
-    weights_BT = torch.exp(difference_BT.clamp(max=_LARGEST))
+    weights_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
     above_BT = (weights_BT > how.cap) & mask_BT
     kept_BT = torch.where(above_BT, 0.0, weights_BT) if how.mode == "reject" else weights_BT.clamp(max=how.cap)
     return torch.where(mask_BT, kept_BT, 0.0), above_BT
+
+
+def rejected_tokens(
+    proximal_BT: torch.Tensor,
+    behaviour_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    how: Rejection,
+) -> torch.Tensor:
+    """The tokens that are left out, bool [B, T], False outside of the mask."""
+    ratios_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
+    outside_BT = ((ratios_BT < how.low) | (ratios_BT > how.high)) & mask_BT
+    return outside_BT & (advantages_BT < 0) if how.only_negative else outside_BT
+
+
+def _ratios(proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
+    """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
+    difference_BT = torch.where(mask_BT, proximal_BT.detach().float() - behaviour_BT.float(), 0.0)
+    if level != "token":
+        total_B1 = difference_BT.sum(dim=1, keepdim=True)
+        if level == "mean":
+            total_B1 = total_B1 / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+        difference_BT = total_B1.expand_as(difference_BT)
+    return torch.exp(difference_BT.clamp(max=_LARGEST))

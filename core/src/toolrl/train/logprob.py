@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from toolrl.train.fused import FusedLayers
 from toolrl.train.head import HeadTransform, probe_head
 from toolrl.train.tree import TokenTree
 from toolrl.train.tree_attention import model_inputs
@@ -65,6 +66,11 @@ class TokenScorer:
                 type(model).__name__,
                 self.fallback,
             )
+        self._fused: FusedLayers | None = None
+
+    def fuse(self) -> None:
+        """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
+        self._fused = FusedLayers.of(self.model) if self._parts is not None else None
 
     def __call__(
         self,
@@ -98,8 +104,11 @@ class TokenScorer:
             predictors_N = tree.predictor_BT.reshape(-1).index_select(0, targets_N)
         if self._parts is not None:
             base, head, transform = self._parts
-            hidden_BTH = base(**inputs)[0]
-            hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
+            if tree is not None and self._fused is not None and self._fused.usable:
+                hidden_NH = self._fused(tree, predictors_N)
+            else:
+                hidden_BTH = base(**inputs)[0]
+                hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
                 hidden_NH, head.weight, head.bias, labels_N, temperature, transform=transform, entropy=entropy
             )
@@ -229,6 +238,11 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         hidden_NH, weight_VH, bias_V, labels_N, entropy_N, *kept = ctx.saved_tensors
         settings: _Settings = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        if kept and grad_logprobs_N is not None and grad_entropy_N is None and hidden_NH.dtype == settings.wide:
+            factor_N = grad_logprobs_N * (settings.transform.scale / settings.temperature)
+            return _grads_of_logprobs(
+                factor_N, kept, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
+            )
         grad_hidden = torch.empty_like(hidden_NH) if needs_hidden else None
         # Sums over chunks are kept wide: in bfloat16 the later chunks would be rounded away.
         grad_weight = torch.zeros_like(weight_VH, dtype=settings.wide) if needs_weight else None
@@ -266,6 +280,38 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             None,
             None,
         )
+
+
+def _grads_of_logprobs(
+    factor_N: torch.Tensor,
+    kept: Sequence[torch.Tensor],
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    labels_N: torch.Tensor,
+    settings: _Settings,
+    needed: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of hidden states, weight and bias from that of each raw label's logit, where the probabilities are kept
+    and nothing else has a gradient.
+
+    The gradient of logits f · (onehot(y) − p) is never made: f goes to the hidden states, which are narrower, and the
+    onehot part is a row of the weight.
+    """
+    scaled_NH = hidden_NH * factor_N[:, None]
+    grad_hidden = torch.empty_like(hidden_NH) if needed[0] else None
+    grad_weight = torch.zeros_like(weight_VH).index_add_(0, labels_N, scaled_NH) if needed[1] else None
+    grad_bias = torch.zeros_like(bias_V).index_add_(0, labels_N, factor_N) if needed[2] else None
+    for rows, probabilities in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
+        if grad_hidden is not None:
+            torch.mm(probabilities, weight_VH, out=grad_hidden[rows])
+        if grad_weight is not None:
+            grad_weight.addmm_(probabilities.t(), scaled_NH[rows], alpha=-1.0)
+        if grad_bias is not None:
+            grad_bias.addmv_(probabilities.t(), factor_N[rows], alpha=-1.0)
+    if grad_hidden is not None:
+        grad_hidden = torch.sub(weight_VH.index_select(0, labels_N), grad_hidden).mul_(factor_N[:, None])
+    return grad_hidden, grad_weight, grad_bias, None, None
 
 
 def _grad_logits(

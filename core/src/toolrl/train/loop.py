@@ -17,7 +17,7 @@ from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.plugins.events import Events
-from toolrl.protocols import RolloutEngine, StepReport, WeightSource
+from toolrl.protocols import Rests, RolloutEngine, StepReport, WeightSource
 from toolrl.train.background import UpdateThread
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
@@ -78,7 +78,10 @@ class TrainingLoop:
         started = time.perf_counter()
         step = self.trainer.step + 1
         groups = await self.supply.take(step)
+        new = groups[: len(groups) - self.supply.replayed]
         rolled_out = time.perf_counter()
+        if isinstance(self.engine, Rests) and not self.config.rollout.max_staleness:
+            await self.engine.rest()
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.supply.trained(step)
         updated = time.perf_counter()
@@ -95,7 +98,7 @@ class TrainingLoop:
                 "time/weights": done - updated,
                 "time/step": done - started,
             }
-            metrics = {**episode_metrics(groups), **metrics, **times, **self._speed(groups, times)}
+            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times)}
             self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
@@ -107,7 +110,8 @@ class TrainingLoop:
 
     async def _save_if_due(self) -> None:
         every = self.config.trainer.save_every
-        if every and self.trainer.step % every == 0:
+        # The best so far is saved as soon as it is found.
+        if every and self.trainer.step % every == 0 and self.saver.last_step != self.trainer.step:
             await self._save()
 
     async def _save(self) -> None:
@@ -120,6 +124,8 @@ class TrainingLoop:
         if self.evaluator is not None:
             metrics = await self.evaluator.run(self.trainer.step)
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
+            if self.saver.judge(self.trainer.step, metrics):
+                await self._save()
 
     def _speed(self, groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:
         episodes = [episode for group in groups for episode in group.episodes]

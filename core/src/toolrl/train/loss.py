@@ -14,7 +14,8 @@ is cut.
 A token's loss, with r = exp(logprob − old logprob):
 
     importance · surrogate            what the advantage asks for, `toolrl.train.surrogate`, weighted where another
-                                      policy sampled, `toolrl.train.importance`
+                                      policy sampled, and 0 where that one was too far off,
+                                      `toolrl.train.importance`
     + kl_coef · r · kl                an estimate of KL(policy ‖ reference), `toolrl.train.divergence`
     − entropy_coef · entropy          of the next-token distribution
 
@@ -38,7 +39,7 @@ import torch
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms, PolicyLoss
 from toolrl.train.divergence import KlEstimator, kl_estimate
-from toolrl.train.importance import Importance, importance_weights
+from toolrl.train.importance import Importance, Rejection, importance_weights, rejected_tokens
 from toolrl.train.surrogate import (
     Clip,
     Ratio,
@@ -49,6 +50,8 @@ from toolrl.train.surrogate import (
     log_ratio,
 )
 
+Proximal = Literal["recomputed", "sampled"]
+"""The policy that ratios are taken to: the one before the step's first update, or the one that sampled."""
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 
@@ -63,6 +66,9 @@ class Objective:
     """Takes the place of the surrogate, with its ratio and clip."""
     importance: Importance | None = None
     """How samples of another policy are weighted; None for not at all."""
+    rejection: Rejection | None = None
+    """What of them is left out; None for nothing."""
+    proximal: Proximal = "recomputed"
     kl_coef: float = 0.0
     kl_estimator: KlEstimator = "k3"
     kl_correction: bool = True
@@ -157,8 +163,9 @@ def policy_loss(
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
 
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
-    samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
-    `rollout_logprobs_BT`, the engine's, are needed with `importance`, `reference_logprobs_BT` with a `kl_coef`,
+    samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped. With `proximal:
+    sampled` the engine's stand in their place. `rollout_logprobs_BT`, the engine's, are needed with that, `importance`
+    and `rejection`, `reference_logprobs_BT` with a `kl_coef`,
     `entropy_BT` (carrying a gradient) with an `entropy_coef`; where the last two are given without, they are measured
     only. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss isn't finite.
     """
@@ -170,14 +177,12 @@ def policy_loss(
     advantages_BT = torch.where(mask_BT, advantages_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_logprobs_BT is None else torch.where(mask_BT, old_logprobs_BT, 0.0)
     rollout_BT = old_BT if rollout_logprobs_BT is None else torch.where(mask_BT, rollout_logprobs_BT, 0.0)
+    if objective.proximal == "sampled":
+        old_BT = rollout_BT
 
     terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
     token_loss_BT, statistics = _surrogate(terms, objective)
-    if objective.importance is not None:
-        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
-        token_loss_BT = importance_BT * token_loss_BT
-        statistics.means["importance/mean"] = _mean(importance_BT, mask_BT)
-        statistics.means["importance/capped"] = _mean(capped_BT, mask_BT)
+    token_loss_BT = _off_policy(token_loss_BT, terms, objective, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_logprobs_BT is not None:
         kl_BT = kl_estimate(logprobs_BT, torch.where(mask_BT, reference_logprobs_BT, 0.0), objective.kl_estimator)
@@ -205,8 +210,12 @@ def _check_needs(
         raise ValueError(f"kl_coef is {objective.kl_coef:g}, but there are no log-probabilities of the reference")
     if objective.entropy_coef and entropy_BT is None:
         raise ValueError(f"entropy_coef is {objective.entropy_coef:g}, but there is no entropy")
-    if objective.importance is not None and rollout_logprobs_BT is None:
-        raise ValueError("importance weights need the engine's log-probabilities, but there are none")
+    needing = objective.importance or objective.rejection or (objective.proximal == "sampled")
+    if needing and rollout_logprobs_BT is None:
+        raise ValueError(
+            "importance weights, rejection and `proximal: sampled` need the engine's log-probabilities, but there are "
+            "none"
+        )
 
 
 def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, LossStatistics]:
@@ -235,6 +244,23 @@ def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, Lo
     if objective.surrogate == "cispo":
         return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, objective.clip), statistics
     return clipped_surrogate(ratio_BT, advantages_BT, objective.clip), statistics
+
+
+def _off_policy(
+    token_loss_BT: torch.Tensor, terms: LossTerms, objective: Objective, statistics: LossStatistics
+) -> torch.Tensor:
+    """The surrogate of each token, weighted, and 0 where it is rejected, because another policy sampled it."""
+    old_BT, rollout_BT, mask_BT = terms.old_logprobs_BT, terms.rollout_logprobs_BT, terms.mask_BT
+    if objective.importance is not None:
+        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
+        token_loss_BT = importance_BT * token_loss_BT
+        statistics.means["importance/mean"] = _mean(importance_BT, mask_BT)
+        statistics.means["importance/capped"] = _mean(capped_BT, mask_BT)
+    if objective.rejection is not None:
+        rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, objective.rejection)
+        token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
+        statistics.means["importance/rejected"] = _mean(rejected_BT, mask_BT)
+    return token_loss_BT
 
 
 def _ratio_statistics(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> LossStatistics:

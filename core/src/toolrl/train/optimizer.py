@@ -19,6 +19,7 @@ import torch
 
 from toolrl.config.model import OptimizerConfig
 from toolrl.errors import CheckpointError, RunStoppedError
+from toolrl.train.offload import waiting
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
@@ -40,12 +41,20 @@ def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float
 class PolicyOptimizer:
     """AdamW over a model's trained parameters. Use: backward the micro-batches, `step`, which also clears gradients."""
 
-    def __init__(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]], config: OptimizerConfig) -> None:
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        config: OptimizerConfig,
+        *,
+        offload: bool = False,
+    ) -> None:
         self.config = config
         self._names: list[str] = []
         self._parameters: list[torch.nn.Parameter] = []
         self._masters: list[torch.nn.Parameter] = []
         self._hooks: list[Any] = []
+        self._sums: dict[int, torch.Tensor] = {}
+        """By id of a parameter: its gradient for its master."""
         for name, parameter in named_parameters:
             if parameter.requires_grad:
                 self._names.append(name)
@@ -67,18 +76,22 @@ class PolicyOptimizer:
             # One kernel for all parameters where there is one; the plain loop is several times slower.
             fused=all(master.device.type in ("cuda", "cpu") for master in self._masters),
         )
+        self._here = waiting(offload, self._tensors, self._parameters[0].device)
+        """Around all that needs averages and masters on the parameters' device."""
 
     def step(self, rate: float) -> float:
         """Clip, update at this learning rate, clear the gradients. Returns the gradients' norm before clipping.
 
         Raises RunStoppedError where the norm isn't finite; nothing is updated then.
         """
-        norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
-        for group in self._adamw.param_groups:
-            group["lr"] = rate
-        self._adamw.step()
-        self._write_back()
-        self.clear()
+        with self._here:
+            self._hand_over()
+            norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
+            for group in self._adamw.param_groups:
+                group["lr"] = rate
+            self._adamw.step()
+            self._write_back()
+            self.clear()
         return norm
 
     def clear(self) -> None:
@@ -86,6 +99,7 @@ class PolicyOptimizer:
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             parameter.grad = None
             master.grad = None
+        self._sums.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's state, the parameters' names in its order, and the master weights that aren't the model's own."""
@@ -104,8 +118,8 @@ class PolicyOptimizer:
                 f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
                 hint="Resume with the model that the run started from, or start a new run from these weights.",
             )
-        self._adamw.load_state_dict(dict(state["adamw"]))
-        with torch.no_grad():
+        with self._here, torch.no_grad():
+            self._adamw.load_state_dict(dict(state["adamw"]))
             for name, parameter, master in self._tied():
                 if master is parameter:
                     continue
@@ -131,15 +145,31 @@ class PolicyOptimizer:
         master = torch.nn.Parameter(parameter.detach().float())
 
         def accumulate(source: torch.Tensor) -> None:
+            # Not as the master's own gradient yet: the master may wait on another device.
             assert source.grad is not None
-            if master.grad is None:
-                master.grad = source.grad.float()
+            total = self._sums.get(id(parameter))
+            if total is None:
+                self._sums[id(parameter)] = source.grad.float()
             else:
-                master.grad.add_(source.grad)
+                total.add_(source.grad)
             source.grad = None
 
         self._hooks.append(parameter.register_post_accumulate_grad_hook(accumulate))
         return master
+
+    def _hand_over(self) -> None:
+        """Give the masters their gradients."""
+        for _, parameter, master in self._tied():
+            if master is not parameter:
+                master.grad = self._sums.get(id(parameter))
+
+    def _tensors(self) -> Iterable[torch.Tensor]:
+        """What nothing but this needs: averages and masters."""
+        for _, parameter, master in self._tied():
+            if master is not parameter:
+                yield master
+        for averages in self._adamw.state.values():
+            yield from (value for value in averages.values() if isinstance(value, torch.Tensor))
 
     def _tied(self) -> Iterable[tuple[str, torch.nn.Parameter, torch.nn.Parameter]]:
         return zip(self._names, self._parameters, self._masters, strict=True)

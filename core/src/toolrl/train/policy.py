@@ -12,8 +12,10 @@ from typing import Any
 import torch
 import transformers
 
+from toolrl.config.lora import LoraConfig
 from toolrl.config.model import ModelConfig
-from toolrl.errors import ConfigError
+from toolrl.errors import CheckpointError, ConfigError
+from toolrl.train.lora import Adapter, adapter_base, check_base, fingerprints, merge_from
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +31,31 @@ class Policy:
     dtype: torch.dtype
     processor: Any = None
     """A transformers processor, or only the image processor where the whole one can't be loaded; None for text."""
+    adapter: Adapter | None = None
+    """The LoRA adapter in the model, where that alone is trained."""
+
+    @property
+    def trained(self) -> Any:
+        """What training changes, with `state_dict` and `save_pretrained`: the adapter, or the whole model."""
+        return self.model if self.adapter is None else self.adapter
 
     @property
     def max_positions(self) -> int:
         """Tokens that the model can attend to."""
         config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", 0) or 2**31)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Name to tensor of the whole model, an adapter merged in."""
+        return self.model.state_dict() if self.adapter is None else self.adapter.merged()
+
+    def save_whole(self, folder: Path) -> None:
+        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder."""
+        state = None if self.adapter is None else dict(self.adapter.merged())
+        self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+        if self.processor is not None:
+            self.processor.save_pretrained(folder)
 
 
 class PolicyWeights:
@@ -50,15 +71,12 @@ class PolicyWeights:
         return self._policy.model
 
     def state_dict(self) -> Mapping[str, Any]:
-        return self._policy.model.state_dict()  # type: ignore[no-any-return]
+        return self._policy.state_dict()
 
     def path(self) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix=f"weights-{self.version}-", dir=self._directory)
-            self._policy.model.save_pretrained(self._folder.name)
-            self._policy.tokenizer.save_pretrained(self._folder.name)
-            if self._policy.processor is not None:
-                self._policy.processor.save_pretrained(self._folder.name)
+            self._policy.save_whole(Path(self._folder.name))
         return Path(self._folder.name)
 
     def close(self) -> None:
@@ -99,7 +117,8 @@ def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 def load_policy(config: ModelConfig, source: str, device: torch.device) -> Policy:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
-    reached).
+    reached). A folder with an adapter stands for its model with the adapter, which is trained on where
+    `config.lora` is given, and merged in for good where it isn't.
 
     Raises ConfigError that says which of the two failed and why.
     """
@@ -108,29 +127,60 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         raise _load_error("model", source, FileNotFoundError("there is no such folder"))
     # Bars for loading and writing weights would break up the live view of a run.
     transformers.utils.logging.disable_progress_bar()
-    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    base = adapter_base(source)
+    if base is not None and _is_missing_folder(base):
+        raise _load_error(f"model of the adapter in {source!r}", base, FileNotFoundError("there is no such folder"))
+    # Adapters written by others often come without the model's tokenizer.
+    words = source if base is None or (Path(source) / "tokenizer_config.json").is_file() else base
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(words, trust_remote_code=config.trust_remote_code)
     except Exception as error:
-        raise _load_error("tokenizer", source, error) from error
-    processor = None
+        raise _load_error("tokenizer", words, error) from error
     try:
-        settings = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
-        loader: Any = transformers.AutoModelForCausalLM
-        if _takes_images(settings):
-            loader = transformers.AutoModelForImageTextToText
-            processor = _load_processor(source, tokenizer, options)
-        if config.attention is not None:
-            options["attn_implementation"] = config.attention
-        model = loader.from_pretrained(source, dtype=dtype, config=settings, **options)
+        model, processor = _load_model(config, base or source, words, tokenizer, dtype)
     except Exception as error:
-        raise _load_error("model", source, error) from error
+        raise _load_error("model", base or source, error) from error
+    if base is not None and config.lora is None:
+        try:
+            check_base(Path(source), base, fingerprints(Path(base)))
+        except CheckpointError as error:
+            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
+        model = merge_from(model, Path(source))
     model.to(device)
     if config.gradient_checkpointing:
         # The first name is the newer one; where transformers has it, the second warns.
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
-    return Policy(model, tokenizer, source, device, dtype, processor)
+    policy = Policy(model, tokenizer, source, device, dtype, processor)
+    if config.lora is not None:
+        policy.adapter = _adapter(config.lora, model, source, base)
+    return policy
+
+
+def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model, and its processor where it takes images."""
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    processor = None
+    settings = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
+    loader: Any = transformers.AutoModelForCausalLM
+    if _takes_images(settings):
+        loader = transformers.AutoModelForImageTextToText
+        processor = _load_processor(words, tokenizer, options)
+    if config.attention is not None:
+        options["attn_implementation"] = config.attention
+    return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+
+
+def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> Adapter:
+    """A new adapter, or the one that `source` holds. Raises ConfigError."""
+    folder = Path(base or source)
+    adapter = Adapter.add(model, config, str(folder.absolute()) if folder.is_dir() else str(base or source))
+    if base is not None:
+        try:
+            adapter.restore(Path(source))
+        except CheckpointError as error:
+            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
+    return adapter
 
 
 def _takes_images(settings: Any) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,17 @@ import torch
 from toolrl.errors import CheckpointError
 from toolrl.protocols import WeightSource
 from toolrl.train import random_state
-from toolrl.train.checkpoint import TrainerState, latest_checkpoint, load_state, save_checkpoint
+from toolrl.train.best import Best, better, read_best, write_best
+from toolrl.train.checkpoint import (
+    TrainerState,
+    is_whole,
+    latest_checkpoint,
+    list_checkpoints,
+    load_state,
+    prune,
+    save_checkpoint,
+)
+from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.train.policy import Policy
 from toolrl.train.supply import DataPosition, KeepsPosition
@@ -24,6 +34,8 @@ from toolrl.train.supply import DataPosition, KeepsPosition
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device")
 """Sections of a config that don't change what is trained."""
+_FREE_KEYS = ("save_every", "keep_checkpoints", "keep_best", "offload")
+"""Of the trainer's section, in the same way."""
 
 
 class Saved(Protocol):
@@ -55,6 +67,30 @@ class Saver:
     """The resolved config."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
+    best_by: str | None = None
+    """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
+    _best: Best | None = None
+    """Of the evaluations so far."""
+
+    def judge(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether an evaluation is the best so far, so that the trainer as it is now should be saved. Raises
+        ConfigError where it doesn't have the metric."""
+        found = better(self._best, step, self.best_by, metrics) if self.best_by is not None else None
+        self._best = found or self._best
+        return found is not None
+
+    def recall(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> None:
+        """Judge the evaluations of an earlier process anew, as far as there are checkpoints of their steps: it may have
+        been killed between a checkpoint and its record."""
+        if self.best_by is None:
+            return
+        there = {path.name for path in list_checkpoints(self.directory) if is_whole(path)}
+        for step, metrics in evaluations:
+            before = self._best
+            if self.judge(step, metrics) and self._best is not None and self._best.name not in there:
+                self._best = before
+        if self.directory.is_dir():
+            write_best(self.directory, self._best)
 
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
@@ -63,7 +99,18 @@ class Saver:
         return self.trainer.whole and self.trainer.step > self.last_step and self.trainer.step >= first
 
     def save(self) -> Path:
-        """Write a checkpoint of the trainer's complete steps. Raises CheckpointError."""
+        """Write a checkpoint of the trainer's complete steps, and where it is the best say so. Raises
+        CheckpointError."""
+        step = self.trainer.step
+        path = self.directory / f"step-{step:06d}"
+        if step != self.last_step:  # else it stands already
+            path = self._write()
+            self.last_step = step
+        if self._best is not None and self._best.step == step:
+            self._record(self._best)
+        return path
+
+    def _write(self) -> Path:
         step, policy = self.trainer.step, self.trainer.policy
         position = self.data.position(step)
         state = TrainerState(
@@ -71,21 +118,38 @@ class Saver:
             version=step,
             position=position.next,
             pending=position.pending,
+            buffer=position.buffer,
             config_digest=config_digest(self.config),
             optimizer=self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
             extra=self.trainer.extra_state(),
         )
-        path = save_checkpoint(
+        return save_checkpoint(
             self.directory,
             state,
-            model=policy.model,
+            model=policy.trained,
             tokenizer=policy.tokenizer,
             processor=policy.processor,
             keep=self.keep,
+            spare=self._spared(),
         )
-        self.last_step = step
-        return path
+
+    def _spared(self) -> set[int]:
+        """Steps of the best checkpoint: of the one on record and of the one that is about to take its place."""
+        if self.best_by is None:
+            return set()
+        return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
+
+    def _record(self, best: Best) -> None:
+        try:
+            write_best(self.directory, best)
+        except OSError as error:
+            raise CheckpointError(
+                f"the record of the best checkpoint can't be written: {error}",
+                where=str(self.directory),
+                hint="Make room, then go on with --resume.",
+            ) from error
+        prune(self.directory, self.keep, {best.step})
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
@@ -94,13 +158,13 @@ class Saver:
             return 0
         state = load_state(path)
         try:
-            self.data.resume(state.step, DataPosition(state.position, state.pending))
+            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer))
         except CheckpointError as error:
             error.where = str(path)
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
-        _load_weights(self.trainer.policy.model, path)
+        _load_weights(self.trainer.policy, path)
         self.trainer.optimizer.load_state_dict(state.optimizer)
         self.trainer.load_extra_state(state.extra)
         random_state.restore(state.random)
@@ -115,13 +179,25 @@ def config_digest(config: Mapping[str, Any]) -> str:
     for section in ("trainer", "sft"):
         if isinstance(kept.get(section), Mapping):
             falls = kept[section].get("schedule", "constant") != "constant"
-            dropped = ("save_every", "keep_checkpoints") if falls else ("steps", "save_every", "keep_checkpoints")
+            dropped = _FREE_KEYS if falls else ("steps", *_FREE_KEYS)
             kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _load_weights(model: Any, path: Path) -> None:
+def _load_weights(policy: Policy, path: Path) -> None:
     """In place, so that an engine which shares the tensors sees the new values."""
+    base = adapter_base(path)
+    if (policy.adapter is None) != (base is None):
+        found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
+        raise CheckpointError(
+            f"it holds {found}, and the config has {wanted}",
+            where=str(path),
+            hint="Resume with the model.lora that the run began with, or start a new run from these weights.",
+        )
+    if policy.adapter is not None:
+        policy.adapter.restore(path)
+        return
+    model = policy.model
     saved = type(model).from_pretrained(path, dtype=model.dtype)
     with torch.no_grad():
         model.load_state_dict(saved.state_dict())

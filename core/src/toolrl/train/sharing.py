@@ -41,7 +41,8 @@ _MEAN_TOLERANCE = 0.05
 
 
 def choose(wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer], where: str) -> bool:
-    """Whether all these share. Says why not where `auto` doesn't.
+    """Whether all these share; if so they take the fastest way that is right for them. Says why not where `auto`
+    doesn't.
 
     Raises ConfigError where sharing is asked for and can't be. `where`: the option's path in the config.
     """
@@ -60,6 +61,8 @@ def choose(wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer],
             )
         logger.warning("updates of %s compute every sequence whole, because %s", name, reason)
         return False
+    for score in scorers:
+        score.fuse()
     return True
 
 

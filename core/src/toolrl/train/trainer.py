@@ -9,7 +9,6 @@ checkpoints are taken between updates only.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -26,9 +25,11 @@ from toolrl.train.batch import MicroBatch, Sample, episode_sample, pack, split, 
 from toolrl.train.credit import CreditedEpisodes, credit
 from toolrl.train.critic import Critic, CriticUpdate
 from toolrl.train.demonstrations import Demonstration
-from toolrl.train.importance import Importance
+from toolrl.train.importance import Importance, Rejection
 from toolrl.train.logprob import TokenScorer
+from toolrl.train.lora import copy_sharing_frozen, without_additions
 from toolrl.train.loss import LossStatistics, Normaliser, Objective, mismatch_statistics, policy_loss, supervised_loss
+from toolrl.train.offload import own_tensors, waiting, warn_where_useless
 from toolrl.train.optimizer import PolicyOptimizer, learning_rate
 from toolrl.train.policy import Policy, PolicyWeights
 from toolrl.train.sharing import choose
@@ -47,7 +48,9 @@ class _Trainer:
         self, policy: Policy, settings: TrainerConfig | SftConfig, directory: Path, *, reference: Any = None
     ) -> None:
         self.policy = policy
-        self.optimizer = PolicyOptimizer(policy.model.named_parameters(), settings)
+        offload = settings.offload if isinstance(settings, TrainerConfig) else []
+        warn_where_useless(offload, policy.device)
+        self.optimizer = PolicyOptimizer(policy.model.named_parameters(), settings, offload="optimizer" in offload)
         self.step = 0
         """Complete steps; also the version of the weights."""
         self.whole = True
@@ -74,12 +77,16 @@ class _Trainer:
         """What a checkpoint holds besides the policy and its optimizer, by name."""
         return {}
 
+    def _extras(self) -> set[str]:
+        """The names in `extra_state`."""
+        return set()
+
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take up what `extra_state` gave. Raises CheckpointError where it isn't what this trainer has."""
-        if set(state) != set(self.extra_state()):
+        if set(state) != self._extras():
             raise CheckpointError(
                 f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
-                f"{', '.join(sorted(self.extra_state())) or 'no critic'}",
+                f"{', '.join(sorted(self._extras())) or 'no critic'}",
                 hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
             )
 
@@ -107,6 +114,8 @@ class _Update:
     normaliser: Normaliser
     old: list[torch.Tensor] | None = None
     """By micro-batch: log-probabilities before the step's first update; None where this is the first."""
+    reference: list[torch.Tensor] | None = None
+    """By micro-batch: log-probabilities under the reference; None where there is none."""
 
 
 @dataclass
@@ -146,9 +155,15 @@ class PolicyTrainer(_Trainer):
         estimator: AdvantageEstimator | None = None,
         custom_loss: PolicyLoss | None = None,
     ) -> None:
-        self.reference = _frozen(policy.model) if algorithm.kl_coef else None
+        self.reference = _frozen(policy) if algorithm.kl_coef else None
         """The policy as it was at the start of the run, where the objective has a KL term."""
         super().__init__(policy, settings, directory, reference=self.reference)
+        self._reference_here = waiting(
+            self.reference is not None and "reference" in settings.offload,
+            lambda: own_tensors(self.reference, policy.model),
+            policy.device,
+            constant=True,
+        )
         self._trainer = settings
         self._algorithm = algorithm
         self._estimator = estimator
@@ -170,10 +185,12 @@ class PolicyTrainer(_Trainer):
         updates = [update for part in parts if (update := self._plan([samples[index] for index in part])).batches]
         if self.critic is not None and self.step < self.critic.warmup_steps:
             updates = []
-        if len(updates) > 1:
+        if len(updates) > 1 and self._objective.proximal == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
+        for update, logprobs in zip(updates, self._references([each.batches for each in updates]), strict=True):
+            update.reference = logprobs
         measured, metrics = _Measured(), dict[str, float]()
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
@@ -188,6 +205,9 @@ class PolicyTrainer(_Trainer):
 
     def extra_state(self) -> dict[str, Any]:
         return {_CRITIC: self.critic.state_dict()} if self.critic is not None else {}
+
+    def _extras(self) -> set[str]:
+        return {_CRITIC} if self.critic is not None else set()
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         super().load_extra_state(state)
@@ -224,10 +244,12 @@ class PolicyTrainer(_Trainer):
         return _Update(self._micro_batches(samples), normaliser)
 
     def _one_update(self, update: _Update, measured: _Measured, *, first: bool) -> dict[str, float]:
-        for batch, old_BT in zip(update.batches, update.old or [None] * len(update.batches), strict=True):
+        nothing = [None] * len(update.batches)
+        olds, references = update.old or nothing, update.reference or nothing
+        for batch, old_BT, reference_BT in zip(update.batches, olds, references, strict=True):
             # Only before the step's first update the trainer holds the weights that sampled.
             with self._computing(batch):
-                loss = self._loss(batch, old_BT, update.normaliser, measured, compare=first)
+                loss = self._loss(batch, old_BT, reference_BT, update.normaliser, measured, compare=first)
                 loss.backward()
         return self._update()
 
@@ -238,13 +260,25 @@ class PolicyTrainer(_Trainer):
         batches = self._micro_batches(samples)
         if batches:
             normaliser = Normaliser.of([batches[-1].loss_mask_BT], self._algorithm.loss, length=self._longest)
+            (found,) = self._references([batches[-1:]])
+            reference_BT = found[0] if found is not None else None
             with torch.no_grad(), self._computing(batches[-1]):
-                self._loss(batches[-1], None, normaliser, measured, compare=True)
+                self._loss(batches[-1], None, reference_BT, normaliser, measured, compare=True)
+
+    def _references(self, updates: Sequence[Sequence[MicroBatch]]) -> list[list[torch.Tensor] | None]:
+        """Log-probabilities under the reference of all micro-batches of each update, before any of them is made: the
+        reference is needed once a step then. None for each where there is no reference."""
+        score = self._score_reference
+        if score is None:
+            return [None] * len(updates)
+        with self._reference_here:
+            return [[self._logprobs(score, batch) for batch in batches] for batches in updates]
 
     def _loss(
         self,
         batch: MicroBatch,
         old_BT: torch.Tensor | None,
+        reference_BT: torch.Tensor | None,
         normaliser: Normaliser,
         measured: _Measured,
         *,
@@ -269,7 +303,7 @@ class PolicyTrainer(_Trainer):
             self._objective,
             old_logprobs_BT=old_BT,
             rollout_logprobs_BT=batch.rollout_logprobs_BT,
-            reference_logprobs_BT=self._logprobs(self._score_reference, batch) if self._score_reference else None,
+            reference_logprobs_BT=reference_BT,
             entropy_BT=scored.entropy_BT,
         )
         measured.loss.add(statistics)
@@ -321,13 +355,17 @@ class SupervisedTrainer(_Trainer):
 
 def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
     """What the config says of the loss."""
-    weights = algorithm.importance
+    weights, bounds = algorithm.importance, algorithm.rejection
     return Objective(
         surrogate=algorithm.surrogate,
         ratio=algorithm.ratio,
         clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
         custom=custom,
         importance=Importance(weights.level, weights.mode, weights.cap) if weights is not None else None,
+        rejection=Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative)
+        if bounds is not None
+        else None,
+        proximal=algorithm.proximal,
         kl_coef=algorithm.kl_coef,
         kl_estimator=algorithm.kl_estimator,
         kl_correction=algorithm.kl_correction,
@@ -335,8 +373,11 @@ def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> O
     )
 
 
-def _frozen(model: Any) -> Any:
-    reference = copy.deepcopy(model).eval()
+def _frozen(policy: Policy) -> Any:
+    """The policy's model as it is now. With an adapter it has the model's own weights in common with it."""
+    reference = copy_sharing_frozen(policy.model).eval()
+    if policy.adapter is not None and policy.adapter.untrained:
+        without_additions(reference)
     for parameter in reference.parameters():
         parameter.requires_grad_(False)
     return reference

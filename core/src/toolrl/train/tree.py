@@ -80,7 +80,9 @@ class TokenTree:
 
     def to(self, device: torch.device | str) -> TokenTree:
         """The same on a device."""
-        if self.input_ids_N.device == torch.device(device):
+        moved = self.input_ids_N.to(device, non_blocking=True)
+        # Devices compare by their number too, and `cuda` has none: only what was moved tells.
+        if moved is self.input_ids_N:
             return self
 
         def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -89,9 +91,10 @@ class TokenTree:
         siblings = tuple(
             replace(part, padded_N=move(part.padded_N), unpadded_N=move(part.unpadded_N)) for part in self.siblings
         )
-        tensors = (self.input_ids_N, self.position_ids_N, self.predictor_BT)
-        ids, positions, predictor = (tensor.to(device, non_blocking=True) for tensor in tensors)
-        return TokenTree(ids, positions, predictor, siblings)
+        positions, predictor = (
+            tensor.to(device, non_blocking=True) for tensor in (self.position_ids_N, self.predictor_BT)
+        )
+        return TokenTree(moved, positions, predictor, siblings)
 
 
 @dataclass(frozen=True, slots=True)

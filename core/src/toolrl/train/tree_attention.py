@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -140,7 +141,9 @@ def _attend(
     query_SLHD = _padded(part, query_NHD)
     siblings, longest, heads, dim = query_SLHD.shape
     key_SGKD, value_SGKD = key_SKGD.transpose(1, 2), value_SKGD.transpose(1, 2)
-    if part.context:
+    if part.context and longest > 1 and query_SLHD.is_cuda and query_SLHD.dtype.itemsize == 2:
+        out_SLHD = _attend_flash(query_SLHD, key_SGKD, value_SGKD, scaling)
+    elif part.context:
         # The heads of one key head one after another, as if they were tokens: kernels that take a mask know no grouped
         # heads, and would be given a copy of the keys for each.
         groups, times = key_SGKD.shape[1], heads // key_SGKD.shape[1]
@@ -155,6 +158,22 @@ def _attend(
         ).transpose(1, 2)
     out_NHD = out_SLHD.reshape(siblings * longest, heads, -1)
     return out_NHD if part.unpadded_N is None else out_NHD.index_select(0, part.unpadded_N)
+
+
+def _attend_flash(
+    query_SLHD: torch.Tensor, key_SGKD: torch.Tensor, value_SGKD: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """What the tokens of some siblings get on a GPU in 16 bits `[siblings, longest, heads, dim]`.
+
+    The fastest kernel there takes no mask but can be causal from the last key backwards: each query sees all of the
+    context and its own beginning. Where that kernel can't be used, torch makes the mask.
+    """
+    times = query_SLHD.shape[2] // key_SGKD.shape[1]
+    if times > 1:
+        key_SGKD, value_SGKD = (part.repeat_interleave(times, dim=1) for part in (key_SGKD, value_SGKD))
+    bias: Any = causal_lower_right(query_SLHD.shape[1], key_SGKD.shape[2])
+    query_SHLD = query_SLHD.transpose(1, 2)
+    return scaled_dot_product_attention(query_SHLD, key_SGKD, value_SGKD, attn_mask=bias, scale=scaling).transpose(1, 2)
 
 
 def _mask(tree: TokenTree, part: Siblings, times: int, device: torch.device) -> torch.Tensor:

@@ -10,10 +10,10 @@ from toolrl.errors import RewardError
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
+from toolrl_plugin_math import verifier
 from toolrl_plugin_math.judged import judged_text, score
 from toolrl_plugin_math.options import MathOptions
 from toolrl_plugin_math.rewards import gold_texts
-from toolrl_plugin_math.verifier import Verifier
 
 _BOXED = EndFlags(("boxed",))
 
@@ -23,7 +23,7 @@ class MathReward:
 
     def __init__(self, options: MathOptions | None, context: BuildContext) -> None:
         self._options = options or MathOptions()
-        self._verifier = Verifier(self._options.workers, self._options.timeout)
+        self._verifier = verifier.Verifier(self._options.workers, self._options.timeout)
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""
@@ -50,13 +50,11 @@ class MathReward:
 
 def check() -> str:
     """For `toolrl doctor`: judges one answer in a worker."""
-    from toolrl_plugin_math.verifier import Worker
-
-    worker = Worker()
+    process = verifier.worker()
     try:
-        verdict = worker.judge(["1/2"], "\\boxed{\\frac{2}{4}}", 30.0)
+        verdict = verifier.judge(process, ["1/2"], "\\boxed{\\frac{2}{4}}", 30.0)
     finally:
-        worker.close()
+        process.close()
     if verdict != "right":
         raise RuntimeError(f"2/4 against 1/2 was judged {verdict!r}")
     return "math-verify judges 2/4 equal to 1/2"

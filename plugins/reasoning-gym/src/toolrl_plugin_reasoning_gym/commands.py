@@ -9,9 +9,10 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
+from toolrl.tools.line_workers import WorkerError
 from toolrl.types import Task
 from toolrl_plugin_reasoning_gym.options import INSTRUCTION, DataOptions
-from toolrl_plugin_reasoning_gym.process import WorkerError, generators, require_library
+from toolrl_plugin_reasoning_gym.process import generators, require_library
 
 
 class ListCommand:

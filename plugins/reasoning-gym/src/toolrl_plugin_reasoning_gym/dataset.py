@@ -13,9 +13,10 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
+from toolrl.tools.line_workers import WorkerError
 from toolrl.types import Message, Task
 from toolrl_plugin_reasoning_gym.options import MAX_SIZE, DataOptions, GeneratorOptions
-from toolrl_plugin_reasoning_gym.process import WorkerError, generators, require_library
+from toolrl_plugin_reasoning_gym.process import generators, require_library
 
 EXTRA = "reasoning_gym"
 """The key of `Task.extra` under which a task keeps `generator`, `config` and `entry`."""

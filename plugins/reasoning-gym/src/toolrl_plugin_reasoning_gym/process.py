@@ -1,31 +1,20 @@
-"""The parent's end of a worker process (`worker.py`): one question at a time, each with a deadline that holds.
-
-`Process` is one worker. `generators()` is the one that all data sets of this process ask, `Scorers` are some that score
-answers, each owned by a thread.
-"""
+"""The processes in which reasoning_gym runs (`worker.py`): the one that all data sets of this process ask, and those
+that score answers."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib.util
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
+from toolrl.tools.line_workers import LineWorker, LineWorkers, WorkerDiedError, WorkerError
 
 LIBRARY = "reasoning_gym"
 INSTALL = "pip install 'toolrl-plugin-reasoning-gym[library]'"
-START_SECONDS = 120.0
-"""For a worker to import its libraries on a busy machine."""
 MAKE_SECONDS = 600.0
 """For a generator to set itself up, and for one task; some search for theirs."""
 GRACE_SECONDS = 5.0
@@ -48,62 +37,10 @@ def require_library(where: str | None = None) -> None:
         raise ConfigError("the library reasoning_gym isn't installed", where=where, hint=INSTALL) from missing
 
 
-class WorkerError(Exception):
-    """A worker that can't be started, or a request that it can't answer."""
-
-
-class WorkerDiedError(Exception):
-    """A worker that ended at a question, or was killed at its deadline."""
-
-
-class Process:
-    """One worker, started when it is first asked. Used by one thread at a time."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer. Raises WorkerError, and WorkerDiedError where there is none after so many seconds."""
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it ended between questions, so not of one
-        process = self._process or self._start()
-        answer = _ask(process, json.dumps(request), seconds)
-        if answer is None:
-            self.close()
-            raise WorkerDiedError(f"the worker ended, or took more than {seconds:g} s")
-        if "error" in answer:
-            raise WorkerError(answer["error"])
-        return answer
-
-    def close(self) -> None:
-        """End the process. Calling it again does nothing."""
-        process, self._process = self._process, None
-        if process is not None:
-            _end(process)
-
-    def _start(self) -> subprocess.Popen[str]:
-        # -P: a file of the user's that is called like a library must not be imported for it.
-        command = [sys.executable, "-P", "-m", "toolrl_plugin_reasoning_gym.worker", *self._arguments]
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={name: os.environ[name] for name in _KEPT if name in os.environ} | _SET,
-                start_new_session=True,  # so that it can be ended with what it forked
-            )
-        except OSError as error:
-            raise WorkerError(f"the process that runs reasoning_gym can't be started: {error}") from None
-        answer = _ask(process, None, START_SECONDS)
-        if answer is None or "error" in answer:
-            _end(process)
-            reason = answer["error"] if answer else f"it ended with status {process.returncode}"
-            raise WorkerError(f"the process that runs reasoning_gym can't be started: {reason}")
-        self._process = process
-        return process
+def worker(*arguments: str) -> LineWorker:
+    """One process. The run's environment variables, secrets among them, stay out of it."""
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | _SET
+    return LineWorker("toolrl_plugin_reasoning_gym.worker", *arguments, environment=environment)
 
 
 class Generators:
@@ -111,7 +48,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process = Process()
+        self._process = worker()
         weakref.finalize(self, self._process.close)
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -144,37 +81,28 @@ def generators() -> Generators:
 class Scorers:
     """Some workers that score. Need no closing: they end with this object or with the interpreter."""
 
-    def __init__(self, workers: int) -> None:
-        self._local = threading.local()
-        self._workers: list[Process] = []
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reasoning-gym")
-        self._finalizer = weakref.finalize(self, _close, self._pool, self._workers)
+    def __init__(self, count: int) -> None:
+        self._workers = LineWorkers(count, lambda: worker("--score"), name="reasoning-gym")
 
     async def score(self, request: dict[str, Any]) -> dict[str, Any]:
         """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._score, request)
+        return await self._workers.run(lambda process: _score(process, request))
 
     def close(self) -> None:
         """End the workers now."""
-        self._finalizer()
+        self._workers.close()
 
-    def _score(self, request: dict[str, Any]) -> dict[str, Any]:
-        worker: Process | None = getattr(self._local, "worker", None)
-        if worker is None:
-            worker = self._local.worker = Process("--score")
-            self._workers.append(worker)
+
+def _score(process: LineWorker, request: dict[str, Any]) -> dict[str, Any]:
+    opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
+    try:
+        _once_more(lambda: process.ask(opened, MAKE_SECONDS))
         try:
-            _once_more(lambda: worker.ask({"do": "opened", **_generator_of(request)}, MAKE_SECONDS))
-            try:
-                return worker.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
-            except WorkerDiedError as error:
-                return {"failed": "died", "detail": str(error)}
-        except WorkerError as error:
-            raise RewardError(f"the answer can't be scored: {error}", hint="Try: toolrl doctor reasoning-gym") from None
-
-
-def _generator_of(request: dict[str, Any]) -> dict[str, Any]:
-    return {"generator": request["generator"], "config": request["config"]}
+            return process.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
+        except WorkerDiedError as error:
+            return {"failed": "died", "detail": str(error)}
+    except WorkerError as error:
+        raise RewardError(f"the answer can't be scored: {error}", hint="Try: toolrl doctor reasoning-gym") from None
 
 
 def _once_more(ask: Callable[[], Any]) -> None:
@@ -186,46 +114,3 @@ def _once_more(ask: Callable[[], Any]) -> None:
             ask()
         except WorkerDiedError as error:
             raise WorkerError(str(error)) from None
-
-
-def _close(pool: ThreadPoolExecutor, workers: list[Process]) -> None:
-    # Not waited for: this may run in a thread of the pool. A worker that is asked meanwhile ends its question by dying.
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.close()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    _kill(process)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):  # a question that was never read is left in it
-                pipe.close()
-    process.wait()
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """The worker and what it forked, which is in its group."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ask(process: subprocess.Popen[str], request: str | None, seconds: float) -> dict[str, Any] | None:
-    """The next answer; None where the process ended, or had to be killed after so many seconds."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    watchdog = threading.Timer(seconds, _kill, [process])
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        if request is not None:
-            process.stdin.write(request + "\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
-    except (BrokenPipeError, ValueError):  # ended, or closed by another thread
-        return None
-    finally:
-        watchdog.cancel()
-    answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
-    return answer

@@ -13,7 +13,7 @@ from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_reasoning_gym.extract import answer_in
 from toolrl_plugin_reasoning_gym.options import RewardOptions
-from toolrl_plugin_reasoning_gym.process import Scorers, require_library
+from toolrl_plugin_reasoning_gym.process import Scorers, require_library, worker
 
 FAILURES = ("timeout", "refused", "raised", "died")
 _WALL_FACTOR = 6
@@ -89,18 +89,16 @@ def carried_by(task: Task) -> dict[str, Any]:
 
 def check() -> str:
     """For `toolrl doctor`: scores one answer in a worker."""
-    from toolrl_plugin_reasoning_gym.process import Process
-
     require_library()
-    worker = Process("--score")
+    process = worker("--score")
     try:
         config = {"seed": 0, "size": 1}
-        entry = worker.ask({"do": "entry", "generator": "chain_sum", "config": config, "index": 0}, 60.0)["entry"]
+        entry = process.ask({"do": "entry", "generator": "chain_sum", "config": config, "index": 0}, 60.0)["entry"]
         request = {"do": "score", "generator": "chain_sum", "config": config, "entry": entry, "answer": entry["answer"]}
-        reply = worker.ask({**request, "seconds": 10, "wall_seconds": 60.0, "memory_mb": 512}, 120.0)
-        walls: str = worker.ask({"do": "walls"}, 60.0)["walls"]
+        reply = process.ask({**request, "seconds": 10, "wall_seconds": 60.0, "memory_mb": 512}, 120.0)
+        walls: str = process.ask({"do": "walls"}, 60.0)["walls"]
     finally:
-        worker.close()
+        process.close()
     if reply.get("score") != 1.0:
         raise RuntimeError(f"a right answer was scored {reply}")
     return f"chain_sum scores its own answer 1; walls: {walls}"

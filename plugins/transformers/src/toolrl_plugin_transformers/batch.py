@@ -115,6 +115,7 @@ class Batch:
     def refresh(self, version: int) -> None:
         """The weights are new: nothing cached counts any more, and rows go on from their tokens so far."""
         self.version = version
+        self.runner.renew()
         self.waiting.extendleft(reversed(self.rows))
         self._set_rows([])
         for session in self.store:
@@ -136,7 +137,8 @@ class Batch:
         if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
             raise EngineError("the new weights are another model's: their names or shapes differ")
         for name, value in mine.items():
-            value.copy_(theirs[name])
+            if value is not theirs[name]:
+                value.copy_(theirs[name])
         self.runner.changed()
 
     def enter(self) -> None:
@@ -170,8 +172,9 @@ class Batch:
             self._gather()
         assert self._settings is not None
         self._reserve(len(self.rows), self._length, used=len(self.rows))
+        # On their way to the device before it has work to do: afterwards the copy would wait for that.
+        uniforms = torch.tensor([row.uniforms.draw() for row in self.rows]).to(self.slots.shape.device)
         logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length, self._shifts, self._shared)
-        uniforms = [row.uniforms.draw() for row in self.rows]
         self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
         self._positions += 1
         self._length += 1
@@ -311,7 +314,7 @@ class Batch:
         for slot, (request, have) in enumerate(zip(requests, reuse, strict=True), start=first):
             self._seat(request, slot, have)
         self._set_rows(self.rows + requests)
-        uniforms = [request.uniforms.draw() for request in requests]
+        uniforms = torch.tensor([request.uniforms.draw() for request in requests]).to(logits_BV.device)
         settings = RowSettings.of([request.sampling for request in requests], logits_BV.device)
         ids_B, logprobs_B = sample(logits_BV, uniforms, settings, self.runner.ids, self.runner.never)
         return self._accept(requests, ids_B, logprobs_B)

@@ -1,26 +1,33 @@
 """The forward pass of the llama family, on the module's own parameters, without the module's own Python.
 
 A transformers layer makes some eighty calls for each decoding step; where the model is small or few episodes decode
-they take longer than the arithmetic. This makes about twenty-five. No weight is copied. It stands in for a module
-only where every part is exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after
-the check at start.
+they take longer than the arithmetic. This makes about twenty-five. It stands in for a module only where every part is
+exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after the check at start.
+
+On a CPU, products of few rows with a weight are slower the way that torch stores it than transposed, so small models in
+float32 get transposed copies. `renew` is how this learns of new weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
+from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.memory import available_memory
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
+_COPIES = 0.05
+"""Part of the free memory that transposed weights may take."""
 
 
 @dataclass(slots=True)
@@ -50,6 +57,13 @@ class Direct:
         self._kv_heads = config.num_key_value_heads
         self._rotary = module.model.rotary_emb
         self._cos, self._sin = self._angles(0)
+        self._turned: dict[Any, Tensor] = {}
+        """Transposed weights by module."""
+        if _pays_to_turn(module):
+            linear = [part for part in without_parts(module) if type(part) is nn.Linear]
+            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
+        self._seen: list[tuple[int, int]] = []
+        self._stale = True
 
     @classmethod
     def of(cls, module: Any) -> Direct | None:
@@ -81,8 +95,18 @@ class Direct:
 
     @property
     def usable(self) -> bool:
-        """False while a hook or an adapter hangs on the module, which this would pass by."""
+        """False while a hook or an adapter of another kind hangs on the module, which this would pass by."""
         return _untouched(self._module)
+
+    def renew(self) -> None:
+        """The weights have changed."""
+        self._stale = True
+
+    def look(self) -> None:
+        """See whether weights were replaced or written to, which nobody may have told."""
+        now = [(id(part.weight), part.weight._version) for part in self._turned]
+        self._stale |= now != self._seen
+        self._seen = now
 
     def __call__(
         self,
@@ -96,6 +120,10 @@ class Direct:
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
         decoding rows the first `shared` columns are those of the first row."""
+        if self._stale:
+            for part, turned in self._turned.items():
+                turned.copy_(part.weight.t())
+            self._stale = False
         batch, width = ids_BT.shape
         rows = slice(first, first + batch)
         index = slots.write_index(first, columns_BT, heads_last=True)
@@ -110,41 +138,69 @@ class Direct:
             keys, values = slots.keys[number], slots.values[number]
             query = self._project(h, layer.attention, cos, sin, keys, values, index)
             heads = _attend(
-                query.view(batch, width, self._heads, -1), keys[rows, :, :length], values[rows, :, :length],
+                query.unflatten(0, (batch, width)), keys[rows, :, :length], values[rows, :, :length],
                 mask, layer.attention.scaling, shared,
             )  # fmt: skip
-            x = x + _linear(heads, layer.attention.o_proj)
+            if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
+                heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
+            x = x + self._linear(heads, layer.attention.o_proj)
             h = _norm(x, layer.after)
-            h = F.silu(_linear(h, layer.mlp.gate_proj)).mul_(_linear(h, layer.mlp.up_proj))
-            x = x + _linear(h, layer.mlp.down_proj)
-        last = x.view(batch, width, -1)[:, -1]
-        return _linear(_norm(last, self._norm), self._head)
+            h = F.silu(self._linear(h, layer.mlp.gate_proj)).mul_(self._linear(h, layer.mlp.up_proj))
+            x = x + self._linear(h, layer.mlp.down_proj)
+        return self._linear(_norm(x, self._norm), self._head)
+
+    def _linear(self, x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
+        if type(module) is not nn.Linear:
+            y = adapted(x, module)
+            return y if out is None else out.copy_(y)
+        weight = self._turned.get(module)
+        weight = module.weight.t() if weight is None else weight
+        return torch.mm(x, weight, out=out) if module.bias is None else torch.addmm(module.bias, x, weight, out=out)
 
     def _project(
         self, h: Tensor, attention: Any, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, index: Tensor
     ) -> Tensor:
         """Queries `[B · T, heads, dim]`; keys and values go to their slots."""
-        count = h.shape[0]
-        query = _linear(h, attention.q_proj).view(count, self._heads, -1)
-        key = _linear(h, attention.k_proj).view(count, self._kv_heads, -1)
-        value = _linear(h, attention.v_proj)
+        count, heads, dim = h.shape[0], self._heads, keys.shape[-1]
+        both = h.new_empty(count, heads + self._kv_heads, dim)
+        flat = both.view(count, -1)
+        self._linear(h, attention.q_proj, out=flat[:, : heads * dim])
+        self._linear(h, attention.k_proj, out=flat[:, heads * dim :])
+        value = self._linear(h, attention.v_proj)
         if hasattr(attention, "q_norm"):
-            query, key = _norm(query, attention.q_norm), _norm(key, attention.k_norm)
-        key = _rotate(key, cos, sin)
-        keys.view(-1, keys.shape[-1]).index_copy_(0, index, key.view(-1, keys.shape[-1]))
+            # Queries and keys at once: for a step of decoding a call costs more than its arithmetic.
+            norms = (attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(self._kv_heads, -1))
+            both = _scaled(both, torch.cat(norms), attention.q_norm.variance_epsilon)
+        both = _rotate(both, cos, sin)
+        keys.view(-1, dim).index_copy_(0, index, both[:, heads:].reshape(-1, dim))
         values.view(-1, values.shape[-1]).index_copy_(0, index, value.view(-1, values.shape[-1]))
-        return _rotate(query, cos, sin)
-
-
-def _linear(x: Tensor, module: Any) -> Tensor:
-    return F.linear(x, module.weight, module.bias)
+        return both[:, :heads]
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:
+    return _scaled(x, module.weight, module.variance_epsilon)
+
+
+def _scaled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x over its root mean square along the last dimension, times the weight."""
     if x.dtype.itemsize > 2:
-        return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        mean = torch.addcmul(_number(eps, x.dtype, x.device), length, length, value=1.0 / x.shape[-1])
+        return (x * mean.rsqrt_()).mul_(weight)
     # In 16 bits the module rounds before it applies the weight; so must this, to sample what is trained.
-    return module.weight * F.rms_norm(x.float(), x.shape[-1:], None, module.variance_epsilon).to(x.dtype)
+    return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
+
+
+@cache
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+def _pays_to_turn(module: Any) -> bool:
+    """Whether a module's weights are to be copied, transposed."""
+    weights = [part.weight for part in without_parts(module) if type(part) is nn.Linear]
+    plain = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in weights)
+    return plain and sum(weight.numel() * weight.itemsize for weight in weights) <= _COPIES * available_memory()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -158,17 +214,16 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: fl
     batch, width, heads, dim = query.shape
     kv_heads = key.shape[1]
     if width == 1:  # the query heads of one key head side by side, as if they were positions
-        grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
+        grouped = query.reshape(batch, kv_heads, heads // kv_heads, dim)
         if shared:
             return _attend_shared(grouped * scaling, key, value, mask, shared).reshape(batch, heads * dim)
         out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
         return out.reshape(batch, heads * dim)
+    # Here too, since kernels that take a mask know no grouped heads: for each a copy of the keys would be made.
     group = heads // kv_heads
-    if group > 1:
-        key = key.repeat_interleave(group, dim=1)
-        value = value.repeat_interleave(group, dim=1)
-    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, scale=scaling)
-    return out.transpose(1, 2).reshape(batch * width, heads * dim)
+    grouped = query.unflatten(2, (kv_heads, group)).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)
+    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask.repeat(1, 1, group, 1), scale=scaling)
+    return out.unflatten(2, (group, width)).permute(0, 3, 1, 2, 4).reshape(batch * width, heads * dim)
 
 
 def _attend_shared(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: int) -> Tensor:
@@ -197,8 +252,16 @@ def _attend_shared(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, shar
 def _untouched(module: Any) -> bool:
     """Whether every part is the class that the forward pass above is written for, without hooks."""
     source = type(module).__module__
-    for part in module.modules():
+    for part in without_parts(module):
+        if is_lora(part):
+            if not is_plain(part) or not all(map(_unhooked, (part, *inner_linears(part)))):
+                return False
+            continue
         known = type(part) in _TORCH_PARTS or type(part).__module__ in (source, "transformers.activations")
-        if not known or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+        if not known or not _unhooked(part):
             return False
     return True
+
+
+def _unhooked(part: Any) -> bool:
+    return not part._forward_hooks and not part._forward_pre_hooks and "forward" not in vars(part)

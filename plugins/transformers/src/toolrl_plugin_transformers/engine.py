@@ -100,7 +100,9 @@ class TransformersEngine:
     def _make_batch(self) -> Batch:
         module = self._weights.module()
         if self._own:
-            module = copy.deepcopy(module).requires_grad_(False)
+            # What isn't trained stays the trainer's own: with an adapter the copy is of the adapter alone.
+            shared = {id(parameter): parameter for parameter in module.parameters() if not parameter.requires_grad}
+            module = copy.deepcopy(module, shared).requires_grad_(False)
         known = len(self._tokenizer) if self._tokenizer is not None else None
         runner = ModelRunner(module, sampled_ids=known)
         self.verified = verify(runner)

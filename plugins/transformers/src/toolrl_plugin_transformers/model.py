@@ -79,6 +79,8 @@ class ModelRunner:
             return
         self._entered = True
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
+        if self._direct is not None:
+            self._direct.look()
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -101,6 +103,11 @@ class ModelRunner:
         versions = [parameter._version for parameter in self.module.parameters()]
         before, self._versions = self._versions, versions
         return before is not None and before != versions
+
+    def renew(self) -> None:
+        """The weights have changed."""
+        if self.direct is not None:
+            self.direct.renew()
 
     def prefill(
         self,
@@ -189,18 +196,20 @@ class ModelRunner:
 
     def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
         """Additive masks `[B, 1, T, length]`: a token sees its own column and those before it, in its window."""
-        dtype = self.shape.dtype
         column_L = torch.arange(length, device=positions_BT.device)
         query_B1T1 = positions_BT[:, None, :, None]
-        full = column_L <= query_B1T1
-        zero = torch.zeros((), dtype=dtype, device=positions_BT.device)
-        lowest = torch.finfo(dtype).min
+        later = column_L > query_B1T1
         if self._window is None:
-            return torch.where(full, zero, lowest)
-        windowed = torch.where(full & (column_L > query_B1T1 - self._window), zero, lowest)
+            return self._hiding(later)
+        windowed = self._hiding(later | (column_L <= query_B1T1 - self._window))
         if not self._mixed:
             return windowed
-        return {"full_attention": torch.where(full, zero, lowest), "sliding_attention": windowed}
+        return {"full_attention": self._hiding(later), "sliding_attention": windowed}
+
+    def _hiding(self, hidden: Tensor) -> Tensor:
+        # Filled in: `where` with a number copies it to a GPU first, and the processor waits for that at each step.
+        dtype = self.shape.dtype
+        return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min)
 
     def _probe_shape(self) -> CacheShape:
         """Run two tokens and see what the layers want to keep."""

@@ -16,12 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from toolrl.types import Sampling
 
 _LARGEST_UNIFORM = 1.0 - 2.0**-23
 """Times a float32 total it stays below the total, so that a row never draws past its end."""
+
+_BLOCK = 64
+"""Tokens whose weights are summed up together."""
 
 
 class Uniforms:
@@ -82,23 +86,22 @@ class RowSettings:
 
 
 def sample(
-    logits_BV: Tensor, uniforms: Sequence[float], settings: RowSettings, ids: int, never: Sequence[int] = ()
+    logits_BV: Tensor, uniforms_B: Tensor, settings: RowSettings, ids: int, never: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token a row among the first `ids` of the vocabulary, those in `never` left out: (token ids [B],
-    log-probabilities [B])."""
+    """Draw one token a row, by its number in [0, 1), among the first `ids` of the vocabulary, those in `never` left
+    out: (token ids [B], log-probabilities [B])."""
     logits_BV = logits_BV.float()
     if settings.temperature_B1 is not None:
         logits_BV = logits_BV / settings.temperature_B1
-    logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
-    probs_BV = logprobs_BV[:, :ids].exp()
+    top_B1 = logits_BV.amax(-1, keepdim=True)
+    weights_BV = (logits_BV - top_B1).exp_()
+    log_total_B1 = weights_BV.sum(-1, keepdim=True).log_()
+    weights_BV = weights_BV[:, :ids]
     for token in never:
-        probs_BV[:, token : token + 1] = 0.0
+        weights_BV[:, token : token + 1] = 0.0
     if settings.truncated is not None:
-        probs_BV[settings.truncated] = truncate(probs_BV[settings.truncated], settings)
-    cumulative_BV = probs_BV.cumsum(-1)
-    targets_B1 = torch.tensor(uniforms, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
-    # right=True: the first token whose cumulative probability is above the target, so one without mass is never drawn.
-    tokens_B1 = torch.searchsorted(cumulative_BV, targets_B1, right=True).clamp_(max=ids - 1)
+        weights_BV[settings.truncated] = truncate(weights_BV[settings.truncated], settings)
+    tokens_B1 = _draw(weights_BV, uniforms_B[:, None])
     if settings.greedy_B is not None:
         drawable_BV = logits_BV[:, :ids]
         if never:
@@ -106,7 +109,29 @@ def sample(
             drawable_BV[:, list(never)] = -torch.inf
         best_B1 = drawable_BV.argmax(-1, keepdim=True)
         tokens_B1 = torch.where(settings.greedy_B[:, None], best_B1, tokens_B1)
-    return tokens_B1[:, 0], logprobs_BV.gather(1, tokens_B1)[:, 0]
+    return tokens_B1[:, 0], (logits_BV.gather(1, tokens_B1) - top_B1 - log_total_B1)[:, 0]
+
+
+def _draw(weights_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
+    """The first token of each row whose cumulative weight is above the uniform number's part of the total `[B, 1]`.
+
+    Blocks are summed up first and tokens inside of one block only: cumulative sums of a whole vocabulary are slow.
+    """
+    batch, count = weights_BV.shape
+    if count % _BLOCK:
+        weights_BV = F.pad(weights_BV, (0, -count % _BLOCK))
+    weights_BNT = weights_BV.unflatten(1, (-1, _BLOCK))
+    blocks_BN = weights_BNT.sum(-1)
+    cumulative_BN = blocks_BN.cumsum(-1)
+    targets_B1 = uniforms_B1 * cumulative_BN[:, -1:]
+    # right=True: the first whose cumulative weight is above the target, so one without weight is never drawn.
+    block_B1 = torch.searchsorted(cumulative_BN, targets_B1, right=True).clamp_(max=blocks_BN.shape[1] - 1)
+    left_B1 = (targets_B1 - (cumulative_BN - blocks_BN).gather(1, block_B1)).clamp_(min=0.0)
+    inner_BT = weights_BNT[torch.arange(batch, device=block_B1.device), block_B1[:, 0]].cumsum(-1)
+    # Sums are rounded, and differently in a block than over blocks: neither below its first nor behind its last token.
+    left_B1 = torch.minimum(left_B1, inner_BT[:, -1:] * _LARGEST_UNIFORM)
+    token_B1 = torch.searchsorted(inner_BT, left_B1, right=True)
+    return (block_B1 * _BLOCK + token_B1).clamp_(max=count - 1)
 
 
 def truncate(probs_RV: Tensor, settings: RowSettings) -> Tensor:

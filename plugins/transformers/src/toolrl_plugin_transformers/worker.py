@@ -27,6 +27,7 @@ from toolrl_plugin_transformers.request import Request
 T = TypeVar("T")
 _R = TypeVar("_R", "_Reply", None)
 _Outcome = tuple["_Reply", Any, BaseException | None]
+_SMALLER = "Lower the engine's options cache_tokens, max_batch or prefill_tokens, then go on with --resume."
 _RESTART = "Build the engine again; the cause is the exception above this one."
 
 
@@ -197,7 +198,8 @@ class Worker:
         replies += self._replies.values()
         self._replies = {}
         if not isinstance(error, EngineError):
-            cause, error = error, EngineError(f"the engine's thread failed: {type(error).__name__}: {error}")
+            hint = _SMALLER if isinstance(error, torch.OutOfMemoryError) else None
+            cause, error = error, EngineError(f"the engine's thread failed: {type(error).__name__}: {error}", hint=hint)
             error.__cause__ = cause
         _deliver([(reply, None, error) for reply in replies])
 

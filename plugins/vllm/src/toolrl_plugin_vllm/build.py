@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,13 +26,25 @@ PER_START = {
 _EXTENSION = "toolrl_plugin_vllm.extension.WorkerExtension"
 
 
-def build(options: VllmEngineOptions, *, model: str, dtype: Any, known_ids: int | None) -> Any:
-    """vLLM's `LLMEngine` on the model of a folder, with the sampler of `extension.py`. Raises EngineError."""
+def build(
+    options: VllmEngineOptions,
+    *,
+    model: str,
+    dtype: Any,
+    known_ids: int | None,
+    device: str = "cpu",
+    lora: Mapping[str, Any] | None = None,
+) -> Any:
+    """vLLM's `LLMEngine` on the model of a folder, with the sampler of `extension.py`. `device` is the trainer's;
+    `lora` are vLLM's arguments for an adapter, where it computes one. Raises EngineError, ConfigError."""
     packages.prepare_environment()
     try:
         with unchanged(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            engine = _engine(arguments(options, model=model, dtype=dtype, cpu=_on_cpu()))
+            cpu = _on_cpu()
+            _check_platform(options, cpu=cpu)
+            given = arguments(options, model=model, dtype=dtype, cpu=cpu, device=device)
+            engine = _engine({**given, **(lora or {})})
             try:
                 engine.collective_rpc("toolrl_setup", args=(known_ids,))
             except BaseException:
@@ -46,9 +59,33 @@ def build(options: VllmEngineOptions, *, model: str, dtype: Any, known_ids: int 
     return engine
 
 
-def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool) -> dict[str, Any]:
+def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
+    """Refuse what the installed vLLM would pass over in silence. Raises ConfigError."""
+    from vllm.platforms import current_platform
+
+    if options.devices is not None and cpu:
+        raise ConfigError(
+            f"devices is {options.devices}, and the vLLM that is installed computes on the CPU",
+            where="engine.options.devices",
+            hint="Leave it out, or install the package for CUDA: " + packages.INSTALL,
+        )
+    if options.sleep_level and not current_platform.is_sleep_mode_available():
+        raise ConfigError(
+            f"sleep_level is {options.sleep_level}, and vLLM can't sleep on {type(current_platform).__name__}: it "
+            "would free nothing",
+            where="engine.options.sleep_level",
+            hint="Set it to 0; sleeping gives back the memory of a GPU.",
+        )
+
+
+def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cuda") -> dict[str, Any]:
     """Keyword arguments of vLLM's `EngineArgs`."""
     cache = options.cache_gib if options.cache_gib is not None else 1.0 if cpu else None
+    trainers, devices = _cuda_index(device), options.devices
+    if devices is None and trainers and options.parts == 1:
+        devices = [trainers]  # vLLM itself would take the first
+    shared = trainers is not None and trainers in (devices if devices is not None else range(options.parts))
+    fraction = options.memory_fraction if options.memory_fraction is not None else 0.4 if shared else 0.9
     chosen: dict[str, Any] = {
         "model": model,
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "auto",
@@ -56,7 +93,7 @@ def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool) 
         "max_num_batched_tokens": max(options.prefill_tokens, options.max_batch),
         "max_model_len": options.max_length,
         "kv_cache_memory_bytes": int(cache * GIB) if cache is not None else None,
-        "gpu_memory_utilization": options.memory_fraction,
+        "gpu_memory_utilization": fraction,
         "block_size": options.block_size or (32 if cpu else None),
         "enforce_eager": cpu if options.eager is None else options.eager,
         "enable_prefix_caching": True,
@@ -67,11 +104,20 @@ def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool) 
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "generation_config": "vllm",
-        "distributed_executor_backend": "mp" if options.separate_process else None,
+        "distributed_executor_backend": "mp" if options.apart else None,
+        "tensor_parallel_size": options.parts if options.parts > 1 else None,
+        "device_ids": devices,
+        "enable_sleep_mode": True if options.sleep_level else None,
         "seed": 0,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     return {**given, **options.engine_args}
+
+
+def _cuda_index(device: str) -> int | None:
+    """1 of cuda:1, 0 of cuda, None of cpu."""
+    kind, _, index = device.partition(":")
+    return int(index or 0) if kind == "cuda" else None
 
 
 def _engine(given: dict[str, Any]) -> Any:
@@ -120,17 +166,38 @@ def in_process(engine: Any) -> bool:
     return bool(engine.vllm_config.parallel_config.distributed_executor_backend == "uni")
 
 
-def add(engine: Any, name: str, prompt: list[int], params: Any) -> None:
-    """Give a request to vLLM's engine. What it refuses raises one of several exceptions."""
+def add(engine: Any, name: str, prompt: list[int], params: Any, adapter: Any = None) -> None:
+    """Give a request to vLLM's engine, with the LoRA adapter that it is computed with. What vLLM refuses raises one of
+    several exceptions."""
     from tokenizers.decoders import DecodeStream
     from vllm.inputs import tokens_input
 
-    inner = engine.add_request(name, tokens_input(prompt), params)
+    inner = engine.add_request(name, tokens_input(prompt), params, lora_request=adapter)
     detokenizer = engine.output_processor.request_states[inner].detokenizer
     if hasattr(detokenizer, "stream"):
         # vLLM's stream begins with the prompt: where that ends inside a character, its last text would come out with
         # the first token, and a stop string could be found in what wasn't sampled.
         detokenizer.stream = DecodeStream(skip_special_tokens=False)
+
+
+def explain(engine: Any, failure: BaseException) -> BaseException:
+    """A failure in the words of its cause where a process that holds a part of the model has ended: vLLM then raises
+    whatever its queues say."""
+    executor = getattr(getattr(engine.engine_core, "engine_core", None), "model_executor", None)
+    codes = [worker.proc.exitcode for worker in getattr(executor, "workers", ())]
+    ended = [code for code in codes if code is not None]
+    if not ended:
+        return failure
+    # vLLM terminates the others.
+    code = next((code for code in ended if code != -signal.SIGTERM), ended[0])
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    error = EngineError(
+        f"a process that holds vLLM's model ended unexpectedly ({how})",
+        where="engine",
+        hint="SIGKILL is most often the system's, when memory is short. VLLM_LOGGING_LEVEL=INFO shows what vLLM says.",
+    )
+    error.__cause__ = failure
+    return error
 
 
 def take_down(engine: Any) -> None:

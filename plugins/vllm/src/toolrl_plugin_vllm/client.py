@@ -39,9 +39,9 @@ class Client:
             session, self._session = self._session, None
             await session.close()
 
-    async def ask(self, path: str, body: Any = None) -> Any:
-        """GET without a body, POST with one; the answer's JSON, None for an empty one. Raises EngineError. Cancelling
-        it closes the connection, which ends the request at the server."""
+    async def ask(self, path: str, body: Any = None, *, plain: bool = False) -> Any:
+        """GET without a body, POST with one; the answer's JSON, None for an empty one, or its text where it is `plain`.
+        Raises EngineError. Cancelling it closes the connection, which ends the request at the server."""
         if self._session is None:
             raise EngineError("the engine is not started", hint="Await start() first.")
         address, method = f"{self.url}{path}", "GET" if body is None else "POST"
@@ -60,6 +60,8 @@ class Client:
             raise EngineError(f"{address} answered {response.status}: {_excerpt(said)}")
         if not said.strip():
             return None
+        if plain:
+            return said.decode("utf-8", "replace")
         try:
             return json.loads(said)
         except ValueError as error:

@@ -56,7 +56,8 @@ def generation(answer: Any, version: int) -> Generation:
             "the server's answer has no token_ids", hint="It must take `return_token_ids: true`, as vLLM's does."
         )
     given = choice.get("logprobs")
-    values = given.get("token_logprobs") if isinstance(given, Mapping) else None
+    # A request that was ended before its first token has none.
+    values = given.get("token_logprobs") if isinstance(given, Mapping) else None if ids else []
     if not isinstance(values, list) or len(values) < len(ids) or not all(map(_is_logprob, values[: len(ids)])):
         raise EngineError(f"the server's answer has {len(ids)} tokens, and no log-probability for each of them")
     finish, stopped_by = choice.get("finish_reason"), None

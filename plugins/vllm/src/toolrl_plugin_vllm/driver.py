@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from toolrl.errors import EngineError, ToolrlError
-from toolrl_plugin_vllm.build import add
+from toolrl_plugin_vllm.build import add, explain
 
 T = TypeVar("T")
 _RESTART = "Start the run again; the cause is the exception above this one."
@@ -88,11 +88,11 @@ class Driver:
                 self._commands.append((command, None))
                 self._wake.notify()
 
-    async def request(self, prompt: list[int], params: Any, *, urgent: bool = False) -> Any:
-        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread. Cancelling it aborts it. For
-        an urgent one steps are taken in a pause, too, for all that is under way."""
+    async def request(self, prompt: list[int], params: Any, *, adapter: Any = None, urgent: bool = False) -> Any:
+        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread; `adapter` is a `LoRARequest`.
+        Cancelling it aborts it. For an urgent one steps are taken in a pause, too, for all that is under way."""
         name, reply = str(next(self._numbers)), _Reply()
-        self._post(lambda: self._add(name, prompt, params, reply, urgent=urgent), None)
+        self._post(lambda: self._add(name, prompt, params, adapter, reply, urgent=urgent), None)
         try:
             return await reply.future
         except asyncio.CancelledError:
@@ -110,7 +110,8 @@ class Driver:
     def _post(self, command: Callable[[], Any], reply: _Reply | None) -> Any:
         with self._wake:
             if self._failure is not None:
-                raise EngineError(f"the engine failed: {self._failure}", hint=_RESTART) from self._failure
+                said = self._failure.message if isinstance(self._failure, ToolrlError) else self._failure
+                raise EngineError(f"the engine failed: {said}", hint=_RESTART) from self._failure
             if self._stopping:
                 raise EngineError("the engine was stopped", hint="Build and start another one.")
             self._commands.append((command, reply))
@@ -126,9 +127,9 @@ class Driver:
             while self._turn():
                 pass
         except BaseException as failure:  # noqa: BLE001 - whatever it is, nobody may wait for this thread any more
-            error = failure
+            error = failure if self.engine is None else explain(self.engine, failure)
             with self._wake:
-                self._failure = failure
+                self._failure = error
         try:
             if self.engine is not None:
                 self._take_down(self.engine)
@@ -172,11 +173,11 @@ class Driver:
             if reply is not None:
                 reply.settle(value)
 
-    def _add(self, name: str, prompt: list[int], params: Any, reply: _Reply, *, urgent: bool) -> None:
+    def _add(self, name: str, prompt: list[int], params: Any, adapter: Any, reply: _Reply, *, urgent: bool) -> None:
         if reply.future.cancelled():
             return
         try:
-            add(self.engine, name, prompt, params())
+            add(self.engine, name, prompt, params(), adapter)
         except Exception as error:  # noqa: BLE001 - vLLM refuses what it can't serve in many ways
             refused = EngineError(f"vLLM refuses a request: {error}")
             refused.__cause__ = error

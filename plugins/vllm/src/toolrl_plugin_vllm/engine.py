@@ -19,13 +19,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolrl.errors import EngineError
+from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_vllm import build, probe, requests
+from toolrl_plugin_vllm.adapter import Adapter
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import VllmEngineOptions
-from toolrl_plugin_vllm.weights import Transfer
+from toolrl_plugin_vllm.weights import Loads, Transfer
 
 
 class VllmEngine:
@@ -39,12 +40,20 @@ class VllmEngine:
                 hint="Give BuildContext.weights.",
             )
         self.options = options or VllmEngineOptions()
+        if self.options.sleep_level and context.overlap:
+            raise ConfigError(
+                f"sleep_level is {self.options.sleep_level}, and with rollout.max_staleness above 0 vLLM samples while "
+                "the trainer works",
+                where="engine.options.sleep_level",
+                hint="Set one of the two to 0.",
+            )
         self._context = context
         self._weights = context.weights
         self._random = random.Random(context.seed)
         self._busy: dict[str, asyncio.Future[Any]] = {}
         self._driver: Driver | None = None
-        self._transfer: Transfer | None = None
+        self._loads: Loads | None = None
+        self._asleep = False
         self._max_length = 0
         self._probe: list[int] = []
         self._exact = True
@@ -55,7 +64,7 @@ class VllmEngine:
         """Load the trainer's weights into vLLM, and compare. Raises EngineError, ConfigError without vLLM."""
         if self._driver is not None:
             raise EngineError("the engine is started already")
-        driver = Driver(self._build, build.take_down)
+        driver = Driver(self._build, self._take_down)
         try:
             await driver.start()
             self._driver = driver
@@ -66,18 +75,41 @@ class VllmEngine:
             raise
 
     def _build(self) -> Any:
-        context, tokenizer = self._context, self._context.tokenizer
-        folder = self._weights.path().absolute()
+        weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        engine = build.build(self.options, model=str(folder), dtype=context.dtype, known_ids=known)
-        engine.set_weight_version(str(self._weights.version))
-        self._transfer = Transfer(self._weights, folder, in_process=build.in_process(engine))
+        adapter = Adapter(weights, self._context.run_dir) if self.options.lora == "adapter" else None
+        engine = None
+        try:
+            folder = (weights.path() if adapter is None else adapter.write_base(weights.module(), tokenizer)).absolute()
+            engine = build.build(
+                self.options,
+                model=str(folder),
+                dtype=self._context.dtype,
+                known_ids=known,
+                device=self._context.device,
+                lora=adapter.arguments() if adapter is not None else None,
+            )
+            self._loads = adapter or Transfer(weights, folder, in_process=build.in_process(engine))
+            if adapter is not None:
+                self._load(engine, weights, weights.version)
+        except BaseException:
+            if adapter is not None:
+                adapter.close()
+            if engine is not None:
+                build.take_down(engine)
+            raise
+        engine.set_weight_version(str(weights.version))
         config = engine.vllm_config.model_config
         self._max_length = int(config.max_model_len)
         self._exact = "float32" in str(config.dtype)
         vocabulary = int(config.get_vocab_size())
         self._probe = probe.probe_ids(min(known or vocabulary, vocabulary), self._max_length - 1)
         return engine
+
+    def _take_down(self, engine: Any) -> None:
+        if self._loads is not None:
+            self._loads.close()
+        build.take_down(engine)
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[MediaInput] = ()
@@ -89,9 +121,11 @@ class VllmEngine:
             raise EngineError(problem, where=f"session {session!r}")
         if session in self._busy:
             raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
+        if self._asleep:
+            raise EngineError("vLLM sleeps until its weights are updated", where=f"session {session!r}")
         seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
         arguments = requests.sampling_arguments(sampling, seed)
-        task = asyncio.ensure_future(driver.request(ids, lambda: _parameters(arguments)))
+        task = asyncio.ensure_future(self._request(driver, ids, arguments))
         self._busy[session] = task
         try:
             output = await task
@@ -119,10 +153,15 @@ class VllmEngine:
         await self._verify(f"after the update to version {version}")
 
     def _load(self, engine: Any, weights: WeightSource, version: int) -> None:
-        assert self._transfer is not None
+        assert self._loads is not None
         try:
-            method, arguments = self._transfer.call(weights)
-            engine.collective_rpc(method, args=arguments)
+            if self._asleep:
+                engine.wake_up(["weights"])
+            self._loads.load(engine, weights)
+            if self._asleep:
+                # Not sooner: the memory for whatever the load needs besides is taken from the cache's.
+                engine.wake_up(["kv_cache"])
+                self._asleep = False
         except Exception as error:
             raise EngineError(
                 f"vLLM can't take the weights of version {version}: {type(error).__name__}: {error}", where="engine"
@@ -131,6 +170,17 @@ class VllmEngine:
         engine.reset_prefix_cache(reset_running_requests=True)
         engine.set_weight_version(str(version))
 
+    async def rest(self) -> None:
+        """Give back GPU memory until the next `update_weights`, as `sleep_level` says; with 0 nothing happens. Raises
+        EngineError while something is generated."""
+        if not self.options.sleep_level or self._asleep:
+            return
+        if self._busy:
+            raise EngineError(f"vLLM can't sleep while {len(self._busy)} sessions are generating")
+        driver = self._started()
+        self._asleep = True
+        await driver.call(lambda: driver.engine.sleep(self.options.sleep_level, mode="keep"))
+
     async def _verify(self, when: str) -> None:
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
@@ -138,7 +188,7 @@ class VllmEngine:
         ids, module = self._probe, self._weights.module()
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         # Also while the engine is held, which is when weights are updated.
-        output = await self._started().request(ids, lambda: _parameters(arguments), urgent=True)
+        output = await self._request(self._started(), ids, arguments, urgent=True)
         wanted = await asyncio.to_thread(probe.trainer_logprobs, module, ids)
         found = probe.prompt_logprobs(output, ids)
         self.verified = probe.compare(found, wanted, exact=self._exact, tolerance=self.options.tolerance, when=when)
@@ -164,6 +214,10 @@ class VllmEngine:
         """End the thread and free what vLLM holds. What is under way fails. Also fine when never started."""
         if self._driver is not None:
             await self._driver.stop()
+
+    async def _request(self, driver: Driver, ids: list[int], arguments: dict[str, Any], *, urgent: bool = False) -> Any:
+        adapter = self._loads.request if self._loads is not None else None
+        return await driver.request(ids, lambda: _parameters(arguments), adapter=adapter, urgent=urgent)
 
     def _started(self) -> Driver:
         if self._driver is None:

@@ -1,10 +1,10 @@
-"""Options of the engine `vllm`."""
+"""Options of the engines `vllm` and `openai`, and of vLLM's parsers."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 OWNED = {
     "model": "model.path",
@@ -26,6 +26,13 @@ OWNED = {
     "speculative_config": None,
     "load_format": None,
     "distributed_executor_backend": "separate_process",
+    "tensor_parallel_size": "tensor_parallel",
+    "device_ids": "devices",
+    "enable_sleep_mode": "sleep_level",
+    "enable_lora": "lora",
+    "max_loras": "lora",
+    "max_lora_rank": "lora",
+    "lora_target_modules": "lora",
 }
 """vLLM's arguments that are set here, and by which setting of the config; None where nothing else would be right."""
 
@@ -60,11 +67,12 @@ class VllmEngineOptions(BaseModel):
         description="Memory for keys and values in GiB. None takes 1 on a CPU, and on a GPU what `memory_fraction` "
         "leaves beside the weights.",
     )
-    memory_fraction: float = Field(
-        0.4,
+    memory_fraction: float | None = Field(
+        None,
         gt=0,
         le=1,
-        description="On a GPU the part of all memory that vLLM may take, weights included; the trainer needs the rest.",
+        description="On a GPU the part of all memory that vLLM may take, weights included. None takes 0.4 beside the "
+        "trainer and 0.9 on `devices` of its own.",
     )
     block_size: int | None = Field(
         None,
@@ -81,6 +89,28 @@ class VllmEngineOptions(BaseModel):
         False,
         description="Hold vLLM's model in a process of its own. Its kernels and threads are then apart from the "
         "trainer's; weights go by a folder instead of from memory to memory.",
+    )
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        min_length=1,
+        description="CUDA devices for vLLM, numbered as torch sees them. None takes the trainer's. Several share the "
+        "model (`tensor_parallel`).",
+    )
+    tensor_parallel: int | None = Field(
+        None,
+        ge=1,
+        description="Processes that each hold a part of every layer; more than one implies `separate_process`. None "
+        "takes one for each of `devices`.",
+    )
+    sleep_level: Literal[0, 1, 2] = Field(
+        0,
+        description="Give GPU memory back while the trainer works: 1 frees the cache and moves the weights to the "
+        "host's memory, 2 frees both, as the trainer's weights are loaded after each step anyway. 0 keeps all.",
+    )
+    lora: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="How a trained LoRA adapter is handed over: merged into the weights, or as an adapter that vLLM "
+        "computes beside weights that stay, which copies little and rounds as the trainer does.",
     )
     verify_weights: bool = Field(
         True,
@@ -107,6 +137,38 @@ class VllmEngineOptions(BaseModel):
             raise ValueError(f"{name} is set by the engine; {instead}")
         return value
 
+    @model_validator(mode="after")
+    def _adapter_keeps_its_base(self) -> VllmEngineOptions:
+        if self.lora == "adapter" and self.sleep_level == 2:
+            raise ValueError(
+                "sleep_level 2 frees the model's weights, and with lora adapter an update loads the adapter alone; "
+                "take sleep_level 1, or lora merged"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _devices_fit(self) -> VllmEngineOptions:
+        if self.devices is None:
+            return self
+        if len(set(self.devices)) < len(self.devices):
+            raise ValueError(f"devices: {self.devices} names a device twice")
+        if self.tensor_parallel not in (None, len(self.devices)):
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel}, and there are {len(self.devices)} devices; leave it out, "
+                "or name as many devices"
+            )
+        return self
+
+    @property
+    def parts(self) -> int:
+        """Processes that share the model."""
+        return self.tensor_parallel or len(self.devices or (0,))
+
+    @property
+    def apart(self) -> bool:
+        """Whether the model is held outside of the trainer's process."""
+        return self.separate_process or self.parts > 1
+
 
 class OpenaiEngineOptions(BaseModel):
     """Which server to ask, and what it can do."""
@@ -114,6 +176,11 @@ class OpenaiEngineOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: str = Field(min_length=1, description="The server's address, such as http://127.0.0.1:8000.")
+    dialect: Literal["vllm", "sglang"] = Field(
+        "vllm",
+        description="How the server is spoken to: vLLM's completions API with token ids, which others have, too, or "
+        "SGLang's `/generate`.",
+    )
     model: str | None = Field(
         None, description="The name of the model at the server. None takes the only one that it serves."
     )
@@ -127,11 +194,17 @@ class OpenaiEngineOptions(BaseModel):
         "log-probabilities are exact at every temperature, ids that the tokenizer lacks are never sampled, and tied "
         "embeddings are right after an update on a CPU, too.",
     )
-    server_logprobs: Literal["raw", "processed"] = Field(
-        "raw",
-        description="What the server's log-probabilities are without the extension: those before the temperature (raw, "
-        "vLLM's default), which fit at temperature 1 and 0, or those after temperature and truncation (processed), "
-        "which fit without top_p and top_k.",
+    server_logprobs: Literal["raw", "processed"] | None = Field(
+        None,
+        description="What the server's log-probabilities are without the extension: those before the temperature "
+        "(raw), which fit at temperature 1 and 0, or those after temperature and truncation (processed), which fit "
+        "without top_p and top_k. None takes the servers' defaults: raw for vLLM, and for SGLang those after the "
+        "temperature and before truncation, which fit always.",
+    )
+    on_update: Literal["wait", "interrupt"] = Field(
+        "wait",
+        description="What a weight update does to requests under way: wait until they have ended, or end them and let "
+        "them go on from their own tokens with the new weights, each token with the version that sampled it.",
     )
     update_weights: bool = Field(
         True,
@@ -141,7 +214,8 @@ class OpenaiEngineOptions(BaseModel):
     verify_weights: bool = Field(
         True,
         description="After the start and after each weight update compare the log-probabilities of a fixed text with "
-        "the trainer's, and stop the run where they differ. The server must give `prompt_logprobs`, as vLLM's does.",
+        "the trainer's, and stop the run where they differ. The server must give those of a prompt, as vLLM's and "
+        "SGLang's do.",
     )
     tolerance: float | None = Field(
         None,
@@ -149,3 +223,9 @@ class OpenaiEngineOptions(BaseModel):
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types their mean "
         "(None takes 0.05).",
     )
+
+    @model_validator(mode="after")
+    def _vllms_own(self) -> OpenaiEngineOptions:
+        if self.worker_extension and self.dialect != "vllm":
+            raise ValueError("worker_extension is for vLLM's server, and dialect is sglang")
+        return self

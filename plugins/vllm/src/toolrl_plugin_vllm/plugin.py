@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @hookimpl
 def toolrl_engines() -> Iterable[Component[RolloutEngine]]:
-    """vLLM in the trainer's process, and a server."""
+    """vLLM itself, and a server."""
     yield Component(
         "vllm",
         "toolrl_plugin_vllm.engine:VllmEngine",
-        summary="vLLM in the trainer's process; its weights are compared with the trainer's after each update.",
+        summary="vLLM in the trainer's process or beside it; each weight update is checked against the trainer.",
         options="toolrl_plugin_vllm.options:VllmEngineOptions",
         check="toolrl_plugin_vllm.check:check",
     )
     yield Component(
         "openai",
         "toolrl_plugin_vllm.server:OpenaiEngine",
-        summary="A server with the completions API that takes and gives token ids, such as vLLM's.",
+        summary="A server that takes and gives token ids: vLLM's, SGLang's, and others with their interfaces.",
         options="toolrl_plugin_vllm.options:OpenaiEngineOptions",
     )
 

@@ -48,10 +48,16 @@ def trainer_logprobs(module: Any, ids: Sequence[int]) -> list[float]:
 
 
 def compare(
-    engine: Sequence[float], trainer: Sequence[float], *, exact: bool, tolerance: float | None, when: str
+    engine: Sequence[float],
+    trainer: Sequence[float],
+    *,
+    exact: bool,
+    tolerance: float | None,
+    when: str,
+    who: str = "vLLM",
 ) -> float:
     """How far they are apart: the greatest difference where `exact`, else the mean. Raises EngineError where that is
-    more than `tolerance`."""
+    more than `tolerance`; it says `who` samples and `when` they were compared."""
     # A value that is no number compares with nothing, so that max() could pass over it.
     differences = [abs(a - b) if math.isfinite(a - b) else math.inf for a, b in zip(engine, trainer, strict=True)]
     apart = max(differences) if exact else sum(differences) / len(differences)
@@ -61,9 +67,9 @@ def compare(
     kind = "greatest difference" if exact else "mean difference"
     place = differences.index(max(differences))
     raise EngineError(
-        f"{when} vLLM doesn't have the trainer's weights: over {len(differences)} tokens of a fixed text the {kind} of "
-        f"their log-probabilities is {apart:.3g}, more than {allowed:g} (token {place}: {engine[place]:.5f} by vLLM, "
-        f"{trainer[place]:.5f} by the trainer)",
+        f"{when} {who} doesn't have the trainer's weights: over {len(differences)} tokens of a fixed text the {kind} "
+        f"of their log-probabilities is {apart:.3g}, more than {allowed:g} (token {place}: {engine[place]:.5f} by "
+        f"{who}, {trainer[place]:.5f} by the trainer)",
         where="engine",
         hint="Train with `engine: transformers`, or raise engine.options.tolerance where the difference is rounding: "
         "compare it with logprob_mismatch/max of earlier steps.",

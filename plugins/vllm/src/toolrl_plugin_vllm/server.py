@@ -1,25 +1,32 @@
-"""The engine `openai`: a server with the completions API that takes token ids and gives them back, such as vLLM's.
+"""The engine `openai`: a server that takes token ids and gives them back, such as vLLM's or SGLang's (`dialects.py`).
 
 Weights are handed over by a folder that both can read: at the start and at each update the engine writes the trainer's
 weights there, waits until nothing is under way, tells the server to load them, empties its prefix cache, and compares
-the log-probabilities of a fixed text with the trainer's (`probe.py`). New requests wait meanwhile, so that all tokens
-of a generation come from one version.
+the log-probabilities of a fixed text with the trainer's (`probe.py`). New requests wait meanwhile. What is under way is
+waited for, or interrupted and gone on with (`joining.py`); in both cases nothing samples while weights change, so that
+every token's version is known.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_vllm import completions, probe, requests
+from toolrl_plugin_vllm import joining, probe, requests
 from toolrl_plugin_vllm.client import Client
+from toolrl_plugin_vllm.dialects import Dialect, SglangDialect, VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
+
+_ROUND = 0.2
+"""Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
 
 
 class OpenaiEngine:
@@ -32,10 +39,17 @@ class OpenaiEngine:
         self._context = context
         self._weights = context.weights
         self._version = context.weights.version if context.weights is not None else 0
+        self._decode = _decoder(context.tokenizer)
+        if options.on_update == "interrupt" and self._decode is None:
+            raise EngineError(
+                "on_update is interrupt, and there is no tokenizer to look for stop strings across the seam",
+                where=context.where or None,
+                hint="Give BuildContext.tokenizer.",
+            )
         self._random = random.Random(context.seed)
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
-        self._logprobs: completions.Logprobs = "exact" if options.worker_extension else options.server_logprobs
-        self._model = options.model or ""
+        self._dialect = self._of(options.model or "")
+        self._interrupts = 0
         self._max_length = 1 << 31
         self._open = asyncio.Event()
         self._idle = asyncio.Event()
@@ -50,12 +64,11 @@ class OpenaiEngine:
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
         self._client.open()
         try:
-            await self._find_model()
-            if self.options.worker_extension:
-                tokenizer = self._context.tokenizer
-                await self._call("toolrl_setup", len(tokenizer) if tokenizer is not None else None)
+            self._dialect = self._of(await self._find_model())
+            tokenizer = self._context.tokenizer
+            await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
             if self._weights is not None and self.options.update_weights:
-                await self._load(self._weights)
+                await self._load(self._weights, self._version)
             await self._verify("at its start")
         except BaseException:
             await self._client.close()
@@ -70,7 +83,7 @@ class OpenaiEngine:
         self._check_started()
         ids = requests.plain_ids(prompt)
         problem = "this engine serves no images" if media else requests.problem(ids, sampling, self._max_length)
-        problem = problem or completions.problem(sampling, self._logprobs)
+        problem = problem or self._dialect.problem(sampling)
         if problem is not None:
             raise EngineError(problem, where=f"session {session!r}")
         if session in self._busy:
@@ -89,10 +102,24 @@ class OpenaiEngine:
             del self._busy[session]
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
-        async with self._taking_part():
-            version = self._version
-            answer = await self._client.ask(completions.PATH, completions.body(self._model, ids, sampling, seed))
-        return completions.generation(answer, version)
+        parts: list[Generation] = []
+        while True:
+            async with self._taking_part():
+                before = self._interrupts
+                part = await self._dialect.sample(
+                    [*ids, *(token for part in parts for token in part.ids)],
+                    joining.rest_of(sampling, parts),
+                    joining.seed_of(seed, parts),
+                    self._version,
+                )
+            parts.append(part)
+            found = joining.join(parts)
+            if sampling.stop and self._decode is not None and (len(parts) > 1 or not self._dialect.checks_stops):
+                found = joining.cut_at_stop(found, sampling.stop, self._decode)
+            if found.finish != "abort" or self._interrupts == before:
+                return found
+            if len(found.ids) == sampling.max_new_tokens:
+                return dataclasses.replace(found, finish="length")
 
     async def close(self, session: str) -> None:
         """Forget a session; what it still generates fails. Its cache is the server's."""
@@ -109,7 +136,7 @@ class OpenaiEngine:
             )
         self._check_started()
         async with self._alone():
-            await self._load(weights)
+            await self._load(weights, version)
             self._version = version
             await self._verify(f"after the update to version {version}")
 
@@ -127,43 +154,29 @@ class OpenaiEngine:
 
     # The server.
 
-    async def _find_model(self) -> None:
+    def _of(self, model: str) -> Dialect:
+        kinds: dict[str, type[VllmDialect] | type[SglangDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect}
+        return kinds[self.options.dialect](self._client, model, self.options)
+
+    async def _find_model(self) -> str:
         answer = await self._client.ask("/v1/models")
         found = answer.get("data") if isinstance(answer, dict) else None
         models = {str(entry.get("id")): entry for entry in found or () if isinstance(entry, dict)}
-        if not self._model and len(models) == 1:
-            self._model = next(iter(models))
-        if self._model not in models:
+        wanted = self.options.model or ""
+        if not wanted and len(models) == 1:
+            wanted = next(iter(models))
+        if wanted not in models:
             names = ", ".join(sorted(models)) or "none"
-            asked = f"there is no model {self._model!r}" if self._model else "there isn't one model only"
+            asked = f"there is no model {wanted!r}" if wanted else "there isn't one model only"
             raise EngineError(f"{self._client.url}: {asked}; it serves {names}", hint="Set engine.options.model.")
-        length = models[self._model].get("max_model_len")
+        length = models[wanted].get("max_model_len")
         self._max_length = length if isinstance(length, int) else self._max_length
+        return wanted
 
-    async def _call(self, method: str, *args: Any) -> None:
-        """Call a method of the server's workers."""
-        try:
-            await self._client.ask("/collective_rpc", {"method": method, "args": list(args)})
-        except EngineError as error:
-            error.hint = (
-                "Start the server with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
-                "toolrl_plugin_vllm.extension.WorkerExtension, as docs/howto/vllm.md shows; its log says more."
-            )
-            raise
-
-    async def _load(self, weights: WeightSource) -> None:
+    async def _load(self, weights: WeightSource, version: int) -> None:
         self._weights = weights  # kept: its folder goes with it
         folder = str((await asyncio.to_thread(weights.path)).resolve())
-        if self.options.worker_extension:
-            await self._call("toolrl_load_folder", folder)
-        else:
-            await self._client.ask("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
-        answer = await self._client.ask("/reset_prefix_cache", {})
-        if isinstance(answer, dict) and answer.get("success") is False:
-            raise EngineError(
-                f"{self._client.url}: the prefix cache of the old weights can't be emptied",
-                hint="Something else uses the server; it must serve this run alone.",
-            )
+        await self._dialect.load(folder, version)
 
     async def _verify(self, when: str) -> None:
         if not self.options.verify_weights or self._weights is None:
@@ -171,11 +184,12 @@ class OpenaiEngine:
         module, tokenizer = self._weights.module(), self._context.tokenizer
         known = int(module.config.get_text_config().vocab_size)
         ids = probe.probe_ids(min(known, len(tokenizer)) if tokenizer is not None else known, self._max_length - 1)
-        answer = await self._client.ask(completions.PATH, completions.probe_body(self._model, ids))
+        found = await self._dialect.prompt_logprobs(ids)
         wanted = await asyncio.to_thread(probe.trainer_logprobs, module, ids)
         exact = "float32" in str(self._context.dtype)
-        found = completions.prompt_logprobs(answer, ids)
-        self.verified = probe.compare(found, wanted, exact=exact, tolerance=self.options.tolerance, when=when)
+        self.verified = probe.compare(
+            found, wanted, exact=exact, tolerance=self.options.tolerance, when=when, who=self._dialect.name
+        )
 
     # Requests and updates never overlap.
 
@@ -196,11 +210,31 @@ class OpenaiEngine:
     async def _alone(self) -> AsyncIterator[None]:
         self._open.clear()
         try:
-            while self._under_way:
-                await self._idle.wait()
+            await self._drained()
             yield
         finally:
             self._open.set()
+
+    async def _drained(self) -> None:
+        """Until nothing is under way any more."""
+        while self._under_way and self.options.on_update == "interrupt":
+            self._interrupts += 1
+            await self._dialect.interrupt()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), _ROUND)
+        while self._under_way:
+            await self._idle.wait()
+
+
+def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
+    """Ids to text, special tokens kept."""
+    if tokenizer is None:
+        return None
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return decode
 
 
 def _is_cancelled() -> bool:

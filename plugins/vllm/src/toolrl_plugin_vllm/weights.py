@@ -9,28 +9,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
 
 
+class Loads(Protocol):
+    """How an engine's vLLM gets new weights."""
+
+    request: Any
+    """vLLM's `LoRARequest` for every generation, or None."""
+
+    def load(self, engine: Any, weights: WeightSource) -> None:
+        """Put them into vLLM's engine, in place; its caches are the caller's to empty."""
+        ...
+
+    def close(self) -> None:
+        """Delete what was written for it."""
+        ...
+
+
 class Transfer:
-    """Made once, from the weights that vLLM was started with."""
+    """All tensors. Made once, from the weights that vLLM was started with."""
+
+    request: Any = None
 
     def __init__(self, weights: WeightSource, folder: Path, *, in_process: bool) -> None:
         shapes = checkpoint_shapes(folder)
-        tensors = weights.state_dict()
         self._names = tuple(shapes)
+        tensors: Mapping[str, Any] = weights.state_dict() if in_process else {}
         self.in_memory = in_process and all(_has(tensors, name, shape) for name, shape in shapes.items())
         """Whether tensors are handed over without a file between."""
 
-    def call(self, weights: WeightSource) -> tuple[str, tuple[Any, ...]]:
-        """The method of `WorkerExtension` that loads these weights, and its arguments."""
-        if not self.in_memory:
-            return "toolrl_load_folder", (str(weights.path().absolute()),)
-        tensors = weights.state_dict()
-        return "toolrl_load", ([(name, tensors[name].detach()) for name in self._names],)
+    def load(self, engine: Any, weights: WeightSource) -> None:
+        """Call the method of `WorkerExtension` that loads these weights."""
+        if self.in_memory:
+            engine.collective_rpc("toolrl_load", args=(self._one_by_one(weights.state_dict()),))
+        else:
+            engine.collective_rpc("toolrl_load_folder", args=(str(weights.path().absolute()),))
+
+    def _one_by_one(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        # A source may compute a tensor when it is asked for; all of them at once would be a second model.
+        for name in self._names:
+            yield name, tensors[name].detach()
+
+    def close(self) -> None:
+        """Nothing of its own was written."""
 
 
 def _has(tensors: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:

@@ -89,6 +89,34 @@ def make_model(seed: int = 0, *, tied: bool = True, dtype: Any = None, vocabular
     return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32).eval()
 
 
+def make_family(family: str, *, tied: bool, seed: int = 0) -> Any:
+    """A model of random weights as small as `make_model`'s: qwen3, qwen2 (biases in the attention) or llama."""
+    import torch
+    import transformers
+
+    kinds = {"qwen3": transformers.Qwen3Config, "qwen2": transformers.Qwen2Config, "llama": transformers.LlamaConfig}
+    torch.manual_seed(seed)
+    config = kinds[family](
+        vocab_size=MODEL_IDS,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        **({"head_dim": 32} if family == "qwen3" else {}),
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    # A model that was never trained has biases of 0, which a lost bias would pass for.
+    change(model, seed + 100, by=0.1)
+    return model
+
+
 def change(module: Any, seed: int = 1, *, by: float = 0.02) -> None:
     """Move every weight, as an update would."""
     import torch

@@ -28,7 +28,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("actor.discount", "actor.gae_lambda", "actor.kl_estimator"),
      "of PPO with returns; here an episode has one advantage"),
     (("actor.use_lora", "actor.lora_", "actor.target_modules", "actor.peft_type"),
-     "LoRA; here all weights are trained"),
+     "LoRA: give `model.lora` its rank, alpha and layers"),
     (("actor.max_new_tokens", "actor.temperature"), "the same as gconfig's, and read from there"),
     (("actor.mb_spec.", "actor.pad_to_maximum", "actor.grad_reduce_dtype"),
      "how AReaL trains on its hardware; here `trainer.tokens_per_microbatch` bounds memory"),

@@ -54,6 +54,9 @@ def _model(settings: Settings, report: Report) -> dict[str, Any]:
         model["gradient_checkpointing"] = True
     if flag(settings.get(f"{_MODEL}.trust_remote_code", "data.trust_remote_code")):
         model["trust_remote_code"] = True
+    rank = whole(settings, report, (f"{_MODEL}.lora_rank",), 0)
+    if rank > 0:
+        model["lora"] = {"rank": rank, **_lora(settings, report)}
     if settings.given(f"{_ROLLOUT}.name"):
         name = settings.get(f"{_ROLLOUT}.name")
         more = ": `engine: vllm` comes with toolrl-plugin-vllm" if name == "vllm" else ""
@@ -61,6 +64,14 @@ def _model(settings: Settings, report: Report) -> dict[str, Any]:
             f"engine: verl's is {name!r}; here it is `transformers`, the embedded one, unless you name another{more}"
         )
     return model
+
+
+def _lora(settings: Settings, report: Report) -> dict[str, Any]:
+    lora: dict[str, Any] = {"alpha": number(settings, report, (f"{_MODEL}.lora_alpha",), 16.0, least=SMALLEST)}
+    targets = listed(settings.get(f"{_MODEL}.target_modules"))
+    if targets and targets != ["all-linear"]:
+        lora["target_modules"] = targets
+    return lora
 
 
 def _data(settings: Settings, report: Report) -> dict[str, Any]:

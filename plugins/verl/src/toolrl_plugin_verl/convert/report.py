@@ -20,9 +20,11 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "`deterministic: true` makes a run the same, bit for bit"),
     (("actor_rollout_ref.rollout.calculate_log_probs", "actor_rollout_ref.actor.use_rollout_log_probs",
       "algorithm.rollout_correction.bypass_mode"),
-     "log-probabilities are always kept as sampled, and those before an update always the trainer's own"),
+     "log-probabilities are always kept as sampled; `algorithm.proximal: sampled` takes ratios to them instead of the "
+     "trainer's own before an update"),
     (("algorithm.rollout_correction.rollout_rs",),
-     "`algorithm.importance` with `mode: reject` drops what lies above its cap, and takes the weights of the rest"),
+     "`algorithm.rejection` leaves out what lies outside of an interval; `algorithm.importance` with `mode: reject` "
+     "drops what lies above its cap, and takes the weights of the rest"),
     (
         (
             "actor_rollout_ref.actor.fsdp_config.", "actor_rollout_ref.ref.", "actor_rollout_ref.actor.strategy",
@@ -84,7 +86,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "a chat template: save it to a file, and name it as `chat_template` in the options of the chat format `template`"),
     (("actor_rollout_ref.model.override_config",), "settings of the model belong into its config.json"),
     (("actor_rollout_ref.model.lora_", "actor_rollout_ref.model.lora.", "actor_rollout_ref.model.target_modules"),
-     "LoRA; here all weights are trained"),
+     "LoRA: `model.lora` has a rank, an alpha and the layers; `model.path` takes a folder with an adapter"),
 )  # fmt: skip
 """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
 

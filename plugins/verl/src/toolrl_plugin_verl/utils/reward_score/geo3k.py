@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 from toolrl.parsing.flags import EndFlags
-from toolrl_plugin_math.verifier import Worker
+from toolrl_plugin_math import verifier
 
 SECONDS = 5.0
 """That one answer may take to judge; then it is wrong."""
@@ -92,13 +92,13 @@ class _Judge:
     """One worker process for the whole process, started by the first answer that needs it."""
 
     def __init__(self) -> None:
-        self._worker = Worker()
+        self._worker = verifier.worker()
         self._lock = threading.Lock()
         weakref.finalize(self, self._worker.close)
 
     def judge(self, golds: list[str], text: str, timeout: float) -> str:
         with self._lock:
-            return self._worker.judge(golds, text, timeout)
+            return verifier.judge(self._worker, golds, text, timeout)
 
 
 _JUDGE = _Judge()

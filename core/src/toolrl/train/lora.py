@@ -1,0 +1,320 @@
+"""LoRA through peft: low-rank additions to linear layers, which are trained in the place of the model's own weights.
+
+    y = W x + s · B A x        W stays; A [rank, in] and B [out, rank] are trained; s = alpha / rank (arXiv 2106.09685)
+
+peft puts the additions into the transformers model in place, so the model keeps its class, its config and its names;
+trainer, scorer and the embedded engine use it as any other. What needs whole weights (an engine of its own, an export)
+is given W + s · B A, computed in float32 and rounded once, a layer at a time.
+
+A copy of the model for the KL term, a critic or an overlapping engine shares all frozen weights with it
+(`copy_sharing_frozen`), so what it costs is the additions.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.config.lora import LoraConfig
+from toolrl.errors import CheckpointError, ConfigError
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+BASE_FILE = "adapter_base.json"
+"""Which files the model was, that an adapter was trained on."""
+_END = 2**16
+_NAME = "default"
+"""The adapter's, as peft knows it."""
+_PARTS = (".lora_A.", ".lora_B.")
+
+
+class Adapter:
+    """A LoRA adapter in a model. `model` is the transformers model with the additions in it."""
+
+    def __init__(self, wrapped: Any, base: str) -> None:
+        self._wrapped = wrapped
+        self.model = wrapped.get_base_model()
+        self.base = base
+        """The folder, or the hub's name, of the model without the adapter."""
+        self._prints = fingerprints(Path(base))
+
+    @classmethod
+    def add(cls, model: Any, config: LoraConfig, base: str) -> Adapter:
+        """Put a new adapter into a model, in place; it changes nothing yet, as B is 0. Only its weights are trained
+        from then on. Raises ConfigError."""
+        peft = require_peft("model.lora")
+        settings = peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            use_rslora=config.rslora,
+            target_modules=config.target_modules,
+            task_type="CAUSAL_LM",
+        )
+        try:
+            # In the model's precision: the optimizer keeps float32 masters of what is in lower precision.
+            wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"model.lora.target_modules: {str(error).strip().splitlines()[0]}",
+                hint=f"Give all-linear, or names of this model's linear layers: {', '.join(_linear_names(model))}.",
+            ) from error
+        adapter = cls(wrapped, base)
+        adapter._check_layers()
+        return adapter
+
+    def _check_layers(self) -> None:
+        """Refuse what can't be merged exactly. Raises ConfigError."""
+        from peft.tuners.lora import LoraLayer
+
+        head = self.model.get_output_embeddings()
+        tied = getattr(self.model.config.get_text_config(), "tie_word_embeddings", False)
+        for name, layer in self.model.named_modules():
+            if not isinstance(layer, LoraLayer):
+                continue
+            base = layer.get_base_layer()
+            if type(base).__name__ not in ("Linear", "Conv1D"):
+                raise ConfigError(
+                    f"model.lora.target_modules: {name!r} is of class {type(base).__name__}, and additions are made "
+                    "to linear layers only",
+                    hint="Name linear layers, or take all-linear.",
+                )
+            if layer is head and tied:
+                raise ConfigError(
+                    f"model.lora.target_modules: {name!r} shares its weight with the input embeddings, so no addition "
+                    "can be merged into it",
+                    hint="Leave the head out; all-linear does.",
+                )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The trained tensors, live, under the names that peft writes."""
+        peft = require_peft("model.lora")
+        found: dict[str, torch.Tensor] = peft.get_peft_model_state_dict(
+            self._wrapped, adapter_name=_NAME, save_embedding_layers=False
+        )
+        return found
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it changes nothing: every B is 0."""
+        return not any(bool(tensor.any()) for name, tensor in self.tensors().items() if "lora_B" in name)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What `save_pretrained` writes."""
+        return self.tensors()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the adapter as peft does: `PeftModel.from_pretrained` takes it, and so does transformers."""
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors().items()}
+        save_file(tensors, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+        settings = copy.copy(self._wrapped.peft_config[_NAME])
+        settings.inference_mode = True
+        settings.base_model_name_or_path = self.base
+        settings.target_modules = _in_order(settings.target_modules)
+        settings.save_pretrained(str(folder))
+        if self._prints:
+            text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
+            (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
+
+    def restore(self, folder: Path) -> None:
+        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter, or were trained on
+        another model."""
+        from safetensors.torch import load_file
+
+        check_base(folder, self.base, self._prints)
+        file = folder / WEIGHTS_FILE
+        if not file.is_file():
+            raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder))
+        saved, mine = load_file(file), self.tensors()
+        shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
+        settings = self._wrapped.peft_config[_NAME]
+        written = read_config(folder)
+        scale = (written.get("lora_alpha"), bool(written.get("use_rslora")))
+        if shapes[0] != shapes[1] or scale != (settings.lora_alpha, settings.use_rslora):
+            raise CheckpointError(
+                f"its adapter (rank {written.get('r')}, alpha {scale[0]}, on {_few(saved)}) isn't that of model.lora "
+                f"(rank {settings.r}, alpha {settings.lora_alpha}, on {_few(mine)})",
+                where=str(folder),
+                hint="Give model.lora the values that it was trained with, or leave model.lora out to take the merged "
+                "model.",
+            )
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(saved[name])
+
+    def merged(self) -> Mapping[str, torch.Tensor]:
+        """The whole model's tensors with the adapter merged in, under the names of the model without it. A merged
+        tensor is computed when it is asked for."""
+        return MergedTensors(self.model)
+
+
+class MergedTensors(Mapping[str, torch.Tensor]):
+    """Name to tensor, additions merged in; the other tensors are the live ones."""
+
+    def __init__(self, model: Any) -> None:
+        from peft.tuners.lora import LoraLayer
+
+        self._layers = {
+            f"{name}.weight": layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
+        }
+        self._tensors: dict[str, torch.Tensor] = {
+            name.replace(".base_layer.", "."): tensor
+            for name, tensor in model.state_dict().items()
+            if not any(part in name for part in _PARTS)
+        }
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._tensors[name]
+        return tensor if name not in self._layers else _merged(tensor, self._layers[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _merged(weight: torch.Tensor, layer: Any) -> torch.Tensor:
+    """W + s · B A, rounded once."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    low, high = (part[_NAME].weight.detach().to(wide) for part in (layer.lora_A, layer.lora_B))
+    addition = high @ low
+    if layer.fan_in_fan_out:  # as GPT-2 keeps its weights
+        addition = addition.t()
+    return (weight.to(wide) + addition * layer.scaling[_NAME]).to(weight.dtype)
+
+
+def copy_sharing_frozen(module: Any) -> Any:
+    """A deep copy, but for parameters that aren't trained: those are the same tensors in both."""
+    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
+def without_additions(model: Any) -> Any:
+    """The model with its own layers in the place of the adapter's, in place; for one whose additions are 0."""
+    layers = [(name, part) for name, part in model.named_modules() if hasattr(part, "lora_A")]
+    for name, layer in layers:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())
+    return model
+
+
+def adapter_base(source: str | Path) -> str | None:
+    """The model that the adapter in a folder was made for; None where the folder holds no adapter. Raises
+    ConfigError."""
+    if not (Path(source) / CONFIG_FILE).is_file():
+        return None
+    base = read_config(Path(source)).get("base_model_name_or_path")
+    if not base:
+        raise ConfigError(
+            "model.path: the adapter doesn't say which model it was made for",
+            where=str(Path(source) / CONFIG_FILE),
+            hint="Write the model's folder into base_model_name_or_path.",
+        )
+    return str(base)
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """Of each weight file in a folder a digest of its size, its beginning and its end: cheap, and another for weights
+    that were trained on. Empty for a hub's name."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            parts = stream.read(_END)
+            stream.seek(max(size - _END, 0))
+            parts += stream.read()
+        found[file.name] = hashlib.sha256(str(size).encode() + parts).hexdigest()
+    return found
+
+
+def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
+    """Raise CheckpointError where the adapter in a folder was trained on another model than `base`, whose fingerprints
+    these are. Nothing is known of adapters that other programs wrote."""
+    file = folder / BASE_FILE
+    if not file.is_file() or not prints:
+        return
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+        name, files = str(written["base"]), dict(written["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
+    if files != prints:
+        other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
+        raise CheckpointError(
+            f"the adapter was trained on another model than {base!r}: {', '.join(other)} isn't what it was"
+            + (f"; that model was at {name!r}" if name != base else ""),
+            where=str(folder),
+            hint="Bring the model back that the run began with; an adapter means nothing on another.",
+        )
+
+
+def merge_from(model: Any, folder: Path) -> Any:
+    """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
+    peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
+    wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+    layers = [part for part in model.modules() if hasattr(part, "lora_A")]
+    if layers and all(map(_is_plain, layers)) and not wrapped.peft_config[_NAME].modules_to_save:
+        for layer in layers:
+            weight = layer.get_base_layer().weight
+            weight.data = _merged(weight, layer).detach()
+        merged = wrapped.unload()
+    else:  # an adapter of another kind; in lower precision peft rounds more than once
+        merged = wrapped.merge_and_unload()
+    # peft froze the model's own weights.
+    return merged.requires_grad_(True)
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether `_merged` knows all that a layer adds."""
+    if type(layer).__name__ != "Linear" or _NAME in getattr(layer, "lora_variant", {}):
+        return False
+    return layer.lora_B[_NAME].bias is None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """adapter_config.json. Raises ConfigError."""
+    file = folder / CONFIG_FILE
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no mapping")
+        return found
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the adapter's config can't be read: {error}", where=str(file)) from error
+
+
+def has_peft() -> bool:
+    """Whether peft is installed."""
+    return importlib.util.find_spec("peft") is not None
+
+
+def require_peft(what: str) -> Any:
+    """The package peft. Raises ConfigError where it isn't installed."""
+    if not has_peft():
+        raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'")
+    import peft
+
+    return peft
+
+
+def _linear_names(model: Any) -> list[str]:
+    """The last names of a model's linear layers."""
+    return sorted({name.rpartition(".")[2] for name, part in model.named_modules() if type(part) is torch.nn.Linear})
+
+
+def _few(names: Any) -> str:
+    """Kinds of layers among the names of an adapter's tensors."""
+    kinds = sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in names})
+    return ", ".join(kinds) or "nothing"
+
+
+def _in_order(targets: Any) -> Any:
+    return targets if isinstance(targets, str) or targets is None else sorted(targets)

@@ -1,0 +1,80 @@
+"""A checkpoint as a plain model folder: bit for bit what was trained, a whole folder or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from tokenizers import Tokenizer, models  # noqa: E402
+
+from toolrl.config.model import ModelConfig  # noqa: E402
+from toolrl.errors import CheckpointError, DataError  # noqa: E402
+from toolrl.train.export import export_model  # noqa: E402
+from toolrl.train.policy import load_policy  # noqa: E402
+
+
+@pytest.fixture
+def checkpoint(tiny: Any, tmp_path: Path) -> Path:
+    """A whole model's."""
+    folder = tmp_path / "step-000001"
+    tiny.model("qwen3").save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    (folder / "trainer").mkdir()
+    (folder / "trainer" / "state.pt").write_bytes(b"state")
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def test_of_a_whole_model_what_a_run_needs_is_left_out(checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "model"
+    export_model(str(checkpoint), target)
+    names = {path.name for path in target.iterdir()}
+    assert names == {path.name for path in checkpoint.iterdir()} - {"trainer", "manifest.json"}
+    assert (target / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_is_merged_and_rounded_once(checkpoint: Path, tmp_path: Path, dtype: str) -> None:
+    """To the bits that engines with weights of their own are given."""
+    pytest.importorskip("peft")
+    config = ModelConfig(path=str(checkpoint), dtype=dtype, lora={"rank": 4})
+    policy = load_policy(config, str(checkpoint), torch.device("cpu"))
+    assert policy.adapter is not None
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in policy.adapter.tensors().values():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.1)
+    saved, target = tmp_path / "saved", tmp_path / "model"
+    for folder in (saved, target):
+        folder.mkdir()
+    policy.adapter.save_pretrained(saved)
+    policy.tokenizer.save_pretrained(saved)
+    export_model(str(saved), target)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    wanted = policy.state_dict()
+    assert plain.dtype == getattr(torch, dtype)
+    assert set(plain.state_dict()) == set(wanted)
+    for name, value in plain.state_dict().items():
+        assert value.equal(wanted[name]), name
+
+
+def test_what_holds_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no model here"):
+        export_model(str(tmp_path), tmp_path / "model")
+
+
+def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(CheckpointError, match="the model can't be written: OSError: .*No space left"):
+        export_model(str(checkpoint), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]

@@ -1,0 +1,126 @@
+"""LoRA adapters that vLLM computes beside weights that stay, and which alone are replaced at an update.
+
+vLLM is started with the model as it is without the adapter. At each update the adapter's tensors, read from the
+trainer's module as peft has put them there, are written to a folder in peft's form, and vLLM reads them in the place of
+those before: one adapter, under one name, so that requests which are half done go on with the new one. Their keys and
+values, and the prefix cache, are as old as with whole weights, and are dropped in the same way.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import ConfigError, EngineError
+from toolrl.protocols import WeightSource
+
+NAME = "toolrl"
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM has kernels for; an adapter of another rank takes the next one."""
+_MERGED = "Set engine.options.lora to merged."
+
+
+class Adapter:
+    """The trainer's adapter. `start` first."""
+
+    def __init__(self, weights: WeightSource, directory: Path | None) -> None:
+        self._directory = directory
+        self._base: tempfile.TemporaryDirectory[str] | None = None
+        self.request: Any = None
+        settings = settings_of(weights.module())
+        rank = max([settings.r, *getattr(settings, "rank_pattern", {}).values()])
+        if rank > RANKS[-1]:
+            raise ConfigError(
+                f"the adapter has rank {rank}, and vLLM takes {RANKS[-1]} at most",
+                where="engine.options.lora",
+                hint=_MERGED,
+            )
+        self.rank = next(allowed for allowed in RANKS if allowed >= rank)
+        module = weights.module()
+        head = module.get_output_embeddings()
+        self._layers = {name.rpartition(".")[2]: layer for name, layer in adapted_layers(module)}
+        if any(layer is head for layer in self._layers.values()):
+            raise ConfigError(
+                "the adapter is on the output layer, too, where vLLM mixes up the rows of a batch when it is asked for "
+                "the log-probabilities of a prompt, which the check of weights needs",
+                where="engine.options.lora",
+                hint=_MERGED,
+            )
+
+    def arguments(self) -> dict[str, Any]:
+        """vLLM's `EngineArgs` for it: one adapter, on the layers that it has and no other."""
+        return {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_lora_rank": self.rank,
+            "lora_target_modules": sorted(self._layers),
+        }
+
+    def write_base(self, module: Any, tokenizer: Any) -> Path:
+        """A Hugging Face folder of the model without its adapter, for vLLM to start with."""
+        self._base = tempfile.TemporaryDirectory(prefix="base-", dir=self._directory)
+        folder = Path(self._base.name)
+        module.save_pretrained(folder, state_dict=base_tensors(module))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        return folder
+
+    def load(self, engine: Any, weights: WeightSource) -> None:
+        """Put the adapter into vLLM's engine in the place of the one before."""
+        from vllm.lora.request import LoRARequest
+
+        with tempfile.TemporaryDirectory(prefix=f"adapter-{weights.version}-", dir=self._directory) as folder:
+            write_adapter(weights.module(), Path(folder))
+            if not engine.add_lora(LoRARequest(NAME, 1, folder, load_inplace=True)):
+                raise EngineError("vLLM takes no adapter")
+            # Requests name it without its folder being read again.
+            self.request = LoRARequest(NAME, 1, folder)
+
+    def close(self) -> None:
+        """Delete the folder of the model."""
+        if self._base is not None:
+            self._base.cleanup()
+            self._base = None
+
+
+def settings_of(module: Any) -> Any:
+    """peft's settings of the adapter in a module. Raises ConfigError where there is none."""
+    found = getattr(module, "peft_config", None) or {}
+    if len(found) != 1:
+        raise ConfigError(
+            "lora is adapter, and the model that is trained has "
+            + ("no LoRA adapter" if not found else f"{len(found)} adapters: {', '.join(found)}"),
+            where="engine.options.lora",
+            hint="Train one with model.lora, or leave engine.options.lora out.",
+        )
+    return next(iter(found.values()))
+
+
+def adapted_layers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Layers that peft has put additions into, with their names."""
+    return ((name, layer) for name, layer in module.named_modules() if hasattr(layer, "lora_A"))
+
+
+def base_tensors(module: Any) -> dict[str, Any]:
+    """Name to tensor of the model without its adapter, under the names that it has without."""
+    return {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in module.state_dict().items()
+        if ".lora_" not in name
+    }
+
+
+def write_adapter(module: Any, folder: Path) -> None:
+    """The adapter's tensors and settings, as peft writes them."""
+    from safetensors.torch import save_file
+
+    settings_of(module).save_pretrained(str(folder))
+    tensors = {}
+    for name, layer in adapted_layers(module):
+        place = name if name.startswith("base_model.model.") else f"base_model.model.{name}"
+        for part in ("lora_A", "lora_B"):
+            for linear in getattr(layer, part).values():
+                tensors[f"{place}.{part}.weight"] = linear.weight.detach().cpu().contiguous()
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,123 @@
+"""SGLang's own interface, `/generate`: what is sent, and what is read from the answer. Plain data, no server.
+
+Written after SGLang's documentation (its pages on sampling parameters, on the native API and on RL systems). By default
+its log-probabilities are those of softmax(logits / temperature) before truncation, as toolrl means them; a server whose
+SGLANG_RETURN_ORIGINAL_LOGPROB is set gives those before the temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolrl.errors import EngineError
+from toolrl.types import Generation, Sampling
+
+PATH = "/generate"
+_LOGPROBS = "its answer holds no log-probability for each token"
+
+
+def body(prompt: Sequence[int], sampling: Sampling, seed: int) -> dict[str, Any]:
+    """A request for one sample."""
+    settings: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "no_stop_trim": True,
+        # With it SGLang passes over stop_token_ids, too.
+        "ignore_eos": not sampling.stop_token_ids,
+    }
+    stop = [text for text in sampling.stop if text]
+    if stop:
+        settings["stop"] = stop
+    if sampling.stop_token_ids:
+        settings["stop_token_ids"] = list(sampling.stop_token_ids)
+    if sampling.temperature > 0:
+        settings["sampling_seed"] = seed & 0x7FFFFFFF
+    return {"input_ids": list(prompt), "sampling_params": settings, "return_logprob": True}
+
+
+def probe_body(ids: Sequence[int]) -> dict[str, Any]:
+    """A request for the log-probabilities of a text."""
+    return {
+        "input_ids": list(ids),
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+
+
+def generation(answer: Any, version: int) -> Generation:
+    """The sample in an answer. Raises EngineError for an answer that holds none."""
+    told = _told(answer)
+    entries = told.get("output_token_logprobs")
+    if not isinstance(entries, list):
+        raise EngineError(f"SGLang: {_LOGPROBS}", hint="It must take `return_logprob: true`.")
+    ids, logprobs = _pairs(entries)
+    said = answer.get("output_ids")
+    if isinstance(said, list) and said and tuple(said) != ids:
+        raise EngineError(f"SGLang tells {len(said)} output_ids and log-probabilities of {len(ids)} other tokens")
+    finish, stopped_by = _finish(told.get("finish_reason"), ids)
+    cached = told.get("cached_tokens")
+    return Generation(
+        ids,
+        tuple(min(value, 0.0) for value in logprobs),
+        finish,
+        stopped_by,
+        versions=(version,) * len(ids),
+        cached=cached if isinstance(cached, int) else 0,
+    )
+
+
+def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
+    """Those of every token of the probe but the first. Raises EngineError for an answer without them."""
+    entries = _told(answer).get("input_token_logprobs")
+    if not isinstance(entries, list) or len(entries) != len(ids):
+        raise EngineError(
+            "SGLang gives no log-probabilities of a prompt, so its weights can't be verified",
+            hint="Set engine.options.verify_weights to false for a server that can't.",
+        )
+    found, logprobs = _pairs(entries[1:])
+    if found != tuple(ids[1:]):
+        raise EngineError("SGLang tells the log-probabilities of another prompt than it was asked for")
+    return list(logprobs)
+
+
+def _told(answer: Any) -> Mapping[str, Any]:
+    told = answer.get("meta_info") if isinstance(answer, Mapping) else None
+    if not isinstance(told, Mapping):
+        raise EngineError(f"SGLang's answer holds no meta_info: {answer!r:.300}")
+    return told
+
+
+def _pairs(entries: Sequence[Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Ids and log-probabilities of entries [log-probability, id, text]."""
+    try:
+        pairs = [(int(entry[1]), float(entry[0])) for entry in entries]
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"SGLang: {_LOGPROBS}: {error!r}") from error
+    if any(math.isnan(value) for _, value in pairs):
+        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number")
+    return tuple(token for token, _ in pairs), tuple(value for _, value in pairs)
+
+
+def _finish(reason: Any, ids: Sequence[int]) -> tuple[Any, str | int | None]:
+    kind = reason.get("type") if isinstance(reason, Mapping) else None
+    if kind == "length":
+        return "length", None
+    if kind == "stop":
+        matched = reason.get("matched")
+        if matched is None and ids:
+            matched = ids[-1]
+        if not isinstance(matched, str | int):
+            raise EngineError(f"SGLang says that {matched!r} ended a generation")
+        return "stop", matched
+    if kind == "abort":
+        if reason.get("err_type") or (reason.get("status_code") or 0) >= 400:
+            raise EngineError(f"SGLang refuses a request: {reason.get('message')}")
+        return "abort", None
+    raise EngineError(f"SGLang ended a generation with {reason!r}")

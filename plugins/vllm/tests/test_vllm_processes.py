@@ -1,0 +1,168 @@
+"""vLLM's model in processes of its own: what crashes there is told here and leaves nothing, and a model that several
+processes share computes what the trainer does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from vllm_help import OPTIONS, Weights, change, logprobs_of, make_family, make_model, needs_vllm
+
+from toolrl.errors import ConfigError, EngineError
+from toolrl.protocols import BuildContext
+from toolrl.types import Sampling
+from toolrl_plugin_vllm import build
+from toolrl_plugin_vllm.engine import VllmEngine
+from toolrl_plugin_vllm.options import VllmEngineOptions
+
+pytestmark = [pytest.mark.timeout(600)]
+PROMPT = tuple(range(40, 100))
+
+
+def workers() -> list[Any]:
+    """Processes that hold a part of the model. Python's own tracker of shared memory stays until this process ends."""
+    import psutil
+
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "resource_tracker" not in " ".join(child.cmdline())
+    ]
+
+
+@needs_vllm
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
+    engine: Any, tokenizer: Any, tmp_path: Path, how: signal.Signals
+) -> None:
+    async def run() -> None:
+        import psutil
+
+        module = make_model()
+        async with engine(module, separate_process=True) as running:
+            (worker,) = found = workers()
+            tasks = [
+                asyncio.ensure_future(running.generate(PROMPT, Sampling(190, seed=n), session=str(n))) for n in range(8)
+            ]
+            driver = running._driver
+            while not await driver.call(lambda: _sampled(driver.engine) > 2):
+                pass
+            worker.send_signal(how)
+            done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
+            assert all(isinstance(one, EngineError) for one in done), done
+            # Its handler of SIGTERM ends it with an exit status.
+            said = "signal SIGKILL" if how is signal.SIGKILL else "signal SIGTERM|exit status"
+            assert all(re.search(rf"vLLM's model ended unexpectedly \(({said})", str(one)) for one in done), done
+            with pytest.raises(EngineError, match="the engine failed: a process that holds"):
+                await running.generate(PROMPT, Sampling(4), session="later")
+            with pytest.raises(EngineError, match="the engine failed"):
+                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+            assert not running._busy
+        assert not psutil.wait_procs(found, timeout=60)[1]
+
+    asyncio.run(run())
+    assert not workers()
+
+
+def _sampled(engine: Any) -> int:
+    states = engine.output_processor.request_states.values()
+    return max((state.detokenizer.num_output_tokens() for state in states), default=0)
+
+
+@needs_vllm
+def test_a_process_that_dies_between_requests_is_found_at_the_next(engine: Any) -> None:
+    async def run() -> None:
+        async with engine(make_model(), separate_process=True) as running:
+            await running.generate(PROMPT, Sampling(4, seed=1), session="a")
+            (worker,) = workers()
+            worker.kill()
+            with pytest.raises(EngineError, match="signal SIGKILL"):
+                await asyncio.wait_for(running.generate(PROMPT, Sampling(4, seed=1), session="a"), 240)
+
+    asyncio.run(run())
+    assert not workers()
+
+
+@needs_vllm
+@pytest.mark.parametrize(("family", "tied"), [("qwen3", True), ("llama", False)])
+def test_two_processes_share_a_model(engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool) -> None:
+    async def run() -> None:
+        module = make_family(family, tied=tied)
+        async with engine(module, tensor_parallel=2) as running:
+            assert len(workers()) == 2
+            for version in range(3):
+                if version:
+                    change(module, version)
+                    await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+                assert running.verified < 1e-4
+                done = await running.generate(PROMPT, Sampling(16, temperature=0.8, seed=1), session="a")
+                wanted = logprobs_of(module, PROMPT, done.ids, 0.8)
+                assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < 1e-4
+                assert set(done.versions) == {version}
+
+    asyncio.run(run())
+    assert not workers()
+
+
+# Devices, as arguments: no test here has a GPU.
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "devices", "fraction", "backend"),
+    [
+        ({}, "cuda", None, 0.4, None),
+        ({}, "cuda:0", None, 0.4, None),
+        ({}, "cuda:1", [1], 0.4, None),
+        ({}, "cpu", None, 0.9, None),
+        ({"separate_process": True}, "cuda:1", [1], 0.4, "mp"),
+        ({"devices": [1]}, "cuda:0", [1], 0.9, None),
+        ({"devices": [1]}, "cuda", [1], 0.9, None),
+        ({"devices": [0]}, "cuda", [0], 0.4, None),
+        ({"devices": [1, 2]}, "cuda:0", [1, 2], 0.9, "mp"),
+        ({"devices": [0, 1]}, "cuda:0", [0, 1], 0.4, "mp"),
+        ({"tensor_parallel": 2}, "cuda:1", None, 0.4, "mp"),
+        ({"devices": [1], "memory_fraction": 0.6}, "cuda:0", [1], 0.6, None),
+    ],
+)
+def test_devices_and_what_vllm_takes_of_them(
+    options: dict[str, Any], device: str, devices: list[int] | None, fraction: float, backend: str | None
+) -> None:
+    chosen = VllmEngineOptions(**options)
+    told = build.arguments(chosen, model="m", dtype=None, cpu=False, device=device)
+    assert told.get("device_ids") == devices
+    assert told["gpu_memory_utilization"] == fraction
+    assert told.get("distributed_executor_backend") == backend
+    assert told.get("tensor_parallel_size", 1) == chosen.parts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": [1, 1]}, "names a device twice"),
+        ({"devices": [-1]}, "greater than or equal to 0"),
+        ({"devices": []}, "at least 1 item"),
+        ({"devices": [1, 2], "tensor_parallel": 3}, "tensor_parallel is 3, and there are 2 devices"),
+    ],
+)
+def test_devices_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        VllmEngineOptions(**options)
+
+
+@needs_vllm
+def test_devices_are_refused_where_vllm_computes_on_the_cpu(tokenizer: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        weights = Weights(make_model(), tokenizer, tmp_path)
+        running = VllmEngine(
+            VllmEngineOptions(**OPTIONS, devices=[0]), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
+        )
+        with pytest.raises(ConfigError, match="computes on the CPU"):
+            await running.start()
+        await running.stop()
+
+    asyncio.run(run())

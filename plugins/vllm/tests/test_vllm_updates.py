@@ -1,0 +1,188 @@
+"""Weights that change under episodes: many requests under way over many updates, and turns of one episode before and
+after one. Each token's log-probability is that of the version that it says, so nothing of older weights is reused."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm_help import BYTES, Weights, change, logprobs_of, make_model, needs_vllm
+
+from toolrl.errors import EngineError
+from toolrl.testing.checks import engines
+from toolrl.types import Generation, Sampling
+
+pytestmark = [needs_vllm, pytest.mark.timeout(600)]
+PROMPT = tuple(range(40, 100))
+TOLERANCE = 1e-4
+
+
+def check(models: dict[int, Any], prompt: tuple[int, ...], done: Generation, temperature: float = 1.0) -> None:
+    """Every token has the log-probability of the model of its version."""
+    for version in set(done.versions):
+        wanted = logprobs_of(models[version], prompt, done.ids, temperature)
+        for token, (said, value) in enumerate(zip(done.logprobs, wanted, strict=True)):
+            if done.versions[token] == version:
+                assert abs(said - value) < TOLERANCE, (version, token)
+
+
+def sampled(engine: Any) -> int:
+    states = engine.output_processor.request_states.values()
+    return min((state.detokenizer.num_output_tokens() for state in states), default=0)
+
+
+@pytest.mark.parametrize("separate_process", [False, True])
+def test_many_requests_over_many_updates(engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool) -> None:
+    async def run() -> None:
+        module = make_model()
+        models = {0: copy.deepcopy(module)}
+        async with engine(module, separate_process=separate_process) as running:
+            prompts = [PROMPT[: 20 + 2 * n] for n in range(12)]
+            settings = [Sampling(120 + 5 * n, temperature=0.6 + 0.1 * n, seed=n) for n in range(12)]
+            tasks = [
+                asyncio.ensure_future(running.generate(prompt, one, session=str(n)))
+                for n, (prompt, one) in enumerate(zip(prompts, settings, strict=True))
+            ]
+            driver = running._driver
+            for version in (1, 2, 3):
+                while await driver.call(lambda: sampled(driver.engine)) < 25 * version:
+                    pass
+                async with running.hold():
+                    change(module, version)
+                    models[version] = copy.deepcopy(module)
+                    await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+                assert running.verified < TOLERANCE
+            for prompt, one, task in zip(prompts, settings, tasks, strict=True):
+                done = await task
+                engines.check_generation(done, one)
+                assert set(done.versions) == {0, 1, 2, 3}
+                assert list(done.versions) == sorted(done.versions)
+                check(models, prompt, done, one.temperature)
+
+    asyncio.run(run())
+
+
+def test_turns_before_and_after_an_update(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        module = make_model()
+        models = {0: copy.deepcopy(module)}
+        async with engine(module) as running:
+            first = await running.generate(PROMPT, Sampling(40, seed=1), session="a")
+            second_prompt = (*PROMPT, *first.ids, *PROMPT[:5])
+            warm = await running.generate(second_prompt, Sampling(4, seed=9), session="other")
+            assert warm.cached >= 64, "the same prompt is in the cache, computed with the old weights"
+            change(module)
+            models[1] = copy.deepcopy(module)
+            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+            second = await running.generate(second_prompt, Sampling(40, seed=2), session="a")
+            assert (second.cached, set(second.versions)) == (0, {1})
+            third_prompt = (*second_prompt, *second.ids, *PROMPT[:5])
+            third = await running.generate(third_prompt, Sampling(40, seed=3), session="a")
+            assert third.cached >= 128, "what the new weights computed is reused"
+            for prompt, done in ((PROMPT, first), (second_prompt, second), (third_prompt, third)):
+                check(models, prompt, done)
+
+    asyncio.run(run())
+
+
+def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_check(
+    engine: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """What the check raises leaves an engine whose cache is of the weights that it has."""
+
+    async def run() -> None:
+        module = make_model()
+        async with engine(module) as running:
+            await running.generate(PROMPT, Sampling(4, seed=1), session="a")
+            other = make_model(7)
+
+            class Stale(Weights):
+                def state_dict(self) -> Any:
+                    return other.state_dict()
+
+            with pytest.raises(EngineError, match="version 1 vLLM doesn't have"):
+                await running.update_weights(Stale(module, tokenizer, tmp_path / "w", 1), 1)
+            done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
+            assert done.cached == 0
+            check({1: other}, PROMPT, done)
+
+    asyncio.run(run())
+
+
+def test_more_episodes_than_places(engine: Any) -> None:
+    """64 episodes of three turns, 16 of which decode at once; some are cancelled, some stop early."""
+
+    async def run() -> None:
+        module = make_model()
+
+        async def episode(running: Any, number: int) -> int:
+            prompt, found = (*PROMPT[:30], number + 100), 0
+            for turn in range(3):
+                sampling = Sampling(10 + number % 7, temperature=0.9, seed=3 * number + turn, stop_token_ids=(5, 9))
+                done = await running.generate(prompt, sampling, session=str(number))
+                engines.check_generation(done, sampling)
+                wanted = logprobs_of(module, prompt, done.ids, 0.9)
+                assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < TOLERANCE
+                prompt, found = (*prompt, *done.ids, *PROMPT[:8]), found + len(done.ids)
+            await running.close(str(number))
+            return found
+
+        async with engine(module, max_batch=16) as running:
+            tasks = [asyncio.ensure_future(episode(running, number)) for number in range(64)]
+            await asyncio.sleep(0.1)
+            for task in tasks[::8]:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(one) for one in done[::8]] == [asyncio.CancelledError] * 8
+            assert all(isinstance(one, int) and one > 2 for number, one in enumerate(done) if number % 8), done
+            assert await running._driver.call(running._driver.engine.get_num_unfinished_requests) == 0
+            assert not running._busy
+
+    asyncio.run(run())
+
+
+def test_stop_strings_and_stop_ids_spelled_over_tokens(engine: Any, tokenizer: Any) -> None:
+    """`</tool_call>` is one token, and is found as well where the model spells it in bytes; a stop id counts for the
+    one token only."""
+
+    async def run() -> None:
+        import torch
+
+        module = make_model(tied=False)
+        spelled = tokenizer.encode("</tool_call", add_special_tokens=False) + tokenizer.encode(
+            ">", add_special_tokens=False
+        )
+        mark = BYTES + 2
+        assert len(spelled) == 12
+        assert tokenizer.decode([mark]) == tokenizer.decode(spelled) == "</tool_call>"
+        async with engine(module) as running:
+            # The model says the next byte of the mark, whatever comes before: its output layer is turned at each step.
+            plan = iter([*spelled, 40, 41])
+            sampler = await running._driver.call(
+                lambda: (
+                    running._driver.engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.sampler
+                )
+            )
+            forward = sampler.apply_logits_processors
+
+            def scripted(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+                logits = forward(logits, *args, **kwargs)
+                token = next(plan)
+                logits.fill_(-50.0)
+                logits[:, token] = 50.0
+                return logits
+
+            sampler.apply_logits_processors = scripted
+            sampling = Sampling(14, stop=("</tool_call>",), stop_token_ids=(mark,), seed=1)
+            done = await running.generate(PROMPT, sampling, session="a")
+            assert done.ids == tuple(spelled)
+            assert (done.finish, done.stopped_by) == ("stop", "</tool_call>")
+            plan = iter([40, 41, mark, 42])
+            done = await running.generate(PROMPT, sampling, session="a")
+            assert (done.ids, done.finish) == ((40, 41, mark), "stop")
+            assert done.stopped_by in (mark, "</tool_call>")
+
+    asyncio.run(run())

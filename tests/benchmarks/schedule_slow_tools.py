@@ -1,0 +1,124 @@
+"""What each way to schedule rollout and training makes of slow tools, with nothing computed.
+
+    python tests/benchmarks/schedule_slow_tools.py [--steps 12] [--json OUT]
+
+An engine that answers after 0.1 s whatever it is asked, and an update that takes 0.5 s: so the figures are of waiting
+alone, and hold on a machine that is busy. Steps of 16 tasks with 8 episodes, each with one call of a tool that takes
+exp(N(−1, 0.8)) seconds, at most 5. `async_throughput.py` measures the same with a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolrl.parsing.results import tool_messages
+from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.runner import Runner
+from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
+from toolrl.tools import as_toolset, tool
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.train.data import EndlessOrder
+from toolrl.train.overlap import Overlapping
+from toolrl.train.oversampling import OverSampling
+from toolrl.train.supply import Demand, Supply, TurnTaking
+from toolrl.types import ParsedTurn, Task, ToolCall
+
+GENERATION, UPDATE = 0.1, 0.5
+"""Seconds."""
+Make = Callable[[Runner, EndlessOrder[Task], Demand], Supply]
+
+
+def _overlapping(staleness: int, replay: float = 0.0) -> Make:
+    return lambda runner, order, demand: Overlapping(
+        runner, order, demand, max_staleness=staleness, tell=runner.tell, replay=replay
+    )
+
+
+def _oversampling(factor: float) -> Make:
+    return lambda runner, order, demand: OverSampling(
+        runner, order, demand, factor=factor, engine=ScriptedEngine([]), tell=runner.tell
+    )
+
+
+MODES: dict[str, Make] = {
+    "in turns": TurnTaking,
+    "oversampling: 1.25": _oversampling(1.25),
+    "oversampling: 1.5": _oversampling(1.5),
+    "max_staleness: 1": _overlapping(1),
+    "max_staleness: 2": _overlapping(2),
+    "max_staleness: 4": _overlapping(4),
+    "max_staleness: 4, replay: 0.5": _overlapping(4, 0.5),
+}
+
+
+class Calls:
+    """The text `call` is a call."""
+
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        items = (ToolCall("wait", {}, span=(0, len(text)), raw=text),) if text == "call" else ()
+        return ParsedTurn(items, content=text)
+
+    def render_results(self, records: Any) -> Any:
+        return tool_messages(records)
+
+
+async def measure(make: Make, steps: int, *, rows: int = 16, scale: float = 1.0) -> float:
+    """Seconds a step; `scale` stretches all times."""
+    latencies = random.Random(0)
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        await asyncio.sleep(scale * min(latencies.lognormvariate(-1.0, 0.8), 5.0))
+        return "done"
+
+    box = ToolBox([ToolEntry("wait", as_toolset(wait, None, make_build_context("wait")))])
+    environment = Environment("default", Calls(), FakeChatFormat(), box)
+    engine = ScriptedEngine(["call", "end"], latency=scale * GENERATION)
+    runner = Runner(engine, {"default": environment}, concurrency=4096)
+    order = EndlessOrder([make_task(id=f"t{number}") for number in range(10_000)], seed=0)
+    demand = Demand(steps, rows, 8, Limits(max_turn_tokens=60, max_episode_tokens=900))
+    supply = make(runner, order, demand)
+    await engine.start()
+    await box.start()
+    begin = time.perf_counter()
+    for step in range(1, steps + 1):
+        assert len(await supply.take(step)) == rows
+        await asyncio.sleep(scale * UPDATE)
+        supply.trained(step)
+        supply.weights_are(step)
+    seconds = time.perf_counter() - begin
+    await supply.close()
+    await box.stop()
+    await engine.stop()
+    return seconds / steps
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args(argv)
+    found: dict[str, float] = {}
+    print("| mode | seconds a step | steps a second over `in turns` |\n|---|---|---|")
+    for mode, make in MODES.items():
+        found[mode] = asyncio.run(measure(make, options.steps))
+        print(f"| `{mode}` | {found[mode]:.2f} | {found['in turns'] / found[mode]:.2f} |", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

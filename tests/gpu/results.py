@@ -1,0 +1,89 @@
+"""What was found: one file of JSON, from which the tables are made anew after each part."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from settings import PARTS
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one part."""
+
+    status: str
+    """ok, partial (goes on with the next call), skipped (can't be measured here) or failed."""
+    seconds: float
+    figures: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+
+class Results:
+    """Of all parts, in a folder. `previous`: a file of an earlier folder, whose results count too."""
+
+    def __init__(self, folder: Path, previous: Path | None = None) -> None:
+        self.path, self.markdown_path = folder / "results.json", folder / "results.md"
+        self._results: dict[str, Result] = {}
+        for file in (previous, self.path):
+            if file is not None and file.is_file():
+                found = json.loads(file.read_text(encoding="utf-8"))
+                self._results |= {key: Result(**value) for key, value in found.items()}
+
+    def done(self, key: str) -> bool:
+        return key in self._results and self._results[key].status == "ok"
+
+    def figures(self, key: str) -> dict[str, Any]:
+        return self._results[key].figures if self.done(key) else {}
+
+    def put(self, key: str, result: Result) -> None:
+        """Keep a result, on the disk at once."""
+        self._results[key] = result
+        text = json.dumps({key: asdict(value) for key, value in self._results.items()}, indent=1)
+        unfinished = self.path.with_suffix(".writing")
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(self.path)
+        self.markdown_path.write_text(self._markdown(), encoding="utf-8")
+
+    def headline(self, key: str) -> str:
+        """One line."""
+        result = self._results[key]
+        if not result.figures:
+            return result.reason.strip().splitlines()[0] if result.reason else ""
+        line: str = self._module(key).headline(result.figures)
+        return f"{line} ({result.reason})" if result.reason else line
+
+    def _module(self, key: str) -> Any:
+        return importlib.import_module(PARTS[key.partition(":")[0]].module)
+
+    def _markdown(self) -> str:
+        blocks = ["# Measured on a GPU", ""]
+        for name in PARTS:
+            for key in (key for key in self._results if key.partition(":")[0] == name):
+                result = self._results[key]
+                blocks += [f"## {key.replace(':', ', ')}", "", f"{result.status}, {result.seconds:.0f} s", ""]
+                if result.reason:
+                    blocks += ["```", result.reason.strip(), "```", ""]
+                if result.figures:
+                    blocks += [*self._module(key).tables(result.figures), ""]
+        return "\n".join(blocks)
+
+
+def table(header: list[str], rows: list[list[Any]]) -> list[str]:
+    """A table in Markdown. Numbers are shortened, what is None is left empty."""
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value).replace("|", "/").replace("\n", " ")

@@ -1,0 +1,96 @@
+"""The demonstrations of `docs/examples/gsm8k/cold_start.py`: what a demonstration's tool answers is what the tool would
+answer, and a solution that says otherwise isn't shown."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("toolrl_plugin_calculator", reason="needs the plugin calculator")
+pytest.importorskip("toolrl_plugin_math", reason="needs the plugin math")
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "examples" / "gsm8k" / "cold_start.py"
+PEN = {
+    "question": "Tom buys 12 boxes with 48/2 pens each and sells 3 pens. How many are left?",
+    "answer": "A box has 48/2=<<48/2=24>>24 pens.\nThat makes 12*24 = $<<12*24=288>>288.00 pens.\n"
+    "So 288-3=<<288-3=285>>285 are left.\n#### 285",
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def rows(script: dict[str, Any], tmp_path: Path, tool: str, *problems: dict[str, str]) -> list[dict[str, Any]]:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    return list(script["demonstrations"](str(tmp_path), tool))
+
+
+def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> None:
+    shown, plain = rows(script, tmp_path, "calculator", PEN)
+    assert [message["role"] for message in shown["messages"]] == ["user"] + ["assistant", "tool"] * 3 + ["assistant"]
+    calls = [message["tool_calls"][0]["function"] for message in shown["messages"] if "tool_calls" in message]
+    assert [call["arguments"]["expression"] for call in calls] == ["48/2", "12*24", "288-3"]
+    assert [message["content"] for message in shown["messages"] if message["role"] == "tool"] == ["24", "288", "285"]
+    assert shown["messages"][-1]["content"] == "285 are left.\n#### 285"
+    assert shown["environment"] == "default"
+    assert plain["environment"] == "no_tools"
+    assert plain["answer"] == "285"
+    said = "".join(message["content"] for message in shown["messages"] if message["role"] == "assistant")
+    assert said == plain["messages"][-1]["content"], "with calls or without, the words are the same"
+    assert "<<" not in said
+
+
+def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -> None:
+    shown, _ = rows(script, tmp_path, "python", PEN)
+    code = shown["messages"][1]["tool_calls"][0]["function"]["arguments"]["code"]
+    assert code.splitlines() == [
+        "# A box has ... pens",
+        "step_1 = 48/2",
+        "# That makes ... pens",
+        "step_2 = 12*step_1",
+        "# So ... are left",
+        "step_3 = step_2-3",
+        "print(step_3)",
+    ]
+    printed = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown["messages"][2] == {"role": "tool", "content": printed.strip(), "name": "python"}
+    assert shown["messages"][-1]["content"] == "#### 285"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "It is <<2*3=7>>7.\n#### 7",
+        "It is <<20%*50=10>>10.\n#### 10",
+        "It is <<10/3=3.33>>3.33.\n#### 3",
+        "It is six.\n#### 6",
+        "It is <<1/0=0>>0.\n#### 0",
+        "It is <<2*3=6>>6.\n#### six",
+    ],
+)
+@pytest.mark.parametrize("tool", ["calculator", "python"])
+def test_what_no_tool_would_answer_is_left_out(script: dict[str, Any], tmp_path: Path, tool: str, answer: str) -> None:
+    assert rows(script, tmp_path, tool, {"question": "?", "answer": answer}) == []
+
+
+def test_a_program_that_ends_elsewhere_is_left_out(script: dict[str, Any], tmp_path: Path) -> None:
+    problem = {"question": "?", "answer": "It is <<2*3=6>>6, and one more.\n#### 7"}
+    assert rows(script, tmp_path, "python", problem) == []
+    assert len(rows(script, tmp_path, "calculator", problem)) == 2
+
+
+def test_the_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text((json.dumps(PEN) + "\n") * 3)
+    dest = tmp_path / "new" / "demos.jsonl"
+    command = [sys.executable, str(SCRIPT), str(tmp_path), str(dest), "--limit", "2", "--tools-only"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{dest}: 2 demonstrations\n"
+    assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["default"] * 2
