@@ -289,3 +289,13 @@ def test_an_episode_comes_back_as_it_was_but_for_its_task() -> None:
     back: Episode = codec.read(json.loads(json.dumps(written)))
     assert back.task == Task("t3", ())
     assert replace(back, task=TASKS[3]) == episode
+
+
+def test_shares_that_binary_numbers_miss_are_meant_as_written() -> None:
+    async def main() -> None:
+        supply = supply_of(Rows(), replay=0.29, rows=100)
+        await step_of(supply, 1)
+        assert len((await step_of(supply, 2))[1]) == 29
+        await supply.close()
+
+    asyncio.run(main())

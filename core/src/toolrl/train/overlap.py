@@ -77,7 +77,8 @@ class Overlapping:
         self._tell = tell
         self._codec = codec
         self._gate = runner.gate()
-        self._replays = min(int(demand.rows * replay), demand.rows - 1)
+        # Rounded first: 100 times 0.29 is a little less than 29.
+        self._replays = min(int(round(demand.rows * replay, 6)), demand.rows - 1)
         """Of a step, at most."""
         self._version = 0
         self._next = 0

@@ -96,9 +96,10 @@ class ModelRunner:
         self._training = []
 
     def changed(self) -> bool:
-        """Whether a parameter was written to in place since the last call: an optimizer step, a loaded checkpoint.
+        """Whether a parameter was written to in place since the last call: a loaded checkpoint, an optimizer's step.
 
-        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up.
+        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up, nor
+        do those of torch's fused optimizers.
         """
         versions = [parameter._version for parameter in self.module.parameters()]
         before, self._versions = self._versions, versions
