@@ -10,8 +10,8 @@ With `replay` a part of each step are groups that were trained on before and are
 used least, and of these the oldest. Where there are fewer, new ones take their place.
 
 A checkpoint keeps the rows in flight, and of groups that are finished, waiting or to be replayed, also their episodes,
-so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again; those
-in whose row the data has another task by then too.
+so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again, and
+so are those in whose row the data has another task by then.
 """
 
 from __future__ import annotations
