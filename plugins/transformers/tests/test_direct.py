@@ -145,7 +145,7 @@ def test_transposed_weights_follow_the_modules(
 ) -> None:
     """Written to in place or replaced, told or not."""
     module = build(transformers.Qwen2Config(**sizes))
-    prompt = [5, 9, 2]
+    prompt = [5, 9, 2, *range(20)]
 
     def change(kind: str) -> None:
         part = module.model.layers[0].mlp.up_proj
@@ -163,11 +163,11 @@ def test_transposed_weights_follow_the_modules(
             assert direct_pass is not None
             assert direct_pass._turned
             found = []
-            for number, kind in enumerate(("in place", "replaced", "told", "in place")):
+            for number, kind in enumerate(("in place", "replaced", "replaced", "told", "in place")):
                 change(kind)
                 if kind == "told":
                     await running.update_weights(weights(module, number), number)
-                got = await running.generate(prompt, Sampling(6, seed=3), session=f"{number}")
+                got = await running.generate(prompt, Sampling(6, seed=3), session="the one")
                 assert got.logprobs == pytest.approx(plain_logprobs(module, prompt, got.ids), abs=1e-4)
                 found.append(got.logprobs)
             assert len(set(found)) == len(found)
