@@ -201,6 +201,32 @@ def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None
     assert scored == [0, 3]
 
 
+def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Stuck:
+        def score(self, episode: Episode) -> Score:
+            if episode.index == 0:
+                begun.set()
+                assert go_on.wait(60)
+            return Score(1.0)
+
+    async def two() -> None:
+        named = NamedReward("stuck", Stuck(), timeout=0.2)
+        first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        try:
+            with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.2 s"):
+                await asyncio.wait_for(score_of(named, make_episode("x", index=1)), 30)
+        finally:
+            go_on.set()
+
+    asyncio.run(two())
+
+
 # Rewards that see a group.
 
 
