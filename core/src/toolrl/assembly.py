@@ -38,7 +38,7 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
-from toolrl.train.checkpoint import find_checkpoint, list_checkpoints
+from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
@@ -227,6 +227,8 @@ def model_source(path: str) -> str:
     Raises ConfigError, CheckpointError."""
     found = run_and_checkpoint(path)
     if found is None:
+        if (Path(path) / MANIFEST).is_file():  # a checkpoint's own folder
+            verify(Path(path))
         return path
     run, name = found
     if not list_checkpoints(run / "checkpoints"):
