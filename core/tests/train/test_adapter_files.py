@@ -1,4 +1,4 @@
-"""Adapters that others wrote, or that were damaged: what isn't understood is refused and said, and nothing is unpickled."""
+"""Adapters that others wrote, or that were damaged: what isn't understood is refused by name, nothing is unpickled."""
 
 from __future__ import annotations
 

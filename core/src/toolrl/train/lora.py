@@ -339,7 +339,8 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
         hint = "adapter_model.bin isn't read, as reading a pickle may run code; save the adapter anew with peft."
         raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder), hint=hint if pickled else None)
     try:
-        return load_file(file)
+        found: dict[str, torch.Tensor] = load_file(file)
+        return found
     except Exception as error:
         raise CheckpointError(
             f"{WEIGHTS_FILE} can't be read: {_in_short(error)}",

@@ -161,7 +161,8 @@ def _check_adapters_model(source: str, base: str) -> None:
     """Raise ConfigError where the model that the adapter in `source` was made for isn't there, or is an adapter."""
     if _is_missing_folder(base):
         raise ConfigError(
-            f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such folder",
+            f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such "
+            "folder",
             where=str(Path(source) / CONFIG_FILE),
             hint="Bring that model back to its place, or put a link to it there.",
         )
