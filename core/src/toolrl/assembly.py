@@ -42,6 +42,7 @@ from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints,
 from toolrl.train.data import EndlessOrder
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
+from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.types import Media, Message, Task, ToolSpec
 
@@ -164,6 +165,9 @@ async def assemble(
     if overwrite:
         _check_not_inside(config.model.path, directory)
     source = model_source(config.model.path)
+    base = adapter_base(source)
+    if overwrite and base is not None:
+        _check_not_inside(base, directory)
     datasets = _build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))

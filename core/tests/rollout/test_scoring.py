@@ -15,7 +15,7 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
 from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
-from toolrl.tools import stray
+from toolrl.tools import stray, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, ParsedTurn, Score
 
@@ -460,4 +460,26 @@ def test_all_are_stopped_whatever_one_does() -> None:
     with pytest.raises(RuntimeError, match="stop of b"):
         asyncio.run(start_and_stop())
     assert log == ["start a", "start b", "stop b", "stop a"]
+    assert [what for what, _ in tools.events] == ["start", "stop"]
+
+
+def test_a_reward_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(toolset, "STOP_SECONDS", 0.05)
+
+    class Lingers(FixedReward):
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    log: list[str] = []
+    environment, tools = started(Started(log, "a"), Lingers())
+
+    async def start_and_stop() -> None:
+        await environment.start()
+        await asyncio.wait_for(environment.stop(), 60)
+
+    asyncio.run(start_and_stop())
+    assert "Lingers didn't stop within 0.05 s" in caplog.text
+    assert log == ["start a", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]

@@ -34,6 +34,7 @@ _END = 2**16
 _NAME = "default"
 """The adapter's, as peft knows it."""
 _PARTS = (".lora_A.", ".lora_B.")
+_MERGE_IT = "Give model.lora the values that it was trained with, or leave model.lora out to take the merged model."
 _OTHER_SUMS = ("alpha_pattern", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config")
 """Settings of peft with which the same tensors add something else than s · B A, or have another s by layer."""
 _LIKE_LORA = (True, False, None, "gaussian", "orthogonal", "eva")
@@ -148,9 +149,9 @@ class Adapter:
             text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
             (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
 
-    def restore(self, folder: Path) -> None:
-        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter, or were trained on
-        another model."""
+    def restore(self, folder: Path, *, hint: str = _MERGE_IT) -> None:
+        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter (`hint` says what to
+        do then), or were trained on another model."""
         check_base(folder, self.base, self._prints)
         saved, mine = read_tensors(folder), self.tensors()
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
@@ -163,8 +164,7 @@ class Adapter:
                 f"its adapter (rank {written.get('r')}, alpha {scale[0]}, on {_few(saved)}) isn't that of model.lora "
                 f"(rank {settings.r}, alpha {settings.lora_alpha}, on {_few(mine)})",
                 where=str(folder),
-                hint="Give model.lora the values that it was trained with, or leave model.lora out to take the merged "
-                "model.",
+                hint=hint,
             )
         with torch.no_grad():
             for name, tensor in mine.items():
