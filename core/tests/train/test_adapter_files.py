@@ -147,6 +147,14 @@ def test_a_config_that_is_not_that_of_the_weights_is_refused(
     assert len(str(caught.value)) < 1500
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\x00"])
+def test_a_config_that_is_none_is_named(adapter: Callable[..., Path], text: str) -> None:
+    file = adapter() / "adapter_config.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="the adapter's config can't be read"):
+        load(file.parent)
+
+
 def test_an_adapter_on_an_adapter_is_refused(adapter: Callable[..., Path], tmp_path: Path) -> None:
     folder = adapter({"base_model_name_or_path": str(tmp_path / "adapter")})
     for lora in (LORA, None):

@@ -264,7 +264,7 @@ def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
     try:
         written = json.loads(file.read_text(encoding="utf-8"))
         name, files = str(written["base"]), dict(written["files"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
     if files != prints:
         other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
@@ -357,7 +357,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("it is no mapping")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"the adapter's config can't be read: {error}", where=str(file)) from error
 
 
