@@ -38,7 +38,7 @@ class RewardUse(ComponentUse):
         gt=0,
         allow_inf_nan=False,
         description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
-        "no limit. A plain function that hangs keeps its thread, and later episodes wait for that.",
+        "no limit. Until a plain function that hangs has returned, later episodes fail at once.",
     )
 
 
