@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_scale.py                 # prints times and slopes
     python tests/benchmarks/bench_scale.py --json OUT.json # writes them too
 
-Each part is run at doubled or quadrupled sizes: episodes from 64 to 4,096, tokens from 128 to 4,096. A time is processor
-time, the median of the rounds; the sizes go up in one round and down in the next. The slope is that of a straight line
-through the logarithms of sizes and times: 1 is linear, 2 is quadratic. It is given over all sizes, and its greatest value
+Each part is run at doubled or quadrupled sizes: episodes from 64 to 4,096, tokens from 128 to 4,096. A time is
+processor time, the median of the rounds; the sizes go up in one round and down in the next. The slope is that of a line
+through the logarithms of sizes and times: 1 is linear, 2 is quadratic. It is given over all sizes, and at its greatest
 between neighbours. Small sizes have fixed costs in them, so that slopes below 1 are usual; what counts is that none is
 above 1.1.
 

@@ -3,13 +3,13 @@
     pip install --no-deps verl==0.9.1        # and what it imports: ray, tensordict, hydra-core, torchdata, codetiming …
     pip install --no-deps verifiers==0.1.9.post3   # and openai
 
-verl: `ToolAgentLoop` in this process, without Ray's cluster and without its batching: an object for each episode, as its
-worker makes them, given a server manager that answers from the script. Parser `hermes`, tools as `function_tool`.
+verl: `ToolAgentLoop` in this process, without Ray's cluster and without its batching: an object for each episode, as
+its worker makes them, given a server manager that answers from the script. Parser `hermes`, tools as `function_tool`.
 
 verifiers: `ToolEnv.rollout` with a client in the place of AsyncOpenAI that answers from the script. It gets texts and
-calls that are parsed already, as a server would have done that; so its loop neither parses nor tokenizes, which ours and
-verl's do. Versions from 0.2 on have another design, whose episodes run in processes or sandboxes and talk to servers.
-"""
+calls that are parsed already, as a server would have done that; so its loop neither parses nor tokenizes, which ours
+and verl's do. Versions from 0.2 on have another design, whose episodes run in processes or sandboxes and talk to
+servers."""
 
 from __future__ import annotations
 
@@ -68,13 +68,12 @@ def _prompt(number: int) -> list[dict[str, str]]:
 def verl_side(work: Work, count: int) -> Callable[[], Awaitable[int]]:
     """verl's tool agent."""
     from omegaconf import OmegaConf
+    from transformers.utils import get_json_schema
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
     from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
     from verl.tools.function_tool import FunctionTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
     from verl.workers.rollout.replica import TokenOutput
-
-    from transformers.utils import get_json_schema
 
     tokenizer = make_tokenizer()
     script = Script(work, tokenizer)

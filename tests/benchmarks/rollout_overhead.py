@@ -3,16 +3,16 @@
     python tests/benchmarks/rollout_overhead.py                 # prints microseconds a turn
     python tests/benchmarks/rollout_overhead.py --json OUT.json # writes them too
 
-1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four of them, an answer in the last
-(`scripted.py`). The engine answers with tokens from a script at once, so nothing is sampled; all else is what a run has:
-the chat format `template` with the template of Qwen2.5, the parser `hermes`, two tools with checked arguments, time
-limits and cut results, a reward, end flags, exactness checks. `inline` has a coroutine and an inline function as tools,
-`threads` a coroutine and a function that runs in a thread; `recorded` is `inline` with every episode written to a run
-folder. `one each` has groups of one, so that each episode brings a prompt of its own.
+1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four, an answer in the last
+(`scripted.py`). The engine answers with tokens from a script at once, so nothing is sampled; all else is what a run
+has: the chat format `template` with the template of Qwen2.5, the parser `hermes`, two tools with checked arguments,
+time limits and cut results, a reward, end flags, exactness checks. `inline` has a coroutine and an inline function as
+tools, `threads` a coroutine and a function that runs in a thread; `recorded` is `inline` with every episode written to
+a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
 
-verl's `ToolAgentLoop` and verifiers' `ToolEnv` take part where they are installed (`peers_rollout.py` says how each is
-run). All have the same texts and tools. A round runs all of them, every other one in the opposite order; a figure is the
-median of the rounds, a ratio the median of the rounds' ratios to `inline`. `cpu` is processor time of all threads.
+verl's `ToolAgentLoop` and verifiers' `ToolEnv` take part where they are installed (`peers_rollout.py` says how each
+is run). All have the same texts and tools. A round runs all of them, every other one in the opposite order; a figure is
+the median of the rounds, a ratio the median of the rounds' ratios to `inline`. `cpu` is processor time of all threads.
 """
 
 from __future__ import annotations

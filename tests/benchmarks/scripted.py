@@ -1,7 +1,7 @@
 """The work that several benchmarks share: episodes of several turns whose tokens stand in a script.
 
-A turn is some words and a call of one of two tools, in the form of Qwen2.5; the last turn is an answer. The tokenizer is
-a byte-level BPE over English text that comes with Python; the chat template is that of Qwen2.5 Instruct. Nothing is
+A turn is some words and a call of one of two tools, in the form of Qwen2.5; the last turn is an answer. The tokenizer
+is a byte-level BPE over English text that comes with Python; the chat template is that of Qwen2.5 Instruct. Nothing is
 downloaded. What is sampled is encoded once, before anything is timed.
 """
 
@@ -11,6 +11,7 @@ import asyncio
 import json
 import pydoc_data.topics
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,7 +157,9 @@ class Work:
         return Say(f"{words}.\n<tool_call>\n{call}\n</tool_call>", name, arguments)
 
 
-_WORDS = "the number of boxes on each shelf is what we need first so let us compute this and then go on with it".split()
+_WORDS = tuple(
+    re.findall(r"\w+", "the number of boxes on each shelf is what we need so let us compute it and then go on")
+)
 
 
 class Script:
@@ -179,8 +182,8 @@ class Script:
 
 
 class ScriptEngine:
-    """An engine that answers with the script's tokens as soon as the event loop comes round. An episode's number is that
-    of its task."""
+    """An engine that answers with the script's tokens as soon as the event loop comes round. An episode's number is
+    that of its task."""
 
     def __init__(self, script: Script) -> None:
         self._generations = [

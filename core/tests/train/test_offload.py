@@ -140,9 +140,9 @@ def test_a_step_is_the_same_bit_for_bit(
     tiny: Any, tmp_path: Path, make_episode: Any, dtype: str, elsewhere: OtherPlace
 ) -> None:
     plain = make_trainer(tiny, tmp_path, [], dtype=dtype)
-    other = make_trainer(tiny, tmp_path, ALL, dtype=dtype)
     wanted = steps(plain, make_episode, range(3))
     assert elsewhere.moves == {"out": 0, "back": 0}
+    other = make_trainer(tiny, tmp_path, ALL, dtype=dtype)
     found = steps(other, make_episode, range(3))
     assert found == wanted
     assert found[-1]["kl"] > 0

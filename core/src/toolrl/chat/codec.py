@@ -46,10 +46,14 @@ class Codec:
     def encode(self, text: str) -> list[int]:
         """Ids of a whole text as the tokenizer splits it, nothing added."""
         direct = self._direct
-        if direct is not None and direct.truncation is None and direct.padding is None:
-            if direct.encode_special_tokens == self.tokenizer.split_special_tokens:
-                ids: list[int] = direct.encode_batch_fast([well_formed(text)], add_special_tokens=False)[0].ids
-                return ids
+        if (
+            direct is not None
+            and direct.truncation is None
+            and direct.padding is None
+            and direct.encode_special_tokens == self.tokenizer.split_special_tokens
+        ):
+            ids: list[int] = direct.encode_batch_fast([well_formed(text)], add_special_tokens=False)[0].ids
+            return ids
         return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
 
     def encode_after(self, text: str, before: str = "") -> list[int]:

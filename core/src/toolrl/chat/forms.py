@@ -1,7 +1,7 @@
 """What follows a turn, without rendering it each time.
 
 Rendering a template for every answer of a tool is the greatest part of what a turn costs. But most templates only write
-a result's text down: what follows a turn is then the same but for the contents, a form with places to fill in. A form is
+a result's text down: what follows a turn is then the same but for the contents, a form with places to fill in. One is
 found once for each kind of messages (their roles, names and ids), the second time that they are seen, and only where it
 is certain that the template does nothing with the contents but write them:
 
@@ -165,7 +165,7 @@ class Forms:
         seen: list[str] = []
         try:
             text = self._after_turn(_messages(kind, [_opaque(content, seen) for content in contents]), self._render)
-        except (_LookedAt, Exception):  # a template may raise what it likes
+        except (_LookedAt, Exception):  # noqa: BLE001 - a template may raise what it likes
             return None
         if seen:
             return None

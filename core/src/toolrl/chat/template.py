@@ -160,7 +160,7 @@ class TemplateFormat(TokenFormat):
         return [self._hidden(message, shield) for message in messages]
 
     def _check_media(self, messages: Sequence[Message]) -> None:
-        if not any([message.media for message in messages]):
+        if not any(message.media for message in messages):
             return
         if self._images is None:
             refuse_media(messages, self._where)
