@@ -212,9 +212,9 @@ def _compile(source: str, variables: Mapping[str, Any]) -> Render | None:
         raise TemplateError(message)
 
     environment.filters["tojson"] = to_json
-    for name in ("replace", "title", "tojson"):
-        environment.filters[name] = _asking(environment.filters[name])
-    environment.tests["in"] = _asking(environment.tests["in"])
+    for table, names in ((environment.filters, ("replace", "title", "tojson")), (environment.tests, ("in",))):
+        functions: dict[str, Any] = table
+        functions.update({name: _asking(functions[name]) for name in names})
     environment.globals["raise_exception"] = raise_exception
     try:
         if not _only_writes(environment.parse(source)):
