@@ -225,13 +225,14 @@ def _compile(source: str, variables: Mapping[str, Any]) -> Render | None:
 
     def render(messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool) -> str:
         given = [{key: value for key, value in message.items() if value is not None} for message in messages]
-        return template.render(
+        text: str = template.render(
             messages=given,
             tools=list(tools) if tools else None,
             documents=None,
             add_generation_prompt=generation_prompt,
             **variables,
         )
+        return text
 
     return render
 
