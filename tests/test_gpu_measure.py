@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,60 @@ def test_what_isnt_there_to_be_compared_with_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr(peer, "NEEDED", ("json", "no_such_peer"))
     with pytest.raises(NotHereError, match=r"^no_such_peer can't be imported here"):
         peer.run(Settings("cpu", True, "."))
+
+
+def test_a_dry_run_counts_for_nothing_but_dry_runs(quick: Path) -> None:
+    before = results(quick)
+    done = measure("card", "--device", "cpu", "--out", str(quick))
+    assert done.returncode == 2
+    assert "are of: dry run; name another --out" in done.stderr
+    assert results(quick) == before
+
+
+def test_models_that_cant_be_told_apart_and_folders_that_arent_there_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "model").mkdir(parents=True)
+    two = [part for name in ("a", "b") for part in ("--model", str(tmp_path / name / "model"))]
+    done = measure("card", *two, "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "two models are called model" in done.stderr
+    done = measure("card", "--model", str(tmp_path / "nowhere"), "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert f"there is no folder {tmp_path / 'nowhere'}" in done.stderr
+
+
+def test_a_stage_that_had_to_be_killed_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import learn
+    from settings import NotYetError, Settings
+
+    stubborn = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    stage = learn.Stage("tools", "train", "grpo.yaml", {})
+    monkeypatch.setattr(learn, "MARGIN", 1.0)
+    learning = learn.Learning(Settings("cpu", True, str(tmp_path), model="m", data=".", seconds_left=2.5))
+    started = []
+
+    def start(stage: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", stubborn]))
+        return started[-1]
+
+    monkeypatch.setattr(learning, "_start", start)
+    with pytest.raises(NotYetError, match="stopped in tools"):
+        learning.do(stage)
+    assert started[0].returncode is not None
+    assert started[0].returncode < 0
+    assert not (learning.folder / "tools.done").exists()
+
+
+def test_again_begins_learning_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import learn
+    from settings import Settings
+
+    settings = Settings("cpu", True, str(tmp_path), model="m", data=".")
+    done = learn.Learning(settings).folder / "tools.done"
+    done.touch()
+    learn.Learning(settings)
+    assert done.exists()
+    learn.Learning(replace(settings, again=True))
+    assert not done.exists()

@@ -70,10 +70,13 @@ def test_the_best_checkpoint_is_on_record(tuned: Any) -> None:
     assert (tuned.checkpoints / "best").resolve() == tuned.checkpoints / "step-000016"
 
 
-@pytest.mark.parametrize("arguments", [(), ("--checkpoint", "best"), ("--checkpoint", "16")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("runs/lora",), ("runs/lora", "--checkpoint", "best"), ("runs/lora", "--checkpoint", "16"), ("runs/lora:best",)],
+)
 def test_it_is_evaluated(tuned: Any, here: Any, arguments: tuple[str, ...]) -> None:
     greedy = ("--set", "evaluation.temperature=0", "--set", "evaluation.tasks=24", "--json", "--overwrite")
-    done = here("eval", "runs/lora", *arguments, *greedy)
+    done = here("eval", *arguments, *greedy)
     assert done.returncode == 0, done.stderr
     start = here("eval", "runs/warm", "--set", "run.name=warm-eval-lora", *greedy)
     assert done.json()["accuracy"] > start.json()["accuracy"]

@@ -41,6 +41,7 @@ def run(settings: Settings) -> dict[str, Any]:
     import torch
 
     from toolrl.config.model import ModelConfig
+    from toolrl.errors import EngineError
     from toolrl.train.policy import load_policy
 
     sizes = DRY if settings.dry else FULL
@@ -52,8 +53,12 @@ def run(settings: Settings) -> dict[str, Any]:
             row = {"batch": batch, "shared": shared}
             try:
                 row |= _measure(policy, batch, sizes, shared=shared, settings=settings)
-            except torch.OutOfMemoryError as error:
-                row["error"] = str(error).partition(". ")[0]
+            except (torch.OutOfMemoryError, EngineError) as error:
+                # The engine's thread says in its own words why it ended.
+                cause = error.__cause__ if isinstance(error, EngineError) else error
+                if not isinstance(cause, torch.OutOfMemoryError):
+                    raise
+                row["error"] = str(cause).partition(". ")[0]
             rows.append(row)
     return {
         "dtype": str(policy.dtype).removeprefix("torch."),

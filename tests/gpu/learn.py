@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any
 
 import checkout
 from results import table
-from settings import NotHereError, NotYetError, Settings
+from settings import PARTS, NotHereError, NotYetError, Settings
 
 EXAMPLES = checkout.ROOT / "docs" / "examples" / "gsm8k"
 MARGIN = 60.0
@@ -53,9 +54,12 @@ class Learning:
         if settings.data is None:
             raise NotHereError("it needs --data FOLDER with GSM8K's train.jsonl and test.jsonl")
         self.folder = Path(settings.work) / f"learn-{Path(settings.model).name}-{settings.tool}"
+        if settings.again:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._settings = settings
-        self._until = time.monotonic() + settings.seconds_left - MARGIN if settings.seconds_left else None
+        left, limit = settings.seconds_left, PARTS["learn"].limit
+        self._until = time.monotonic() + (limit if left is None else min(left, limit)) - MARGIN
         self.demonstrations = self.folder / "demonstrations.jsonl"
 
     def make_demonstrations(self) -> None:
@@ -69,7 +73,7 @@ class Learning:
         """Stages side by side; those that are done are passed over. Raises NotYetError where the clock stops them,
         RuntimeError where one fails."""
         left = [stage for stage in stages if not (self.folder / f"{stage.name}.done").exists()]
-        if left and self._until is not None and time.monotonic() > self._until:
+        if left and time.monotonic() > self._until:
             raise NotYetError(f"next is {left[0].name}; call again to go on", self.figures())
         running = [(stage, self._start(stage)) for stage in left]
         processes = [process for _, process in running]
@@ -79,6 +83,7 @@ class Learning:
             for process in processes:
                 if process.poll() is None:
                     process.kill()
+                    process.wait()  # without it there is no status, which would be taken for a good one
         for stage, process in running:
             if not process.returncode:
                 (self.folder / f"{stage.name}.done").touch()
@@ -90,7 +95,7 @@ class Learning:
     def _wait(self, processes: list[subprocess.Popen[bytes]]) -> bool:
         """Until all have ended; True where the clock ended them."""
         while any(process.poll() is None for process in processes):
-            if self._until is not None and time.monotonic() > self._until:
+            if time.monotonic() > self._until:
                 for process in processes:
                     process.send_signal(signal.SIGINT)
                 given = time.monotonic() + 0.75 * MARGIN

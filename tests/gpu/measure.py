@@ -2,7 +2,7 @@
 
     python tests/gpu/measure.py all --model models/smollm2-135m-instruct --data data/gsm8k --out measured
     python tests/gpu/measure.py decode update --model … --out measured --minutes 9     # some parts, in nine minutes
-    python tests/gpu/measure.py all --dry-run --out measured                           # on a CPU, a tiny model, minutes
+    python tests/gpu/measure.py all --dry-run --out measured-dry                       # on a CPU, a tiny model, minutes
     python tests/gpu/measure.py needs                                                  # which packages are missing here
 
 It runs from a clone: nothing of toolrl has to be installed, only what `needs` names. Each part is a process of its own,
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}, all and needs"
         )
     chosen = [name for name in PARTS if not args.parts or {name, "all"} & {*args.parts} or name == "card"]
+    check(args)
     work = (args.work or args.out / "work").resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
@@ -71,8 +72,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         models, settings = tiny(settings)
     results = Results(args.out, args.previous)
+    if other := results.foreign(settings.kind):
+        arguments().error(f"the results in {args.out}, or those of --previous, are of: {other}; name another --out")
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
     return run(chosen, models, settings, results, deadline, again=args.again)
+
+
+def check(args: argparse.Namespace) -> None:
+    """End with what is wrong with the paths that were given, before anything is measured."""
+    for path in [*args.model, *([args.data] if args.data else [])]:
+        if not path.is_dir():
+            arguments().error(f"there is no folder {path}")
+    if args.previous and not args.previous.is_file():
+        arguments().error(f"there is no file {args.previous}")
+    names = [path.resolve().name for path in args.model]
+    if twice := {name for name in names if names.count(name) > 1}:
+        arguments().error(f"results go by the folder's name, and two models are called {', '.join(sorted(twice))}")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -121,15 +136,16 @@ def run(
         for model in models if part.of_model else [""]:
             mine = replace(settings, model=model, card=results.figures("card"))
             key = f"{name}:{Path(model).name}" if model else name
-            if results.done(key) and not again:
+            done = results.done(key)
+            if done and not again:
                 say(key, "done earlier", results.headline(key))
                 continue
             left = deadline - time.monotonic() if deadline else None
             if left is not None and left < part.seconds and not settings.dry:
                 say(key, "left out", f"it needs {part.seconds:.0f} s and {max(left, 0):.0f} s are left; call again")
                 continue
-            result = isolated(name, key, replace(mine, seconds_left=left))
-            results.put(key, result)
+            result = isolated(name, key, replace(mine, seconds_left=left, again=done))
+            results.put(key, replace(result, kind=settings.kind))
             say(key, f"{result.status}, {result.seconds:.0f} s", results.headline(key))
             failed = failed or result.status == "failed"
         if part.of_model and not models:

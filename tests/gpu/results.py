@@ -20,6 +20,8 @@ class Result:
     seconds: float
     figures: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
+    kind: str = ""
+    """Of `Settings`: what it was measured on."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -35,6 +37,10 @@ class Results:
             if file is not None and file.is_file():
                 found = json.loads(file.read_text(encoding="utf-8"))
                 self._results |= {key: Result(**value) for key, value in found.items()}
+
+    def foreign(self, kind: str) -> str | None:
+        """Another kind of which results are there."""
+        return next((it.kind for it in self._results.values() if it.kind not in ("", kind)), None)
 
     def done(self, key: str) -> bool:
         return key in self._results and self._results[key].status == "ok"

@@ -64,8 +64,15 @@ class Settings:
     learning_rate: float = 1e-6
     seconds_left: float | None = None
     """Until the caller's time is over; None for as long as it takes."""
+    again: bool = False
+    """Whether the part was done before, and nothing of that is to be kept."""
     card: dict[str, Any] = field(default_factory=dict)
     """What the part `card` found; empty where it failed."""
+
+    @property
+    def kind(self) -> str:
+        """Of the results: those of different kinds don't stand in one file, as parts use each other's figures."""
+        return "dry run" if self.dry else self.device.partition(":")[0]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)

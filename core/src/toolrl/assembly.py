@@ -54,11 +54,12 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
-from toolrl.train.checkpoint import find_checkpoint, list_checkpoints
+from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.train.data import EndlessOrder
 from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
+from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
 from toolrl.train.shared_rollout import SharedRunner
@@ -193,6 +194,9 @@ async def assemble(
     if overwrite:
         _check_not_inside(config.model.path, directory)
     source = model_source(config.model.path)
+    base = adapter_base(source)
+    if overwrite and base is not None:
+        _check_not_inside(base, directory)
     datasets = _build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
@@ -291,6 +295,8 @@ def model_source(path: str) -> str:
     Raises ConfigError, CheckpointError."""
     found = run_and_checkpoint(path)
     if found is None:
+        if (Path(path) / MANIFEST).is_file():  # a checkpoint's own folder
+            verify(Path(path))
         return path
     run, name = found
     if not list_checkpoints(run / "checkpoints"):

@@ -49,6 +49,18 @@ LOOKS = {
     "written twice": "{{ m.content }}{{ m.content }}",
     "an argument of a method": "{% if '12'.startswith(m.content) %}T{% endif %}{{ m.content }}",
     "repeated": "{{ m.content * 2 }}",
+    "replaced in another": "{{ '12ok' | replace(m.content, '') }}{{ m.content }}",
+    "put into another": "{% set t = 'X' | replace('X', m.content) %}{% if t[0] == '1' %}T{% endif %}{{ t }}",
+    "a title": "{% if m.content | title == 'Ok' %}T{% endif %}{{ m.content }}",
+    "JSON, then looked at": "{% set t = m.content | tojson %}{% if t[1] == '1' %}T{% endif %}{{ m.content }}",
+    "JSON of what holds it": "{% if ({'a': [m.content]} | tojson)[8] == '1' %}T{% endif %}{{ m.content }}",
+    "JSON of each": "{% if ([m.content] | map('tojson') | first)[1] == '1' %}T{% endif %}{{ m.content }}",
+    "tested to be in a text": "{% if m.content is in 'abc1' %}T{% endif %}{{ m.content }}",
+    "selected by a text": "{% if messages | rejectattr('content', 'in', '123') | list %}{% else %}T{% endif %}"
+    "{{ m.content }}",
+    "through a recursive loop": "{% for x in [m] recursive %}{% if x.last %}{{ x.content }}{% else %}"
+    "{% set t = loop([{'content': m.content, 'last': true}]) %}{% if t[0] == '1' %}T{% endif %}{{ t }}"
+    "{% endif %}{% endfor %}",
 }
 
 

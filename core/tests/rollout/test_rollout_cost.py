@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from typing import Any
 
@@ -86,6 +87,11 @@ def test_a_collector_that_is_off_or_was_set_meanwhile_stays_so() -> None:
         gc.set_threshold(700, 10, 10)
         with collected_rarely():
             gc.set_threshold(123, 4, 5)
+        assert gc.get_threshold() == (123, 4, 5)
+        gc.set_threshold(700, 10, 10)
+        with contextlib.ExitStack() as second, collected_rarely():
+            gc.set_threshold(123, 4, 5)
+            second.enter_context(collected_rarely())
         assert gc.get_threshold() == (123, 4, 5)
     finally:
         gc.set_threshold(*before)

@@ -15,7 +15,7 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
 from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
-from toolrl.tools import stray
+from toolrl.tools import stray, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, ParsedTurn, Score
 
@@ -199,6 +199,32 @@ def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None
 
     asyncio.run(all_of_them())
     assert scored == [0, 3]
+
+
+def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Stuck:
+        def score(self, episode: Episode) -> Score:
+            if episode.index == 0:
+                begun.set()
+                assert go_on.wait(60)
+            return Score(1.0)
+
+    async def two() -> None:
+        named = NamedReward("stuck", Stuck(), timeout=0.2)
+        first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
+        assert await asyncio.to_thread(begun.wait, 60)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        try:
+            with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.2 s"):
+                await asyncio.wait_for(score_of(named, make_episode("x", index=1)), 30)
+        finally:
+            go_on.set()
+
+    asyncio.run(two())
 
 
 # Rewards that see a group.
@@ -434,4 +460,26 @@ def test_all_are_stopped_whatever_one_does() -> None:
     with pytest.raises(RuntimeError, match="stop of b"):
         asyncio.run(start_and_stop())
     assert log == ["start a", "start b", "stop b", "stop a"]
+    assert [what for what, _ in tools.events] == ["start", "stop"]
+
+
+def test_a_reward_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(toolset, "STOP_SECONDS", 0.05)
+
+    class Lingers(FixedReward):
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    log: list[str] = []
+    environment, tools = started(Started(log, "a"), Lingers())
+
+    async def start_and_stop() -> None:
+        await environment.start()
+        await asyncio.wait_for(environment.stop(), 60)
+
+    asyncio.run(start_and_stop())
+    assert "Lingers didn't stop within 0.05 s" in caplog.text
+    assert log == ["start a", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]

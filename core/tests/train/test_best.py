@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,27 @@ def test_a_kill_between_the_checkpoint_and_its_record_is_made_up_for(
     assert two.restore() == 2
     two.recall([(1, {"accuracy": 0.25}), (2, {"accuracy": 0.5})])
     assert read_best(two.directory) == Best(2, "accuracy", 0.5)
+
+
+def test_a_run_that_goes_on_without_keeping_the_best_loses_none(saver: Any) -> None:
+    one = saver()
+    saver.run(one, [0.5, 0.25])
+    two = saver()
+    two.best_by = None
+    two.restore()
+    two.recall([(1, {"accuracy": 0.5}), (2, {"accuracy": 0.25})])
+    saver.run(two, [0.75, 0.75])
+    assert names(two) == ["step-000001", "step-000004"]
+    assert find_checkpoint(two.directory, "best").name == "step-000001"
+
+
+def test_a_best_that_was_deleted_is_named(saver: Any) -> None:
+    one = saver()
+    saver.run(one, [0.5, 0.25])
+    shutil.rmtree(one.directory / "step-000001")
+    with pytest.raises(CheckpointError, match="no step-000001 any more, which was the best") as caught:
+        find_checkpoint(one.directory, "best")
+    assert caught.value.hint == "There are: step-000002."
 
 
 def test_a_best_whose_checkpoint_is_gone_is_forgotten(saver: Any) -> None:

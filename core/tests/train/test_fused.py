@@ -189,6 +189,19 @@ def failing(x: torch.Tensor, eps: float) -> Any:
     raise RuntimeError("no such kernel")
 
 
+def blind(grad: torch.Tensor, normal: torch.Tensor, inverse: torch.Tensor, weight: torch.Tensor) -> Any:
+    return grad, torch.full_like(weight, torch.nan)
+
+
+def test_a_gradient_that_is_no_number_fails_the_trial(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fused_layer, "_norm_backward", blind)
+    with caplog.at_level(logging.WARNING):
+        assert FusedLayers.of(build(dtype="float32")) is None
+    assert "were off by nan" in caplog.text
+
+
 @pytest.mark.parametrize(("replacement", "why"), [(wrong, "were off by"), (failing, "no such kernel")])
 def test_where_it_is_wrong_the_modules_are_used_with_a_warning(
     replacement: Any, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,22 @@ def test_demonstrations_from_a_run_leave_its_evaluations_out(tmp_path: Path) -> 
 def test_a_run_of_evaluations_only_holds_no_demonstration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no episode of .* has a reward of 1 or more; those of evaluations"):
         demonstrations(a_run(tmp_path / "run", "eval"))
+
+
+def test_overwriting_a_run_keeps_the_model_that_an_adapter_is_made_for(tmp_path: Path) -> None:
+    run = Path(a_run(tmp_path / "warm", "train"))
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    base = run / "checkpoints" / "step-000001"
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    loaded = LoadedConfig(a_config(str(adapter), run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
+
+    async def start() -> None:
+        async with assemble(loaded, Registry([]), total_steps=1, overwrite=True):
+            raise AssertionError("it started")
+
+    with pytest.raises(ConfigError, match=r"step-000001' belongs to the run that --overwrite deletes"):
+        asyncio.run(start())
 
 
 def a_config(path: str = "m", **sections: Any) -> Config:

@@ -215,8 +215,8 @@ def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[
 
 
 def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
-    def saver(folder: Path) -> Saver:
-        trainer = SupervisedTrainer(load(folder, {"rank": 4}), SftConfig(from_run="x", steps=4), tmp_path)
+    def saver(folder: Path, rank: int = 4) -> Saver:
+        trainer = SupervisedTrainer(load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
 
     folder = save_model(tiny, tmp_path / "model")
@@ -224,6 +224,10 @@ def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny:
     first.trainer.update(BATCH)
     first.save()
     assert saver(folder.rename(tmp_path / "moved")).restore() == 1
+    with pytest.raises(CheckpointError, match=r"rank 4, .* isn't that of model.lora \(rank 8") as caught:
+        saver(tmp_path / "moved", rank=8).restore()
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Resume with the model.lora that the run began with")
     other = save_model(tiny, tmp_path / "other")
     tiny.model("qwen3", seed=1).save_pretrained(other)
     with pytest.raises(

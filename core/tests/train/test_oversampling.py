@@ -247,6 +247,8 @@ def test_a_run_that_goes_on_begins_with_what_was_cut() -> None:
             TurnTaking(Rows(), EndlessOrder(TASKS, seed=0), demand()).resume(1, position)  # type: ignore[arg-type]
         with pytest.raises(CheckpointError, match="1 groups waited"):
             supply.resume(1, DataPosition(5, (1,), ({"row": 1},)))
+        with pytest.raises(CheckpointError, match="1 groups waited"):
+            supply.resume(1, DataPosition(3, (), ({"row": 1},)))
 
     asyncio.run(main())
 
@@ -386,5 +388,22 @@ def test_a_tool_that_takes_long_to_release_does_not_hold_the_step_up(monkeypatch
         free.set()
         await supply.close()
         assert released == [0], "and the end of the run waits for it"
+
+    asyncio.run(main())
+
+
+def test_shares_that_binary_numbers_miss_are_meant_as_written() -> None:
+    async def main() -> None:
+        async def never(_: int) -> None:
+            await asyncio.Event().wait()
+
+        runner = Rows(never)
+        supply = over(runner, 1.1, rows=100)
+        taking = asyncio.ensure_future(supply.take(1))
+        await asyncio.sleep(0.01)
+        assert len(runner.started) == 110
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        await supply.close()
 
     asyncio.run(main())

@@ -289,3 +289,42 @@ def test_an_episode_comes_back_as_it_was_but_for_its_task() -> None:
     back: Episode = codec.read(json.loads(json.dumps(written)))
     assert back.task == Task("t3", ())
     assert replace(back, task=TASKS[3]) == episode
+
+
+def test_shares_that_binary_numbers_miss_are_meant_as_written() -> None:
+    async def main() -> None:
+        supply = supply_of(Rows(), replay=0.29, rows=100)
+        await step_of(supply, 1)
+        assert len((await step_of(supply, 2))[1]) == 29
+        await supply.close()
+
+    asyncio.run(main())
+
+
+def test_groups_of_tasks_that_the_data_no_longer_has_there_are_sampled_again() -> None:
+    """A run that goes on with other data must not put a task's episodes under another task."""
+
+    async def main() -> None:
+        supply = supply_of(Rows(), codec=BufferedEpisodes())
+        await step_of(supply, 1)
+        position = supply.position(1)
+        await supply.close()
+        kept = {record["row"]: record["uses"] for record in position.buffer}
+        assert {0, 1, 2, 3} <= {row for row, uses in kept.items() if uses}
+        waiting = sorted(row for row, uses in kept.items() if not uses)
+        assert waiting
+
+        runner = Rows()
+        order = EndlessOrder(TASKS[100:200], seed=0, shuffle=False)
+        demand = Demand(steps=8, rows=4, group_size=2, limits=LIMITS)
+        again = Overlapping(
+            runner, order, demand, max_staleness=2, tell=runner.tell, replay=0.5, codec=BufferedEpisodes()  # type: ignore[arg-type]
+        )  # fmt: skip
+        again.resume(1, position)
+        groups = await again.take(2)
+        assert all(episode.task.id == group.task.id for group in groups for episode in group.episodes)
+        assert again.replayed == 0
+        assert {100 + row for row in waiting} <= set(runner.started)
+        await again.close()
+
+    asyncio.run(main())

@@ -153,6 +153,9 @@ def test_where_everything_is_flat_the_run_stops() -> None:
 def test_another_batch_size_and_rows_in_flight_are_refused(position: DataPosition) -> None:
     with pytest.raises(CheckpointError, match="rows of data"):
         turns(Rows()).resume(2, position)
+    with pytest.raises(CheckpointError, match="1 groups were to be trained on again") as caught:
+        turns(Rows()).resume(2, DataPosition(3, (), ({"row": 1},)))
+    assert "rollout.max_staleness" in str(caught.value.hint), "a run that replays takes fewer rows a step"
     with pytest.raises(CheckpointError, match="5 rows of data were taken in 2 steps, and the config now takes 2"):
         FixedRows(2).resume(2, DataPosition(5))
 

@@ -13,7 +13,8 @@ _INTRO = """\
 The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plugin](../howto/write-a-plugin.md). The
 data that components are handed: [types](types.md)."""
 
-_WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"), "RolloutEngine": ("WeightSource", "HoldsStill"),
+_WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
+         "RolloutEngine": ("WeightSource", "HoldsStill", "Rests"),
          "ChatFormat": ("ChecksTools",),
          "ToolParser": ("ReadsTokens",),
          "Reward": ("ScoresGroups", "StartsAndStops"),

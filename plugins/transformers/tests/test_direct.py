@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from toolrl.types import Sampling
-from toolrl_plugin_transformers import direct
+from toolrl_plugin_transformers import direct, memory
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import check, verify
 from toolrl_plugin_transformers.direct import Direct
@@ -145,7 +145,7 @@ def test_transposed_weights_follow_the_modules(
 ) -> None:
     """Written to in place or replaced, told or not."""
     module = build(transformers.Qwen2Config(**sizes))
-    prompt = [5, 9, 2]
+    prompt = [5, 9, 2, *range(20)]
 
     def change(kind: str) -> None:
         part = module.model.layers[0].mlp.up_proj
@@ -163,11 +163,11 @@ def test_transposed_weights_follow_the_modules(
             assert direct_pass is not None
             assert direct_pass._turned
             found = []
-            for number, kind in enumerate(("in place", "replaced", "told", "in place")):
+            for number, kind in enumerate(("in place", "replaced", "replaced", "told", "in place")):
                 change(kind)
                 if kind == "told":
                     await running.update_weights(weights(module, number), number)
-                got = await running.generate(prompt, Sampling(6, seed=3), session=f"{number}")
+                got = await running.generate(prompt, Sampling(6, seed=3), session="the one")
                 assert got.logprobs == pytest.approx(plain_logprobs(module, prompt, got.ids), abs=1e-4)
                 found.append(got.logprobs)
             assert len(set(found)) == len(found)
@@ -183,7 +183,7 @@ def test_large_models_get_no_copies(build: Any, sizes: Any, monkeypatch: pytest.
         (bytes_of_copies / direct._COPIES + 100, True),
         (bytes_of_copies / direct._COPIES - 100, False),
     ):
-        monkeypatch.setattr(direct, "available_memory", lambda free=free: free)
+        monkeypatch.setattr(direct, "total_memory", lambda free=free: free)
         runner = ModelRunner(module)
         assert runner.direct is not None
         assert bool(runner.direct._turned) == copied
@@ -191,3 +191,15 @@ def test_large_models_get_no_copies(build: Any, sizes: Any, monkeypatch: pytest.
     half = Direct.of(build(transformers.LlamaConfig(**sizes)).to(torch.bfloat16))
     assert half is not None
     assert not half._turned
+
+
+def test_whether_weights_are_copied_does_not_depend_on_what_is_free(
+    build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products with a transposed weight are rounded otherwise: a deterministic run that is resumed beside another
+    process must sample what it would have sampled."""
+    for name in (memory, direct):
+        monkeypatch.setattr(name, "available_memory", lambda: 0, raising=False)
+    found = Direct.of(build(transformers.LlamaConfig(**sizes)))
+    assert found is not None
+    assert found._turned

@@ -17,6 +17,7 @@ Where any of this fails, each turn is rendered as a whole.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -98,6 +99,27 @@ def _opaque(text: str, seen: list[str]) -> _Opaque:
     made = _Opaque(text)
     made.seen = seen
     return made
+
+
+def _opaque_in(value: Any) -> _Opaque | None:
+    """The first content in a value, or in what that holds."""
+    if isinstance(value, _Opaque):
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((found for found in map(_opaque_in, parts) if found is not None), None)
+
+
+def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or test that reads a string behind its back, and here asks first."""
+
+    @functools.wraps(function)
+    def asking(*arguments: Any, **keywords: Any) -> Any:
+        found = _opaque_in([*arguments, *keywords.values()])
+        if found is not None:
+            _look(found.seen, function.__name__)
+        return function(*arguments, **keywords)
+
+    return asking
 
 
 class Forms:
@@ -190,6 +212,9 @@ def _compile(source: str, variables: Mapping[str, Any]) -> Render | None:
         raise TemplateError(message)
 
     environment.filters["tojson"] = to_json
+    for table, names in ((environment.filters, ("replace", "title", "tojson")), (environment.tests, ("in",))):
+        functions: dict[str, Any] = table
+        functions.update({name: _asking(functions[name]) for name in names})
     environment.globals["raise_exception"] = raise_exception
     try:
         if not _only_writes(environment.parse(source)):
@@ -200,13 +225,14 @@ def _compile(source: str, variables: Mapping[str, Any]) -> Render | None:
 
     def render(messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool) -> str:
         given = [{key: value for key, value in message.items() if value is not None} for message in messages]
-        return template.render(
+        text: str = template.render(
             messages=given,
             tools=list(tools) if tools else None,
             documents=None,
             add_generation_prompt=generation_prompt,
             **variables,
         )
+        return text
 
     return render
 
@@ -218,6 +244,8 @@ def _only_writes(tree: Any) -> bool:
     kept = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Block, nodes.Extends,
             nodes.Include, nodes.Import, nodes.FromImport)  # fmt: skip
     if tree.find(kept) is not None:
+        return False
+    if any(loop.recursive for loop in tree.find_all(nodes.For)):  # It gives what its turns wrote as a plain string.
         return False
     written = {id(node) for output in tree.find_all(nodes.Output) for node in output.nodes}
     for node in tree.find_all(nodes.Concat):

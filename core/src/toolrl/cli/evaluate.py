@@ -25,12 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from toolrl.report.folder import RunFolder, run_and_checkpoint
+
     folder = Path(args.config)
+    named = run_and_checkpoint(args.config)
+    if named is not None and not folder.exists() and args.checkpoint is None:
+        folder, args.checkpoint = named  # RUN:best
     if not folder.exists():
         raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
-        from toolrl.report.folder import RunFolder
-
         RunFolder.open(folder)  # says which runs there are where this is none
         args.config = str(folder / "config.yaml")
         args.overrides = [*_of_run(folder.absolute(), args.checkpoint), *args.overrides]

@@ -39,7 +39,7 @@ class RewardUse(ComponentUse):
         gt=0,
         allow_inf_nan=False,
         description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
-        "no limit. A plain function that hangs keeps its thread, and later episodes wait for that.",
+        "no limit. Until a plain function that hangs has returned, later episodes fail at once.",
     )
 
 
@@ -311,7 +311,7 @@ class Config(Frame):
             )
         if rollout.replay and not rollout.max_staleness:
             raise ValueError("rollout.replay: a group that was trained on is older than max_staleness 0 allows; set it")
-        if rollout.replay and self.trainer.prompts_per_step * rollout.replay < 1:
+        if rollout.replay and round(self.trainer.prompts_per_step * rollout.replay, 6) < 1:
             raise ValueError(
                 f"rollout.replay: {rollout.replay:g} of {self.trainer.prompts_per_step} groups is less than one group; "
                 "take a larger share or more prompts_per_step"

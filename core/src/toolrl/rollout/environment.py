@@ -12,6 +12,7 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ChatFormat, ReadsTokens, Reward, ScoresGroups, StartsAndStops, ToolParser
 from toolrl.rollout.one_at_a_time import OneAtATime
 from toolrl.tools.toolbox import ToolBox
+from toolrl.tools.toolset import stop_in_time
 from toolrl.types import Message, Task
 
 
@@ -70,7 +71,7 @@ class Environment:
             stack.push_async_callback(self.tools.stop)
             for named in self.rewards:
                 if isinstance(named.reward, StartsAndStops):
-                    stack.push_async_callback(named.reward.stop)
+                    stack.push_async_callback(stop_in_time, named.reward)
 
     def opening(self, task: Task) -> list[Message]:
         """The task's messages, after the system prompt unless they bring one."""

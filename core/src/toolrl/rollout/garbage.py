@@ -17,6 +17,7 @@ OBJECTS = 20_000
 
 _running = 0
 _before: tuple[int, int, int] = (0, 0, 0)
+_ours: tuple[int, int, int] = (0, 0, 0)
 
 
 @contextmanager
@@ -24,16 +25,16 @@ def collected_rarely() -> Iterator[None]:
     """Around episodes, however many of these are open at once: the last one to end puts things back. Nothing is changed
     where the collector is switched off or set to look even less often, nor put back where somebody else set it
     meanwhile. For one thread, that of the event loop."""
-    global _running, _before
+    global _running, _before, _ours
     if not _running:
         _before = gc.get_threshold()
         if 0 < _before[0] < OBJECTS:
             gc.set_threshold(OBJECTS, *_before[1:])
-    ours = gc.get_threshold()
+        _ours = gc.get_threshold()
     _running += 1
     try:
         yield
     finally:
         _running -= 1
-        if not _running and gc.get_threshold() == ours:
+        if not _running and gc.get_threshold() == _ours:
             gc.set_threshold(*_before)

@@ -22,7 +22,7 @@ from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.tools import stray
 from toolrl.tools.stray import Watch
-from toolrl.tools.threads import POOL
+from toolrl.tools.threads import POOL, Job
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score
 
 _log = logging.getLogger(__name__)
@@ -165,14 +165,26 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
         named.turn.end()
         raise
     # Where the episode is cancelled, or the time is up, the function runs on, and nobody else may begin before it has
-    # ended.
-    job.when_ended(named.turn.end)
+    # ended. How long it holds up others has its limit also where nobody waits for it any more.
+    seconds = named.timeout
+    late = None if seconds is None else asyncio.get_running_loop().call_later(seconds, _give_up, named, job)
+
+    def ended() -> None:
+        if late is not None:
+            late.cancel()
+        named.turn.end()
+
+    job.when_ended(ended)
     try:
         return await _stoppable(named, job)
     except stray.TooLateError:
-        if not job.ended:
-            named.turn.give_up()
+        _give_up(named, job)
         raise
+
+
+def _give_up(named: NamedReward, job: Job[Any]) -> None:
+    if not job.ended:
+        named.turn.give_up()
 
 
 def _raised(named: NamedReward, error: BaseException) -> RewardError:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
-from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, StartsAndStops, ToolSession, Toolset
 from toolrl.tools.function import FunctionTool
 from toolrl.tools.lifecycle import BoundTool, Tool, ToolInstance
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 
 STOP_SECONDS = 60.0
-"""How long a toolset may take to stop, before the end of the run goes on without it."""
+"""How long a toolset, or a reward, may take to stop before the end of the run goes on without it."""
 
 _log = logging.getLogger(__name__)
 
@@ -274,18 +274,19 @@ async def stop_all(toolsets: Sequence[Toolset]) -> None:
     """Stop each, last started first, also after one raised; then raise what was raised."""
     async with AsyncExitStack() as stack:
         for toolset in toolsets:
-            stack.push_async_callback(_stop, toolset)
+            stack.push_async_callback(stop_in_time, toolset)
 
 
-async def _stop(toolset: Toolset) -> None:
-    """In the same task: what a toolset entered in `start` may have to be left there, such as a task group."""
+async def stop_in_time(component: StartsAndStops) -> None:
+    """Stop it within STOP_SECONDS. In the same task: what it entered in `start` may have to be left there, such as a
+    task group."""
     try:
         async with asyncio.timeout(STOP_SECONDS) as limit:
-            await toolset.stop()
+            await component.stop()
     except TimeoutError:
         if not limit.expired():
             raise
-        _log.warning("%s didn't stop within %g s; it is left as it is", type(toolset).__name__, STOP_SECONDS)
+        _log.warning("%s didn't stop within %g s; it is left as it is", type(component).__name__, STOP_SECONDS)
 
 
 def _wrap(made: Any, context: BuildContext) -> Toolset:

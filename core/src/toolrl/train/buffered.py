@@ -43,8 +43,11 @@ def written(it: BufferedGroup, codec: EpisodeCodec) -> Mapping[str, Any] | None:
     return {"row": it.row, "version": it.version, "uses": it.uses, "group": it.group.id, "episodes": episodes}
 
 
-def read(record: Mapping[str, Any], order: EndlessOrder[Task], codec: EpisodeCodec) -> BufferedGroup:
-    """What `written` was given."""
+def read(record: Mapping[str, Any], order: EndlessOrder[Task], codec: EpisodeCodec) -> BufferedGroup | None:
+    """What `written` was given. None where the data has another task in this row by now."""
     (task,) = order.take(record["row"], 1)
-    episodes = tuple(replace(codec.read(episode), task=task) for episode in record["episodes"])
+    found = [codec.read(episode) for episode in record["episodes"]]
+    if any(episode.task.id != task.id for episode in found):
+        return None
+    episodes = tuple(replace(episode, task=task) for episode in found)
     return BufferedGroup(record["row"], record["version"], record["uses"], Group(record["group"], task, episodes))

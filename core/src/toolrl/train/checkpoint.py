@@ -178,6 +178,8 @@ def find_checkpoint(directory: Path, name: str) -> Path:
         path = directory / f"step-{int(step):06d}" if step.isdecimal() else None
     if path is None or not path.is_dir():
         what = f"no checkpoint {name!r}" if name != LINK else "no best checkpoint; trainer.keep_best keeps one"
+        if name == LINK and path is not None:
+            what = f"no {path.name} any more, which was the best checkpoint"
         raise CheckpointError(f"there is {what}", where=str(directory), hint=f"There are: {_names(directory)}.")
     try:
         verify(path)

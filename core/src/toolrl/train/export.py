@@ -14,7 +14,7 @@ import torch
 from toolrl.config.model import ModelConfig
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.train.checkpoint import MANIFEST
-from toolrl.train.lora import WEIGHTS_FILE, adapter_base
+from toolrl.train.lora import adapter_base, read_tensors
 from toolrl.train.policy import load_policy
 
 _OF_A_RUN = ("trainer", MANIFEST)
@@ -25,7 +25,7 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
     in `model`.
 
     Raises DataError for a source that is no folder with a model, ConfigError where an adapter's model can't be loaded,
-    CheckpointError where it can't be written.
+    CheckpointError where its weights can't be read, or the model can't be written.
     """
     path = Path(source)
     base = adapter_base(path)
@@ -63,11 +63,5 @@ def _merge(source: Path, folder: Path, *, trusted: bool) -> None:
 
 def _dtype(source: Path) -> Literal["float32", "bfloat16"]:
     """Of an adapter's tensors."""
-    from safetensors import safe_open
-
-    file = source / WEIGHTS_FILE
-    if not file.is_file():
-        raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(source))
-    with safe_open(file, framework="pt") as tensors:
-        found = {tensors.get_tensor(name).dtype for name in tensors.keys()}  # noqa: SIM118 - it is no mapping
+    found = {tensor.dtype for tensor in read_tensors(source).values()}
     return "bfloat16" if found == {torch.bfloat16} else "float32"

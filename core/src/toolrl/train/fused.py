@@ -132,10 +132,11 @@ class FusedLayers:
                 grads = torch.autograd.grad((hidden * weight).sum(), parameters) if parameters else ()
             found.append([hidden.detach(), *grads])
         floor = _FLOOR * max((float(grad.abs().max()) for grad in found[0][1:]), default=0.0)
-        return max(
-            float((one - other).abs().max() / one.abs().max().clamp(min=max(floor, 1e-12)))
+        off = [
+            (one - other).abs().max() / one.abs().max().clamp(min=max(floor, 1e-12))
             for one, other in zip(*found, strict=True)
-        )
+        ]
+        return float(torch.stack(off).max())  # Python's max would pass over a NaN.
 
 
 def _trial(vocabulary: int) -> TokenTree:

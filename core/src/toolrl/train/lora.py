@@ -16,6 +16,7 @@ import copy
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ _END = 2**16
 _NAME = "default"
 """The adapter's, as peft knows it."""
 _PARTS = (".lora_A.", ".lora_B.")
+_MERGE_IT = "Give model.lora the values that it was trained with, or leave model.lora out to take the merged model."
+_OTHER_SUMS = ("alpha_pattern", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config")
+"""Settings of peft with which the same tensors add something else than s · B A, or have another s by layer."""
+_LIKE_LORA = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Beginnings (`init_lora_weights`) that leave the model's own weights alone."""
 
 
 class Adapter:
@@ -50,6 +56,7 @@ class Adapter:
         """Put a new adapter into a model, in place; it changes nothing yet, as B is 0. Only its weights are trained
         from then on. Raises ConfigError."""
         peft = require_peft("model.lora")
+        names = ", ".join(_linear_names(model))
         settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
@@ -60,14 +67,32 @@ class Adapter:
         try:
             # In the model's precision: the optimizer keeps float32 masters of what is in lower precision.
             wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
-        except ValueError as error:
+        except (ValueError, re.error) as error:
             raise ConfigError(
-                f"model.lora.target_modules: {str(error).strip().splitlines()[0]}",
-                hint=f"Give all-linear, or names of this model's linear layers: {', '.join(_linear_names(model))}.",
+                f"model.lora.target_modules: {_in_short(error)}",
+                hint=f"Give all-linear, or names of this model's linear layers: {names}.",
+            ) from error
+        except RuntimeError as error:
+            raise ConfigError(
+                f"model.lora: an adapter of rank {config.rank} can't be made: {_in_short(error)}",
+                hint="Set a lower model.lora.rank; 8 to 64 is usual.",
             ) from error
         adapter = cls(wrapped, base)
         adapter._check_layers()
+        # peft takes names that no layer has as long as there is one that some layer has.
+        unknown = adapter._unknown(config.target_modules)
+        if unknown:
+            raise ConfigError(
+                f"model.lora.target_modules: the model has no {', '.join(map(repr, unknown))}",
+                hint=f"Its linear layers are: {names}.",
+            )
         return adapter
+
+    def _unknown(self, targets: str | list[str]) -> list[str]:
+        """Which of the names given one by one are no layer's."""
+        paths = [f".{name}" for name, part in self.model.named_modules() if hasattr(part, "lora_A")]
+        wanted = [] if isinstance(targets, str) else targets
+        return [name for name in wanted if not any(path.endswith(f".{name}") for path in paths)]
 
     def _check_layers(self) -> None:
         """Refuse what can't be merged exactly. Raises ConfigError."""
@@ -124,27 +149,22 @@ class Adapter:
             text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
             (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
 
-    def restore(self, folder: Path) -> None:
-        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter, or were trained on
-        another model."""
-        from safetensors.torch import load_file
-
+    def restore(self, folder: Path, *, hint: str = _MERGE_IT) -> None:
+        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter (`hint` says what to
+        do then), or were trained on another model."""
         check_base(folder, self.base, self._prints)
-        file = folder / WEIGHTS_FILE
-        if not file.is_file():
-            raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder))
-        saved, mine = load_file(file), self.tensors()
+        saved, mine = read_tensors(folder), self.tensors()
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
         settings = self._wrapped.peft_config[_NAME]
         written = read_config(folder)
+        _check_plain(folder, written)
         scale = (written.get("lora_alpha"), bool(written.get("use_rslora")))
         if shapes[0] != shapes[1] or scale != (settings.lora_alpha, settings.use_rslora):
             raise CheckpointError(
                 f"its adapter (rank {written.get('r')}, alpha {scale[0]}, on {_few(saved)}) isn't that of model.lora "
                 f"(rank {settings.r}, alpha {settings.lora_alpha}, on {_few(mine)})",
                 where=str(folder),
-                hint="Give model.lora the values that it was trained with, or leave model.lora out to take the merged "
-                "model.",
+                hint=hint,
             )
         with torch.no_grad():
             for name, tensor in mine.items():
@@ -244,7 +264,7 @@ def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
     try:
         written = json.loads(file.read_text(encoding="utf-8"))
         name, files = str(written["base"]), dict(written["files"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
     if files != prints:
         other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
@@ -259,7 +279,23 @@ def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
 def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
-    wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+    read_tensors(folder)  # without them peft would ask a hub, or read a pickle
+    try:
+        wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
+        # Once more, as only this says what didn't fit.
+        fit = wrapped.load_adapter(str(folder), _NAME, autocast_adapter_dtype=False)
+        strange = [*fit.missing_keys, *(name for name in fit.unexpected_keys if ".lora_" in name)]
+        if strange:
+            raise ValueError(f"{len(strange)} of its tensors and the layers that it names don't fit: {strange[0]} …")
+        return _merged_in(model, wrapped)
+    except Exception as error:
+        text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {_in_short(error)}"
+        raise ConfigError(
+            text, where=str(folder), hint=f"See whether {CONFIG_FILE} is what was written with the weights beside it."
+        ) from error
+
+
+def _merged_in(model: Any, wrapped: Any) -> Any:
     layers = [part for part in model.modules() if hasattr(part, "lora_A")]
     if layers and all(map(_is_plain, layers)) and not wrapped.peft_config[_NAME].modules_to_save:
         for layer in layers:
@@ -279,6 +315,40 @@ def _is_plain(layer: Any) -> bool:
     return layer.lora_B[_NAME].bias is None
 
 
+def _check_plain(folder: Path, written: Mapping[str, Any]) -> None:
+    """Refuse an adapter whose tensors look like those of `model.lora` and mean something else. Raises
+    CheckpointError."""
+    found = [f"{name} {written[name]!r:.60}" for name in _OTHER_SUMS if written.get(name)]
+    if written.get("init_lora_weights", True) not in _LIKE_LORA:
+        found.append(f"init_lora_weights {written['init_lora_weights']!r:.60}, which changes the model's own weights")
+    if found:
+        raise CheckpointError(
+            f"its adapter has {', '.join(found)}, and model.lora adds alpha / rank · B A to every layer",
+            where=str(folder),
+            hint="Leave model.lora out to take the merged model.",
+        )
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the adapter in a folder. Raises CheckpointError."""
+    from safetensors.torch import load_file
+
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        pickled = (folder / "adapter_model.bin").exists()
+        hint = "adapter_model.bin isn't read, as reading a pickle may run code; save the adapter anew with peft."
+        raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder), hint=hint if pickled else None)
+    try:
+        found: dict[str, torch.Tensor] = load_file(file)
+        return found
+    except Exception as error:
+        raise CheckpointError(
+            f"{WEIGHTS_FILE} can't be read: {_in_short(error)}",
+            where=str(folder),
+            hint="The file is torn or isn't one; bring a whole copy.",
+        ) from error
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """adapter_config.json. Raises ConfigError."""
     file = folder / CONFIG_FILE
@@ -287,7 +357,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("it is no mapping")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"the adapter's config can't be read: {error}", where=str(file)) from error
 
 
@@ -303,6 +373,11 @@ def require_peft(what: str) -> Any:
     import peft
 
     return peft
+
+
+def _in_short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]} …"
 
 
 def _linear_names(model: Any) -> list[str]:

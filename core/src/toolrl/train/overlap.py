@@ -10,7 +10,8 @@ With `replay` a part of each step are groups that were trained on before and are
 used least, and of these the oldest. Where there are fewer, new ones take their place.
 
 A checkpoint keeps the rows in flight, and of groups that are finished, waiting or to be replayed, also their episodes,
-so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again.
+so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again, and
+so are those in whose row the data has another task by then.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Overlapping:
         self._tell = tell
         self._codec = codec
         self._gate = runner.gate()
-        self._replays = min(int(demand.rows * replay), demand.rows - 1)
+        # Rounded first: 100 times 0.29 is a little less than 29.
+        self._replays = min(int(round(demand.rows * replay, 6)), demand.rows - 1)
         """Of a step, at most."""
         self._version = 0
         self._next = 0
@@ -164,7 +166,7 @@ class Overlapping:
         self._again = sorted(position.pending)
         assert self._codec is not None or not position.buffer, "what was written can be read"
         found = [read(record, self._order, self._codec) for record in position.buffer if self._codec is not None]
-        for it in sorted(found, key=lambda it: (it.version, it.row)):
+        for it in sorted((it for it in found if it is not None), key=lambda it: (it.version, it.row)):
             if len(it.group.episodes) != self._demand.group_size or step - it.version > self._staleness:
                 continue
             if it.uses and self._replays:

@@ -68,7 +68,8 @@ class OverSampling:
         self._gate = runner.gate()
         self._order = order
         self._demand = demand
-        self._at_once = math.ceil(demand.rows * factor)
+        # Rounded first: 100 times 1.1 is a little more than 110.
+        self._at_once = math.ceil(round(demand.rows * factor, 6))
         self._tell = tell
         self._next = 0
         self._owed: tuple[int, ...] = ()
@@ -124,13 +125,13 @@ class OverSampling:
         return DataPosition(self._next, self._owed)
 
     def resume(self, step: int, position: DataPosition) -> None:
-        if self._demand.flat is None:
-            FixedRows(self._demand.rows).resume(step, DataPosition(position.next - len(position.pending)))
         if position.buffer:
             raise CheckpointError(
                 f"{len(position.buffer)} groups waited when it was written, and rollout and training now take turns",
                 hint="Resume with the rollout.max_staleness that the run began with.",
             )
+        if self._demand.flat is None:
+            FixedRows(self._demand.rows).resume(step, DataPosition(position.next - len(position.pending)))
         self._next = position.next
         self._owed = tuple(sorted(position.pending))
 

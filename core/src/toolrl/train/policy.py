@@ -15,7 +15,7 @@ import transformers
 from toolrl.config.lora import LoraConfig
 from toolrl.config.model import ModelConfig
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.train.lora import Adapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl.train.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     # Bars for loading and writing weights would break up the live view of a run.
     transformers.utils.logging.disable_progress_bar()
     base = adapter_base(source)
-    if base is not None and _is_missing_folder(base):
-        raise _load_error(f"model of the adapter in {source!r}", base, FileNotFoundError("there is no such folder"))
+    if base is not None:
+        _check_adapters_model(source, base)
     # Adapters written by others often come without the model's tokenizer.
     words = source if base is None or (Path(source) / "tokenizer_config.json").is_file() else base
     try:
@@ -143,9 +143,9 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     if base is not None and config.lora is None:
         try:
             check_base(Path(source), base, fingerprints(Path(base)))
+            model = merge_from(model, Path(source))
         except CheckpointError as error:
             raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
-        model = merge_from(model, Path(source))
     model.to(device)
     if config.gradient_checkpointing:
         # The first name is the newer one; where transformers has it, the second warns.
@@ -155,6 +155,23 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     if config.lora is not None:
         policy.adapter = _adapter(config.lora, model, source, base)
     return policy
+
+
+def _check_adapters_model(source: str, base: str) -> None:
+    """Raise ConfigError where the model that the adapter in `source` was made for isn't there, or is an adapter."""
+    if _is_missing_folder(base):
+        raise ConfigError(
+            f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such "
+            "folder",
+            where=str(Path(source) / CONFIG_FILE),
+            hint="Bring that model back to its place, or put a link to it there.",
+        )
+    if (Path(base) / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"model.path: the model of the adapter in {source!r} is an adapter itself: {base!r}",
+            where=str(Path(source) / CONFIG_FILE),
+            hint="Merge that one first, by `toolrl export`, and name the folder it gives as base_model_name_or_path.",
+        )
 
 
 def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -38,6 +38,8 @@ _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
 _FREE_KEYS = ("save_every", "keep_checkpoints", "keep_best", "offload")
 """Of the trainer's section, in the same way."""
 
+_LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a new run from these weights."
+
 
 class Saved(Protocol):
     """What a checkpoint holds of a trainer."""
@@ -161,9 +163,8 @@ class Saver:
         )
 
     def _spared(self) -> set[int]:
-        """Steps of the best checkpoint: of the one on record and of the one that is about to take its place."""
-        if self.best_by is None:
-            return set()
+        """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
+        the one that is about to take its place."""
         return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
 
     def _record(self, best: Best) -> None:
@@ -231,10 +232,10 @@ def _load_weights(policy: Policy, path: Path) -> None:
         raise CheckpointError(
             f"it holds {found}, and the config has {wanted}",
             where=str(path),
-            hint="Resume with the model.lora that the run began with, or start a new run from these weights.",
+            hint=_LORA_OF_RUN,
         )
     if policy.adapter is not None:
-        policy.adapter.restore(path)
+        policy.adapter.restore(path, hint=_LORA_OF_RUN)
         return
     model = policy.model
     saved = type(model).from_pretrained(path, dtype=model.dtype)

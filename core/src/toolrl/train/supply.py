@@ -163,10 +163,12 @@ class TurnTaking:
         return DataPosition(self._next)
 
     def resume(self, step: int, position: DataPosition) -> None:
-        if position.pending:
+        if position.pending or position.buffer:
+            what = f"{len(position.pending)} rows of data were being sampled"
+            if not position.pending:
+                what = f"{len(position.buffer)} groups were to be trained on again"
             raise CheckpointError(
-                f"{len(position.pending)} rows of data were being sampled when it was written, and rollout and "
-                "training now take turns",
+                f"{what} when it was written, and rollout and training now take turns",
                 hint="Resume with the rollout.max_staleness that the run began with, or with its rollout.oversampling.",
             )
         if self._demand.flat is None:

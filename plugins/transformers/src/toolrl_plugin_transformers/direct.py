@@ -20,14 +20,15 @@ from torch import Tensor, nn
 
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.memory import available_memory
+from toolrl_plugin_transformers.memory import total_memory
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
 _COPIES = 0.05
-"""Part of the free memory that transposed weights may take."""
+"""Part of the memory that transposed weights may take. Not of what is free: products with them are rounded otherwise,
+and a deterministic run that is resumed must choose as it did before."""
 
 
 @dataclass(slots=True)
@@ -200,7 +201,7 @@ def _pays_to_turn(module: Any) -> bool:
     """Whether a module's weights are to be copied, transposed."""
     weights = [part.weight for part in without_parts(module) if type(part) is nn.Linear]
     plain = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in weights)
-    return plain and sum(weight.numel() * weight.itemsize for weight in weights) <= _COPIES * available_memory()
+    return plain and sum(weight.numel() * weight.itemsize for weight in weights) <= _COPIES * total_memory()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class ModelRunner:
         self._window, self._mixed = _windows(config)
         self._training: list[Any] = []
         self._entered = False
-        self._versions: list[int] | None = None
+        self._versions: list[tuple[int, int]] | None = None
         self.direct = Direct.of(module)
         """Stands in for the module where it can."""
         self._direct = self.direct
@@ -96,11 +96,12 @@ class ModelRunner:
         self._training = []
 
     def changed(self) -> bool:
-        """Whether a parameter was written to in place since the last call: an optimizer step, a loaded checkpoint.
+        """Whether a parameter was replaced or written to since the last call: by a loaded checkpoint, an optimizer.
 
-        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up.
+        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up, nor
+        do those of torch's fused optimizers.
         """
-        versions = [parameter._version for parameter in self.module.parameters()]
+        versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]
         before, self._versions = self._versions, versions
         return before is not None and before != versions
 

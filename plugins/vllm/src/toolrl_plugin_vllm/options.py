@@ -228,4 +228,14 @@ class OpenaiEngineOptions(BaseModel):
     def _vllms_own(self) -> OpenaiEngineOptions:
         if self.worker_extension and self.dialect != "vllm":
             raise ValueError("worker_extension is for vLLM's server, and dialect is sglang")
+        if self.worker_extension and self.server_logprobs is not None:
+            raise ValueError(
+                f"server_logprobs is {self.server_logprobs}, and with worker_extension they are exact; leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _an_update_to_interrupt_for(self) -> OpenaiEngineOptions:
+        if self.on_update == "interrupt" and not self.update_weights:
+            raise ValueError("on_update is interrupt, and update_weights is false: there are no updates; leave one out")
         return self
