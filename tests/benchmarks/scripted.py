@@ -145,6 +145,7 @@ class Work:
     variants: int = 64
     """Different episodes; more of them repeat these."""
 
+    @cache  # A run is checked against it while it is timed, and making it up takes longer than a turn may.
     def say(self, variant: int, turn: int) -> Say:
         """The turn of an episode of this variant."""
         chance = random.Random(f"say {variant} {turn}")

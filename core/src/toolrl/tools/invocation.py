@@ -6,14 +6,14 @@ import asyncio
 import copy
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
 from toolrl.tools.threads import Job
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolCall, ToolResult, ToolSpec
+from toolrl.types import ToolCall, ToolResult, ToolSpec, changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,14 @@ def _step(layer: Layer, inner: Next, invocation: Invocation) -> Awaitable[ToolRe
     return layer(invocation, inner)
 
 
+_IMMUTABLE = frozenset({str, int, float, bool, type(None)})
+
+
 async def call_tool(invocation: Invocation) -> ToolResult:
     """The call itself, with what came back checked. The tool gets arguments of its own: what it does to them must not
     change what the episode says the model wrote."""
-    call = replace(invocation.call, arguments=copy.deepcopy(invocation.call.arguments))
+    written = invocation.call.arguments
+    flat = type(written) is dict and all(type(it) in _IMMUTABLE for it in written.values())
+    call = changed(invocation.call, arguments=dict(written) if flat else copy.deepcopy(written))
     result = check_result(await invocation.session.call(call), invocation.shown)
-    return result if result.error is None else replace(result, text=invocation.hide(result.text))
+    return result if result.error is None else changed(result, text=invocation.hide(result.text))

@@ -32,6 +32,8 @@ class Limited:
         invocation.strays = []
         with noting_jobs() as invocation.jobs:
             if limiter is None:
+                if invocation.traits.process is None:
+                    return await following(invocation)
                 return await self._in_process(invocation, following)
             permit: Permit = await self._wait(invocation, limiter.acquire())
             try:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 
 import jsonschema
 
@@ -38,7 +37,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
 from toolrl.tools.validation import Validators, check_arguments
 from toolrl.tools.workers import ProcessCrashError
-from toolrl.types import ToolResult
+from toolrl.types import ToolResult, changed
 
 LONGEST_MESSAGE = 20_000
 """Characters of a crash's message that are kept: it goes to the model, to the log, and lives as long as its episode."""
@@ -186,7 +185,7 @@ class Truncate:
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         result = await following(invocation)
         text, was_cut = self._cut(result.text, self._max_tokens, self._side)
-        return replace(result, text=text, truncated=True) if was_cut else result
+        return changed(result, text=text, truncated=True) if was_cut else result
 
 
 async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:

@@ -18,6 +18,7 @@ from toolrl.errors import ToolLimitError, ToolTimeoutError
 from toolrl.tools import stray
 from toolrl.tools.invocation import Invocation, Next
 from toolrl.tools.options import DEFAULT_TIMEOUT
+from toolrl.tools.promptly import until
 from toolrl.types import ToolResult
 
 _LOOK_SECONDS = 0.1
@@ -66,8 +67,10 @@ class TimeLimit:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         left = seconds
-        while not work.done() and left > 0:
-            await asyncio.wait((work,), timeout=left)
+        while left > 0:
+            await until(work, left)
+            if work.done():
+                return
             left = end + min(sum(job.waited for job in invocation.jobs), self._queue_timeout) - clock()
             if left > 0 and any(job.queued for job in invocation.jobs):
                 left = max(left, _LOOK_SECONDS)
