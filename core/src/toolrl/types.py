@@ -13,6 +13,8 @@ from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
+from toolrl.quickinit import quick_init
+
 _T = TypeVar("_T")
 _READERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 
@@ -64,6 +66,7 @@ class MediaInput:
         return MediaInput(self.kind, (start + by, end + by), self.key, self.tensors, self.token_types)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a parser read from a turn."""
@@ -99,6 +102,7 @@ class CallError:
     raw: str = ""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message, in the field's usual shape."""
@@ -164,6 +168,7 @@ class ToolSpec:
         return cls(inner["name"], str(inner.get("description") or ""), parameters)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """The answer to one call. Always something that the model can read."""
@@ -182,6 +187,7 @@ class ToolResult:
     """True where the policy cut the text."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One answered call of a turn."""
@@ -193,6 +199,7 @@ class CallRecord:
     seconds: float = 0.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
     """What a parser made of a turn's text."""
@@ -211,6 +218,7 @@ class ParsedTurn:
     where its content stood."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How one generation samples."""
@@ -246,6 +254,7 @@ class Generation:
     """Prompt tokens that were served from a cache."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """Tokens that a chat format made."""
@@ -257,6 +266,7 @@ class Rendered:
     """True where the ids end inside an opened thinking block."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A text with the way back to its tokens."""
@@ -290,6 +300,7 @@ class RewardEntry:
     weight: float = 1.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of a turn's text and who wrote it."""
@@ -300,6 +311,7 @@ class Segment:
     """Tokens of the episode's ids."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One assistant turn: what was sampled, what was read from it, what was answered."""
@@ -345,6 +357,7 @@ class EpisodeFailure:
     traceback: str = ""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One finished episode. The four token fields have the same length."""

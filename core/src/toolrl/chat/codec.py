@@ -55,11 +55,23 @@ class Codec:
 
     def learn(self, text: str) -> None:
         """Be quick from now on with what stands between the added tokens of this text, which a template writes."""
-        if self._is_direct() and not self._direct.encode_special_tokens:
-            if self._fixed is None:
-                tokens = list(self.tokenizer.added_tokens_decoder.values())
-                self._fixed = FixedPieces(tokens, self.added, self._encode_directly)
-            self._fixed.learn(text)
+        fixed = self._pieces()
+        if fixed is not None:
+            fixed.learn(text)
+
+    def learn_what_returns(self, text: str) -> None:
+        """The same, of what this text has in common with one before it: instructions, and descriptions of tools."""
+        fixed = self._pieces()
+        if fixed is not None:
+            fixed.learn_what_returns(text)
+
+    def _pieces(self) -> FixedPieces | None:
+        if not self._is_direct() or self._direct.encode_special_tokens:
+            return None
+        if self._fixed is None:
+            tokens = list(self.tokenizer.added_tokens_decoder.values())
+            self._fixed = FixedPieces(tokens, self.added, self._encode_directly)
+        return self._fixed
 
     def _is_direct(self) -> bool:
         direct = self._direct

@@ -21,7 +21,11 @@ from toolrl.chat.control import alternatives
 _TRIALS = ("x", " x", "x ", "\n", "\nx", "user\n", "\n12 é\n", "  \n x", "▁x", ".")
 _MOST_TRIED = 16
 """Added tokens with which it is tried; they differ in nothing but their letters."""
-_MOST_KEPT = 4096
+_MOST_KEPT = 1_000_000
+"""Characters of all pieces together."""
+_SHORTEST = 200
+"""Characters of a piece of a prompt that is worth keeping: instructions and tools are longer, questions mostly not."""
+_MOST_MET = 65_536
 Encode = Callable[[str], list[int]]
 
 
@@ -32,6 +36,9 @@ class FixedPieces:
         """`tokens` are the tokenizer's added tokens, `ids` theirs by content, `encode` its encoding of a whole text."""
         self._encode = encode
         self._known: dict[str, Sequence[int]] = {}
+        self._kept = 0
+        self._met: set[int] = set()
+        """Hashes of pieces of prompts: two that differ and share one cost an encoding and no more."""
         self._pattern: re.Pattern[str] | None = None
         early = [token for token in tokens if token.content and not token.normalized]
         if early and not any(token.lstrip or token.rstrip or token.single_word for token in early):
@@ -43,10 +50,28 @@ class FixedPieces:
 
     def learn(self, text: str) -> None:
         """Keep the pieces between the added tokens of a text which a template writes."""
+        if self._pattern is not None:
+            self._keep(self._pattern.split(text)[::2], text)
+
+    def learn_what_returns(self, text: str) -> None:
+        """Keep those pieces of a prompt that were seen in one before."""
         if self._pattern is None:
             return
-        for piece in self._pattern.split(text)[::2]:
-            if piece and len(self._known) < _MOST_KEPT:
+        pieces = [
+            piece for piece in self._pattern.split(text)[::2] if len(piece) >= _SHORTEST and piece not in self._known
+        ]
+        marks = [hash(piece) for piece in pieces]
+        again = [piece for piece, mark in zip(pieces, marks, strict=True) if mark in self._met]
+        if len(self._met) > _MOST_MET:
+            self._met.clear()
+        self._met.update(marks)
+        if again:
+            self._keep(again, text)
+
+    def _keep(self, pieces: Sequence[str], text: str) -> None:
+        for piece in pieces:
+            if piece and self._kept + len(piece) <= _MOST_KEPT and piece not in self._known:
+                self._kept += len(piece)
                 self._known[piece] = tuple(self._encode(piece))
         if self(text) != self._encode(text):
             self._pattern = None

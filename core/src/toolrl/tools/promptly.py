@@ -2,8 +2,8 @@
 
 Most of what a toolset is asked for an episode waits for nothing: a function has no opening messages and no reward. A
 time limit around it costs ten times as much as the answer. So the first step is taken before any limit is set, and one
-is set only for what has to wait. Nothing is lost by that: a limit takes effect where something waits, and up to there it
-could not have.
+is set only for what has to wait. Nothing is lost by that: a limit takes effect where something waits, and up to there
+it could not have.
 """
 
 from __future__ import annotations

@@ -59,7 +59,10 @@ class TimeLimit:
             )
         outcome = work.result()
         if isinstance(outcome, BaseException):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # Or it would hold this frame, and the frame it, until the collector looks.
         return outcome
 
     async def _wait(self, work: asyncio.Task[Any], invocation: Invocation, seconds: float) -> None:

@@ -1,0 +1,39 @@
+"""Frozen data, made in half the time.
+
+The `__init__` that `dataclass(frozen=True, slots=True)` writes sets each field by `object.__setattr__` and its name,
+which is looked up each time. A turn of an episode makes some fifteen such objects. `quick_init` writes the same
+function with each field's slot at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def quick_init(kind: type[_T]) -> type[_T]:
+    """A decorator above `dataclass(frozen=True, slots=True)`, for classes without `__post_init__`."""
+    arguments, lines = [], []
+    known: dict[str, Any] = {}
+    for number, field in enumerate(fields(kind)):  # type: ignore[arg-type]  # it is a dataclass
+        assert field.init
+        assert not field.kw_only
+        name = value = field.name
+        known[f"_set{number}"] = getattr(kind, name).__set__
+        if field.default is not MISSING:
+            known[f"_default{number}"] = field.default
+            arguments.append(f"{name}=_default{number}")
+        elif field.default_factory is not MISSING:
+            known[f"_default{number}"], known[f"_make{number}"] = object(), field.default_factory
+            arguments.append(f"{name}=_default{number}")
+            value = f"_make{number}() if {name} is _default{number} else {name}"
+        else:
+            arguments.append(name)
+        lines.append(f"    _set{number}(self, {value})")
+    exec(f"def __init__(self, {', '.join(arguments)}):\n" + "\n".join(lines), known)  # as dataclass does
+    made, old = known["__init__"], kind.__init__  # type: ignore[misc]
+    made.__qualname__, made.__module__, made.__annotations__ = old.__qualname__, kind.__module__, old.__annotations__
+    kind.__init__ = made  # type: ignore[misc]
+    return kind
