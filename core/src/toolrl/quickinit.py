@@ -33,7 +33,7 @@ def quick_init(kind: type[_T]) -> type[_T]:
             arguments.append(name)
         lines.append(f"    _set{number}(self, {value})")
     exec(f"def __init__(self, {', '.join(arguments)}):\n" + "\n".join(lines), known)  # as dataclass does
-    made, old = known["__init__"], kind.__init__  # type: ignore[misc]
+    made, old = known["__init__"], vars(kind)["__init__"]
     made.__qualname__, made.__module__, made.__annotations__ = old.__qualname__, kind.__module__, old.__annotations__
-    kind.__init__ = made  # type: ignore[misc]
+    setattr(kind, "__init__", made)  # noqa: B010 - mypy takes no assignment to it
     return kind
