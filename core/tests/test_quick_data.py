@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from toolrl import types
-from toolrl.types import Message, ToolCall, ToolResult, Turn, changed
+from toolrl.frozen import changed
+from toolrl.types import Message, ToolCall, ToolResult, Turn
 
 QUICK = [
     types.ToolCall, types.Message, types.ToolResult, types.CallRecord, types.ParsedTurn, types.Sampling, types.Rendered,

@@ -7,29 +7,11 @@ imports more than the standard library, so that a listing, a worker or a test ca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import fields as dataclass_fields
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from toolrl.quickinit import quick_init
-
-_T = TypeVar("_T")
-_READERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
-
-
-def changed(value: _T, **fields: Any) -> _T:
-    """What `dataclasses.replace` does, in half its time, for data of two fields or more that are all its constructor
-    takes: everything in this module is."""
-    kind = type(value)
-    known = _READERS.get(kind)
-    if known is None:
-        names = tuple(field.name for field in dataclass_fields(value))  # type: ignore[arg-type]  # it is a dataclass
-        known = _READERS[kind] = (names, attrgetter(*names))
-    names, read = known
-    return kind(**{**dict(zip(names, read(value), strict=True)), **fields})
-
+from toolrl.frozen import quick_init
 
 Role = Literal["system", "user", "assistant", "tool"]
 Span = tuple[int, int]

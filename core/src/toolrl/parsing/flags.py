@@ -24,8 +24,9 @@ from itertools import accumulate
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.frozen import changed
 from toolrl.parsing.scanner import MAX_ITEMS, in_order
-from toolrl.types import CallError, ParsedTurn, Span, changed
+from toolrl.types import CallError, ParsedTurn, Span
 
 MAX_MATCHES = 64
 """Of one pattern in one turn."""

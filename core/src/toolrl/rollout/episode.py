@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ExactnessError, ParserError, ToolsetError
+from toolrl.frozen import changed
 from toolrl.parsing.results import tool_messages
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
@@ -43,7 +44,6 @@ from toolrl.types import (
     ToolCall,
     ToolSpec,
     Turn,
-    changed,
 )
 
 

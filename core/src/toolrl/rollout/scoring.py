@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from toolrl.errors import RewardError, ToolrlError
+from toolrl.frozen import changed
 from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.tools import stray
 from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL, Job
-from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, changed
+from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score
 
 _log = logging.getLogger(__name__)
 

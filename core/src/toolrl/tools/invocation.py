@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolrl.frozen import changed
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
 from toolrl.tools.threads import Job
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolCall, ToolResult, ToolSpec, changed
+from toolrl.types import ToolCall, ToolResult, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)

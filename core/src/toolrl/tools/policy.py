@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import jsonschema
 
 from toolrl.errors import ConfigError, ToolError
+from toolrl.frozen import changed
 from toolrl.tools.breaker import BreakerGate, BreakerWatch, CircuitBreaker
 from toolrl.tools.cache import Cache
 from toolrl.tools.endpoints import Endpoints
@@ -37,7 +38,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
 from toolrl.tools.validation import Validators, check_arguments
 from toolrl.tools.workers import ProcessCrashError
-from toolrl.types import ToolResult, changed
+from toolrl.types import ToolResult
 
 LONGEST_MESSAGE = 20_000
 """Characters of a crash's message that are kept: it goes to the model, to the log, and lives as long as its episode."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
+from toolrl.frozen import changed
 from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.opened import Opened, ToolEntry, awaited, blamed
@@ -55,7 +56,6 @@ from toolrl.types import (
     ToolResult,
     ToolSpec,
     Turn,
-    changed,
 )
 
 __all__ = ["ToolBox", "ToolBoxSession", "ToolEntry"]
