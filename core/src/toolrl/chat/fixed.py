@@ -36,6 +36,7 @@ class FixedPieces:
         """`tokens` are the tokenizer's added tokens, `ids` theirs by content, `encode` its encoding of a whole text."""
         self._encode = encode
         self._known: dict[str, Sequence[int]] = {}
+        """The ids of pieces, those of the added tokens among them: none of these stands within another piece."""
         self._kept = 0
         self._met: set[int] = set()
         """Hashes of pieces of prompts: two that differ and share one cost an encoding and no more."""
@@ -45,6 +46,7 @@ class FixedPieces:
             self._added = {token.content: ids[token.content] for token in early}
             # In a group of their own, so that `split` gives them, too.
             self._pattern = re.compile(f"({alternatives(self._added)})")
+            self._known = {"": (), **{content: (token_id,) for content, token_id in self._added.items()}}
             if not self._holds():
                 self._pattern = None
 
@@ -78,15 +80,13 @@ class FixedPieces:
 
     def __call__(self, text: str) -> list[int] | None:
         """The ids of a whole text; None where this tokenizer has to see all of it."""
-        if self._pattern is None or not self._known:
+        if self._pattern is None or not self._kept:
             return None
         found: list[int] = []
-        known, added = self._known, self._added
-        for number, piece in enumerate(self._pattern.split(text)):
-            if number % 2:
-                found.append(added[piece])
-            elif piece:
-                found += known.get(piece) or self._encode(piece)
+        known = self._known
+        for piece in self._pattern.split(text):
+            ids = known.get(piece)
+            found += self._encode(piece) if ids is None else ids
         return found
 
     def _holds(self) -> bool:

@@ -247,7 +247,17 @@ class EpisodeRun:
         inline_possible = text.ended_by_string
         started = time.perf_counter()
         records = await session.answer(turn.items, started=started - self._started)
-        turn = changed(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
+        turn = Turn(
+            turn.index,
+            turn.segments,
+            turn.items,
+            tuple(records),
+            turn.finish,
+            turn.content,
+            turn.reasoning,
+            turn.generate_seconds,
+            time.perf_counter() - started,
+        )
         self._turns[-1] = turn
         self._credit(turn)
         answers = self.environment.parser.render_results(records)

@@ -81,8 +81,12 @@ _IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 async def call_tool(invocation: Invocation) -> ToolResult:
     """The call itself, with what came back checked. The tool gets arguments of its own: what it does to them must not
     change what the episode says the model wrote."""
-    written = invocation.call.arguments
-    flat = type(written) is dict and all(type(it) in _IMMUTABLE for it in written.values())
-    call = changed(invocation.call, arguments=dict(written) if flat else copy.deepcopy(written))
+    call, own = invocation.call, invocation.call.arguments
+    flat = type(own) is dict and _IMMUTABLE.issuperset(map(type, own.values()))
+    own = dict(own) if flat else copy.deepcopy(own)
+    if type(call) is ToolCall:  # What `changed` does, in a third of its time.
+        call = ToolCall(call.name, own, call.id, call.span, call.tokens, call.raw, call.recovered)
+    else:
+        call = changed(call, arguments=own)
     result = check_result(await invocation.session.call(call), invocation.shown)
     return result if result.error is None else changed(result, text=invocation.hide(result.text))
