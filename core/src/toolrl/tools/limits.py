@@ -29,7 +29,8 @@ class Limited:
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         limiter = self._limiters.get(invocation.endpoint)
-        if limiter is None and invocation.traits.inline:  # It has no permit, no process, and leaves nothing behind.
+        traits = invocation.traits
+        if limiter is None and traits.inline and traits.process is None:  # It takes no permit and leaves nothing behind.
             return await following(invocation)
         invocation.strays = []
         with noting_jobs() as invocation.jobs:
