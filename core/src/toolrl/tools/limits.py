@@ -30,13 +30,11 @@ class Limited:
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         limiter = self._limiters.get(invocation.endpoint)
         traits = invocation.traits
-        if limiter is None and traits.inline and traits.process is None:  # It takes no permit and leaves nothing behind.
+        if limiter is None and traits.inline and traits.process is None:  # It leaves nothing behind.
             return await following(invocation)
         invocation.strays = []
         with noting_jobs() as invocation.jobs:
             if limiter is None:
-                if invocation.traits.process is None:
-                    return await following(invocation)
                 return await self._in_process(invocation, following)
             permit: Permit = await self._wait(invocation, limiter.acquire())
             try:
