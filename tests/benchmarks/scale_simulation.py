@@ -1,0 +1,542 @@
+"""A run in virtual time: toolrl's own dealing, supplies and workers, over engines and trainers that only take time.
+
+What is toolrl's: `WorkerPool` with its lines deals groups to the least loaded worker, `RolloutWorker` takes and reports
+them, `TurnTaking` and `Overlapping` decide what a step starts and takes, as in a run; all of it on an event loop whose
+clock jumps. What stands in for the rest:
+
+- An engine gives every sequence that it decodes a token in the time that a batch of so many takes; sequences join and
+  leave at any moment. While weights are written it stands still, as the embedded one does.
+- An episode takes its turn at the worker's places, decodes a turn, waits for a tool, decodes the next.
+- A message between driver and worker waits for the driver, which does one thing at a time, and takes its share of it.
+- The trainer's step is that of `toolrl.train.loop`: take, update, hand the weights over; each of these takes its time.
+
+Colocated runs have no pool: a rank takes every n-th group, as `toolrl.train.shared_rollout` does, and all wait for the
+last. Lengths of turns and times of tools are drawn for each episode by itself, so two scenarios with the same seed have
+the same episodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolrl.cluster.messages import GroupOrder, Handoff, WorkerSpec
+from toolrl.cluster.pool import WorkerPool
+from toolrl.cluster.worker import RolloutWorker
+from toolrl.rollout.environment import Limits
+from toolrl.rollout.source import Oversight
+from toolrl.testing.clock import run_in_virtual_time
+from toolrl.testing.fakes import FakeWeights, make_task
+from toolrl.train.data import EndlessOrder
+from toolrl.train.overlap import Overlapping
+from toolrl.train.supply import Demand, Supply, TurnTaking, staleness_metrics
+from toolrl.types import Episode, Group, Task
+
+LIMITS = Limits(max_turn_tokens=1, max_episode_tokens=2)
+MANY = 1_000_000
+"""Tasks of the data: each row has one of its own."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of the driver, which does one thing at a time."""
+
+    report: float = 0.0
+    """For a report of a worker."""
+    episode: float = 0.0
+    """For an episode that a report brings: read, written down."""
+    order: float = 0.0
+    """For sending groups to a worker."""
+    deal: float = 0.0
+    """For choosing a worker for a group."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Times that calls take: log-normal with this mean, spread and cap."""
+
+    mean: float
+    sigma: float = 0.8
+    cap: float = math.inf
+
+    def seconds(self, chance: random.Random) -> float:
+        if not self.mean:
+            return 0.0
+        drawn = chance.lognormvariate(math.log(self.mean) - self.sigma**2 / 2, self.sigma)
+        return min(drawn, self.cap)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run to simulate. All times are seconds."""
+
+    workers: int
+    """Engines; ranks where it is colocated."""
+    concurrency: int
+    """Episodes in flight of each."""
+    prompts: int
+    group: int
+    turns: int
+    turn_tokens: float
+    """Sampled in a turn, in the mean."""
+    token: Callable[[int], float]
+    """For a token of each of so many sequences of an engine."""
+    tool: Tool
+    update: float
+    """Of a step, groups to all ranks included."""
+    spread: float = 0.0
+    """Sigma of the log-normal lengths of turns."""
+    publish: float = 0.0
+    """To make weights ready, while engines work."""
+    receive: float = 0.0
+    """To bring weights to a worker and write them, while its engine stands still."""
+    staleness: int = 0
+    """rollout.max_staleness."""
+    colocated: bool = False
+    costs: Costs = Costs()
+    message: float = 0.0
+    """For a message to arrive."""
+    seed: int = 0
+
+
+@dataclass
+class Outcome:
+    """What a simulated run took, over the steps that were counted."""
+
+    step: float
+    """Seconds a step."""
+    episodes_a_second: float
+    waiting: float
+    """Shares of the trainer's time: it waits for groups,"""
+    updating: float
+    handing: float
+    """hands weights over."""
+    decoding: float
+    """Shares of the engines' time: something to decode,"""
+    standing: float
+    """weights are written,"""
+    idle: float
+    """nothing to do."""
+    in_tools: float
+    """Share of the episodes' time with a place that they wait for tools."""
+    driver: float
+    """Share of the driver's time that it works."""
+    staleness_mean: float
+    staleness_max: float
+    most_in_flight: int
+    """Episodes of one worker."""
+
+
+class Driver:
+    """Does one thing at a time, in the order in which it comes."""
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+        self._free = 0.0
+
+    async def take(self, seconds: float) -> None:
+        if not seconds:
+            return
+        now = asyncio.get_running_loop().time()
+        self.busy += seconds
+        self._free = max(self._free, now) + seconds
+        await asyncio.sleep(self._free - now)
+
+
+class Engine:
+    """Decodes all its sequences side by side."""
+
+    def __init__(self, token: Callable[[int], float], most: int) -> None:
+        """`most` is how many sequences there may be at once."""
+        self._token = [token(max(count, 1)) for count in range(most + 1)]
+        self._loop = asyncio.get_running_loop()
+        self._made = 0.0
+        """Tokens that a sequence which was there from the start would have."""
+        self._then = self._loop.time()
+        self._numbers = itertools.count()
+        self._sequences: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._held = 0
+        self.decoding = self.standing = 0.0
+        """Seconds."""
+
+    def generate(self, tokens: float, then: Callable[[], None]) -> None:
+        """Sample so many tokens for a sequence more."""
+        self.settle()
+        heapq.heappush(self._sequences, (self._made + tokens, next(self._numbers), then))
+        self._aim()
+
+    async def hold(self, seconds: float) -> None:
+        """Stand still for so long."""
+        self.settle()
+        self._held += 1
+        await asyncio.sleep(seconds)
+        self.settle()
+        self._held -= 1
+        self._aim()
+
+    def settle(self) -> None:
+        """Bring the figures up to date: of all that passed since they were, nothing changed."""
+        now = self._loop.time()
+        passed, self._then = now - self._then, now
+        if self._held:
+            self.standing += passed
+        elif self._sequences:
+            self.decoding += passed
+            self._made += passed / self._token[len(self._sequences)]
+
+    def _aim(self) -> None:
+        """Wake when the next sequence ends, or before: a timer that is too early is followed by another."""
+        if not self._sequences or self._held:
+            return
+        left = max(self._sequences[0][0] - self._made, 0.0) * self._token[len(self._sequences)]
+        when = self._then + left
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._end)
+
+    def _end(self) -> None:
+        self._timer = None
+        self.settle()
+        while not self._held and self._sequences and self._sequences[0][0] <= self._made + 1e-6:
+            heapq.heappop(self._sequences)[2]()
+        self._aim()
+
+
+class Sampler:
+    """A worker's runner: episodes that take their time. It has `Runner.group` and `Runner.gate`."""
+
+    def __init__(self, scenario: Scenario, version: int) -> None:
+        self.scenario = scenario
+        self.version = version
+        self.engine = Engine(scenario.token, scenario.concurrency)
+        self.in_flight = self.most_in_flight = 0
+        self.placed = self.in_tools = 0.0
+        """Seconds of episodes."""
+        self._gate = asyncio.Semaphore(scenario.concurrency)
+
+    def gate(self) -> asyncio.Semaphore:
+        return self._gate
+
+    async def group(
+        self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore,
+        training: bool = True, ended: Callable[[], None] = lambda: None,
+    ) -> Group:  # fmt: skip
+        """As `Runner.group`."""
+        name = f"{round_id}/{number}/{task.id}"
+        going = (self._episode(task, name, index, gate, ended) for index in range(group_size))
+        return Group(name, task, tuple(await asyncio.gather(*going)))
+
+    async def _episode(
+        self, task: Task, group: str, index: int, gate: asyncio.Semaphore, ended: Callable[[], None]
+    ) -> Episode:
+        loop = asyncio.get_running_loop()
+        async with gate:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            first, began = self.version, loop.time()
+            try:
+                waited = await self._turns(random.Random(f"{self.scenario.seed}/{task.id}/{index}"))
+                self.in_tools += waited
+            finally:
+                self.in_flight -= 1
+                self.placed += loop.time() - began
+                ended()
+        return _episode(task, group, index, first, self.version)
+
+    def _turns(self, chance: random.Random) -> asyncio.Future[float]:
+        """All turns of an episode; the seconds that its tools took. Callbacks, as there are very many of them."""
+        scenario, engine, loop = self.scenario, self.engine, asyncio.get_running_loop()
+        done: asyncio.Future[float] = loop.create_future()
+        left, waited = scenario.turns, 0.0
+
+        def say() -> None:
+            tokens = scenario.turn_tokens
+            if scenario.spread:
+                tokens *= chance.lognormvariate(-(scenario.spread**2) / 2, scenario.spread)
+            engine.generate(tokens, said)
+
+        def said() -> None:
+            nonlocal left, waited
+            left -= 1
+            if done.cancelled():
+                return
+            if not left:
+                done.set_result(waited)
+                return
+            seconds = scenario.tool.seconds(chance)
+            waited += seconds
+            loop.call_later(seconds, say)
+
+        say()
+        return done
+
+
+def _episode(task: Task, group: str, index: int, first: int, last: int) -> Episode:
+    """Two tokens, of the versions that sampled the first and the last."""
+    return Episode(
+        f"{group}#{index}", task, "default", group, index, ids=(1, 2), loss_mask=(1, 1), logprobs=(0.0, 0.0),
+        weight_versions=(first, last), prompt_length=0, turns=(), messages=(), stop_reason="answer",
+    )  # fmt: skip
+
+
+class Replica:
+    """A `toolrl.cluster.worker.Replica`."""
+
+    def __init__(self, scenario: Scenario, version: int) -> None:
+        self.runner: Any = Sampler(scenario, version)
+
+    async def load(self, handoff: Handoff) -> None:
+        """Write weights, while the engine stands still."""
+        await self.runner.engine.hold(self.runner.scenario.receive)
+        self.runner.version = handoff.version
+
+    def status(self) -> dict[str, Any]:
+        """Nothing that anybody asks for."""
+        return {}
+
+
+@asynccontextmanager
+async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[Replica]:
+    """For `RolloutWorker.start`; the spec carries what its worker is."""
+    made: Replica = spec.loaded  # type: ignore[assignment]
+    yield made
+
+
+class Process:
+    """A worker's process, reached by messages that the driver sends and reads one at a time."""
+
+    def __init__(self, scenario: Scenario, driver: Driver) -> None:
+        self._scenario = scenario
+        self._driver = driver
+        self._worker = RolloutWorker()
+
+    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
+        return self._call(method, arguments)
+
+    async def _call(self, method: str, arguments: Sequence[Any]) -> Any:
+        costs = self._scenario.costs
+        if method == "deal":
+            orders: Sequence[GroupOrder] = arguments[0]
+            await self._driver.take(costs.order + costs.deal * len(orders))
+        if self._scenario.message:
+            await asyncio.sleep(self._scenario.message)
+        answer = await getattr(self._worker, method)(*arguments)
+        if self._scenario.message:
+            await asyncio.sleep(self._scenario.message)
+        if method == "poll":
+            await self._driver.take(costs.report + costs.episode * self._scenario.group * len(answer.done))
+        return answer
+
+    def kill(self) -> None:
+        pass
+
+    def last_words(self) -> list[str]:
+        return []
+
+
+class Courier:
+    """Weights that take time to be made ready; nothing is sent."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def publish(self, weights: Any, version: int) -> Handoff:
+        if self._seconds and version:
+            await asyncio.sleep(self._seconds)
+        return Handoff(version)
+
+    def close(self) -> None:
+        pass
+
+
+class Colocated:
+    """Ranks that sample their shares and wait for each other. Stands where `SharedRunner` does."""
+
+    def __init__(self, samplers: Sequence[Sampler]) -> None:
+        self._samplers = samplers
+
+    async def run(
+        self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
+    ) -> list[Group]:
+        ranks = len(self._samplers)
+        going = []
+        for number, task in enumerate(tasks):
+            sampler = self._samplers[number % ranks]
+            going.append(sampler.group(task, number, group_size, limits, round_id=round_id, gate=sampler.gate()))
+        return list(await asyncio.gather(*going))
+
+    async def update_weights(self, weights: Any, version: int) -> None:
+        for sampler in self._samplers:
+            sampler.version = version
+
+
+@dataclass
+class _Sums:
+    """Seconds since counting began."""
+
+    began: float = 0.0
+    waiting: float = 0.0
+    updating: float = 0.0
+    handing: float = 0.0
+    staleness: list[dict[str, float]] = field(default_factory=list)
+    engines: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    driver: float = 0.0
+
+
+class Simulation:
+    """One run of a scenario. Use it on one event loop."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.driver = Driver()
+        self.samplers: list[Sampler] = []
+
+    def _replica(self) -> Replica:
+        made = Replica(self.scenario, 0)
+        self.samplers.append(made.runner)
+        return made
+
+    @asynccontextmanager
+    async def source(self) -> AsyncIterator[Any]:
+        """Who samples: a pool of workers, or ranks."""
+        scenario = self.scenario
+        if scenario.colocated:
+            self.samplers = [Sampler(scenario, 0) for _ in range(scenario.workers)]
+            yield Colocated(self.samplers)
+            return
+        loaded: list[Any] = [self._replica() for _ in range(scenario.workers)]
+        pool = WorkerPool(
+            lambda number: Process(scenario, self.driver),
+            lambda number: WorkerSpec(
+                number, loaded[number], f"{__name__}:replica", "", "", "cpu", ".", "/nowhere"
+            ),
+            Courier(scenario.publish),
+            Oversight(0.0),
+            workers=scenario.workers,
+            concurrency=scenario.concurrency,
+            timeout=math.inf,
+        )  # fmt: skip
+        await pool.start(FakeWeights(), 0)
+        try:
+            yield pool
+        finally:
+            await pool.stop()
+
+    def supply(self, source: Any, steps: int) -> Supply:
+        """What a run with this staleness has."""
+        scenario = self.scenario
+        order: EndlessOrder[Task] = EndlessOrder(_Tasks(), seed=0, shuffle=False)
+        demand = Demand(steps, scenario.prompts, scenario.group, LIMITS)
+        if not scenario.staleness:
+            return TurnTaking(source, order, demand)
+        return Overlapping(source, order, demand, max_staleness=scenario.staleness, tell=lambda groups: None)
+
+    async def run(self, steps: int, warm: int, *, ends: bool = False) -> Outcome:
+        """`steps` are counted, after `warm` that aren't. With `ends` the data ends with them, as a run's does; else
+        sampling goes on as if more steps followed."""
+        scenario, loop = self.scenario, asyncio.get_running_loop()
+        last = warm + steps
+        async with self.source() as source:
+            supply = self.supply(source, last if ends else last + scenario.staleness + 1)
+            sums = self._now()
+            for step in range(1, last + 1):
+                begin = loop.time()
+                groups = await supply.take(step)
+                taken = loop.time()
+                await asyncio.sleep(scenario.update)
+                supply.trained(step)
+                updated = loop.time()
+                await source.update_weights(FakeWeights(step), step)
+                supply.weights_are(step)
+                done = loop.time()
+                if step == warm:
+                    sums = self._now()
+                elif step > warm:
+                    sums.waiting += taken - begin
+                    sums.updating += updated - taken
+                    sums.handing += done - updated
+                    sums.staleness.append(staleness_metrics(groups, step - 1))
+            outcome = self._outcome(sums, steps)
+            await supply.close()
+        return outcome
+
+    def _now(self) -> _Sums:
+        return _Sums(
+            asyncio.get_running_loop().time(), engines=self._engines(), driver=self.driver.busy
+        )  # fmt: skip
+
+    def _engines(self) -> tuple[float, float, float, float]:
+        for sampler in self.samplers:
+            sampler.engine.settle()
+        engines = [sampler.engine for sampler in self.samplers]
+        return (
+            sum(it.decoding for it in engines), sum(it.standing for it in engines),
+            sum(it.placed for it in self.samplers), sum(it.in_tools for it in self.samplers),
+        )  # fmt: skip
+
+    def _outcome(self, sums: _Sums, steps: int) -> Outcome:
+        scenario = self.scenario
+        total = asyncio.get_running_loop().time() - sums.began
+        decoding, standing, placed, in_tools = (
+            now - then for now, then in zip(self._engines(), sums.engines, strict=True)
+        )
+        engines = total * len(self.samplers)
+        return Outcome(
+            step=total / steps,
+            episodes_a_second=steps * scenario.prompts * scenario.group / total,
+            waiting=sums.waiting / total,
+            updating=sums.updating / total,
+            handing=sums.handing / total,
+            decoding=decoding / engines,
+            standing=standing / engines,
+            idle=1 - (decoding + standing) / engines,
+            in_tools=in_tools / placed if placed else 0.0,
+            driver=(self.driver.busy - sums.driver) / total,
+            staleness_mean=sum(it["staleness/mean"] for it in sums.staleness) / steps,
+            staleness_max=max(it["staleness/max"] for it in sums.staleness),
+            most_in_flight=max(sampler.most_in_flight for sampler in self.samplers),
+        )
+
+
+class _Tasks:
+    """So many that none comes twice."""
+
+    def __len__(self) -> int:
+        return MANY
+
+    def __getitem__(self, index: int, /) -> Task:
+        return make_task(id=str(index))
+
+
+def simulate(scenario: Scenario, steps: int, warm: int = 0, *, ends: bool = False) -> Outcome:
+    """Run it in virtual time."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # Lines warn of answers that take minutes, which here take none.
+    try:
+        return run_in_virtual_time(Simulation(scenario).run(steps, warm, ends=ends))
+    finally:
+        logging.disable(before)
+
+
+async def _round(scenario: Scenario, groups: int) -> float:
+    async with Simulation(scenario).source() as source:
+        begin = asyncio.get_running_loop().time()
+        tasks = [make_task(id=str(number)) for number in range(groups)]
+        await source.run(tasks, scenario.group, LIMITS, round_id="r")
+        return asyncio.get_running_loop().time() - begin
+
+
+def round_seconds(scenario: Scenario, groups: int) -> float:
+    """For one round of so many groups, with nothing trained."""
+    return run_in_virtual_time(_round(scenario, groups))
