@@ -14,8 +14,8 @@ both; of the splits in eighths that one is taken whose longer part is shortest. 
   brings the weights together twice (2 P bytes each) and scatters the float32 gradients (4 P), beside the computing;
   after the step the float32 weights are brought together once. Attention's own operations (some 5 % at these
   lengths) and the optimizer's are left out.
-- weights: into buckets by one thread, from the first node to each other one, out of the buckets by one thread; the trainer
-  waits for all of it, and engines stand still from the second part on.
+- weights: into buckets by one thread, from the first node to each other one, out of the buckets by one thread; the
+  trainer waits for all of it, and engines stand still from the second part on.
 - groups: every rank gets all episodes, over its node's Ethernet.
 - a step of a split run with staleness is the longer of what engines and what trainers do.
 - driver: processor time for an episode, all of it in one process.
@@ -28,7 +28,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from scale_parameters import QWEN_7B, QWEN_32B, Load, Machine, Measured, Model, read_measured, table
@@ -44,8 +44,8 @@ class Setting:
 
     model: Model
     load: Load
-    machine: Machine = Machine()
-    measured: Measured = Measured()
+    machine: Machine = field(default_factory=Machine)
+    measured: Measured = field(default_factory=Measured)
 
     def places(self) -> int:
         """Episodes whose keys and values an engine can hold."""
@@ -84,7 +84,9 @@ class Setting:
 
     def computing_seconds(self, ranks: int) -> float:
         """Of a step's passes."""
-        return 8 * self.model.parameters * self.load.trained / (ranks * self.machine.peak_flops * self.machine.utilisation)
+        return (
+            8 * self.model.parameters * self.load.trained / (ranks * self.machine.peak_flops * self.machine.utilisation)
+        )
 
     def collective_bytes(self, ranks: int) -> float:
         """That a rank receives and sends in a step's passes."""
@@ -113,7 +115,11 @@ class Setting:
             return 0.0
         machine, one = self.machine, self.measured
         local = min(ranks, machine.gpus_a_node)
-        sent = 0.0 if ranks <= machine.gpus_a_node else local * self.groups_bytes() / (machine.host_bytes_s * machine.link_share)
+        sent = (
+            0.0
+            if ranks <= machine.gpus_a_node
+            else local * self.groups_bytes() / (machine.host_bytes_s * machine.link_share)
+        )
         return sent + self.load.episodes * one.unpickle_s
 
     def nodes(self, gpus: int) -> int:
@@ -290,7 +296,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         found[model.name] = dict(zip(names, columns, strict=True))
         print(f"\n{model.name}\n\n{shown(columns, names)}")
     busy = limits(Setting(QWEN_7B, growing(1024, Load()), measured=measured), 1024)
-    print("\n" + table(["busy all the time", "at episodes a second"], [[name, f"{rate:,.0f}"] for name, rate in busy.items()]))
+    print(
+        "\n"
+        + table(["busy all the time", "at episodes a second"], [[name, f"{rate:,.0f}"] for name, rate in busy.items()])
+    )
     if options.json:
         options.json.write_text(json.dumps({**found, "limits": busy}, indent=2) + "\n", encoding="utf-8")
     return 0

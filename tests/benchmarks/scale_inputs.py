@@ -154,7 +154,9 @@ def transfer_part(gigabytes: float) -> dict[str, float]:
 
     def published() -> None:
         # As `StoreCourier` does it; the copy is the store's.
-        made[:] = [data for piece in buckets(module.state_dict(), set(), BUCKET_BYTES) if bytearray(data := save(piece))]
+        made[:] = [
+            data for piece in buckets(module.state_dict(), set(), BUCKET_BYTES) if bytearray(data := save(piece))
+        ]
 
     packed = seconds_of(published, rounds=3)
     handoff = Handoff(1, tuple(Bucket(len(data), data=data) for data in made))

@@ -1,8 +1,8 @@
 """Throughput against GPUs, staleness and the time that tools take: a simulation with toolrl's own scheduling.
 
-    python tests/benchmarks/simulate_scale.py                      # small sizes, in a minute
-    python tests/benchmarks/simulate_scale.py --gpus 8 64 1024     # what docs/explanation/scale.md shows, in some twenty
-    python tests/benchmarks/simulate_scale.py --validate           # against real runs of small size
+    python tests/benchmarks/simulate_scale.py                   # eight GPUs, in a minute
+    python tests/benchmarks/simulate_scale.py --gpus 8 64 1024  # the first table of docs/explanation/scale.md
+    python tests/benchmarks/simulate_scale.py --validate        # against real runs of small size
 
 `scale_simulation.py` says what is toolrl's and what is simulated, `scale_arithmetic.py` how long decoding, updates and
 transfers are taken to last, `scale_inputs.py` where the driver's costs are from. Staleness 0 stands there twice: GPUs
@@ -28,7 +28,8 @@ from typing import Any
 
 from scale_arithmetic import GPUS, Setting, growing, percent, seconds, split_of
 from scale_parameters import QWEN_7B, QWEN_32B, Load, Machine, Measured, read_measured, table
-from scale_simulation import Costs, Outcome, Scenario, Tool, round_seconds, simulate
+from scale_simulation import Outcome, round_seconds, simulate
+from scale_worker import Costs, Scenario, Tool
 
 MODELS = {model.name: model for model in (QWEN_7B, QWEN_32B)}
 TAIL = 10.0
@@ -241,7 +242,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args(argv)
     measured = read_measured(given.measured)
-    if min(given.gpus) < 8 or min(given.staleness) < 0 or min(given.tool) < 0 or given.steps < 1 or given.concurrency < 1:
+    if (
+        min(given.gpus) < 8
+        or min(given.staleness) < 0
+        or min(given.tool) < 0
+        or given.steps < 1
+        or given.concurrency < 1
+    ):
         parser.error("--gpus takes 8 and more, --staleness and --tool 0 and more, --steps and --concurrency 1 and more")
     options = Options(
         tuple(given.gpus), tuple(given.staleness), tuple(given.tool), given.load, given.model, given.transfer,
