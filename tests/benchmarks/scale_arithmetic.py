@@ -17,13 +17,15 @@ both; of the splits in eighths that one is taken whose longer part is shortest. 
 - weights: into buckets by one thread, from the first node to each other one, out of the buckets by one thread; the
   trainer waits for all of it, and engines stand still from the second part on.
 - groups: every rank gets all episodes, over its node's Ethernet.
-- a step of a split run with staleness is the longer of what engines and what trainers do.
+- a colocated step also waits for its episodes to be written into the run's folder; a step of a split run with
+  staleness is the longest of what engines, trainers and the driver do.
 - driver: processor time for an episode, all of it in one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -132,9 +134,9 @@ class Setting:
         host = machine.host_bytes_s * machine.link_share
         return Transfer(
             publish=size / self.measured.publish_bytes_s,
-            star=nodes * size / host,
+            star=max(nodes * size / host, size / self.measured.node_bytes_s),
             file=(1 + nodes) * size / machine.disk_bytes_s,
-            gloo=math.ceil(math.log2(workers + 1)) * size / host,
+            gloo=math.ceil(math.log2(workers + 1)) * size / min(host, self.measured.gloo_bytes_s),
             nccl=size / (machine.network_bytes_s * machine.link_share),
             receive=size / self.measured.receive_bytes_s,
         )
@@ -159,11 +161,13 @@ class Transfer:
     publish: float
     """Into buckets, by the trainer's process."""
     star: float
-    """Over Ethernet, all from the first node: what the object store comes to where all ask at once."""
+    """Over Ethernet, all from the first node: what the object store comes to where all ask at once. A node takes in no
+    faster than was measured between two."""
     file: float
     """Into a file system that all nodes share, and from there to each node."""
     gloo: float
-    """By gloo's broadcast over Ethernet, a tree of all workers, from memory to memory."""
+    """By gloo's broadcast over Ethernet, a tree of all workers, from memory to memory; each branch no faster than was
+    measured."""
     nccl: float
     """By a broadcast over InfiniBand, in a pipeline from GPU to GPU."""
     receive: float
@@ -197,9 +201,11 @@ def column(setting: Setting, gpus: int) -> dict[str, float]:
     moved = setting.weights(rollout)
     workers = max(1, rollout // setting.model.tensor_parallel)
     sampling, update = setting.rollout_seconds(rollout), setting.update_seconds(ranks)
-    in_turns = setting.rollout_seconds(gpus) + setting.groups_seconds(gpus) + setting.update_seconds(gpus)
+    written = setting.load.episodes * setting.measured.record_s
+    in_turns = setting.rollout_seconds(gpus) + setting.groups_seconds(gpus) + written + setting.update_seconds(gpus)
     standing = moved.star + moved.receive
-    step = max(sampling + standing, setting.groups_seconds(ranks) + update + moved.publish + standing)
+    driving = setting.load.episodes * setting.driver_seconds(workers)
+    step = max(sampling + standing, setting.groups_seconds(ranks) + update + moved.publish + standing, driving)
     rate = setting.load.episodes / max(sampling, update)
     return {
         "gpus": gpus,
@@ -214,6 +220,7 @@ def column(setting: Setting, gpus: int) -> dict[str, float]:
         "collective_s": setting.collective_seconds(ranks),
         "split_update_s": update,
         "collective_bytes": setting.collective_bytes(ranks),
+        "written_s": written,
         "groups_bytes": setting.groups_bytes(),
         "groups_s": setting.groups_seconds(ranks),
         "weights_bytes": setting.model.bytes,
@@ -238,7 +245,7 @@ ROWS = (
     ("episodes of a step", "episodes", "{:,.0f}".format),
     ("**colocated**: rollout, s", "colocated_rollout_s", seconds),
     ("update, s", "colocated_update_s", seconds),
-    ("step, s", "colocated_step_s", seconds),
+    ("step, all of it, s", "colocated_step_s", seconds),
     ("**split**: GPUs that sample", "rollout_gpus", "{:,.0f}".format),
     ("rollout, s", "split_rollout_s", seconds),
     ("update: computing, s", "computing_s", seconds),
@@ -247,6 +254,7 @@ ROWS = (
     ("update with the weights brought together, s", "split_update_s", seconds),
     ("groups to all ranks, MB", "groups_bytes", lambda value: f"{value / 1e6:,.0f}"),
     ("the same, s", "groups_s", seconds),
+    ("episodes into the run's folder, by one process, s", "written_s", seconds),
     ("weights into buckets, s", "weights_publish_s", seconds),
     ("to the nodes, all from the first, s", "weights_star_s", seconds),
     ("to the nodes, by a shared file system, s", "weights_file_s", seconds),
@@ -279,6 +287,19 @@ def limits(setting: Setting, gpus: int) -> dict[str, float]:
     }
 
 
+def driver_table(measured: Measured) -> str:
+    """Of what the driver's time for an episode is made up."""
+    parts = (
+        ("hears that it has ended: a report over Ray, and the next question", measured.report_s),
+        ("gets its bytes with the group's report", measured.bring_s),
+        ("makes them an episode again", measured.unpack_s),
+        ("writes it into the run's folder, compressed", measured.record_s),
+        ("credits it and makes it a sample", measured.credit_s),
+        ("sends the order for its group, a sixteenth", measured.order_s / Load().group),
+    )
+    return table(["", "ms"], [[what, f"{1000 * value:.2f}"] for what, value in parts])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path, metavar="FILE", help="figures of `scale_inputs.py --json`")
@@ -286,15 +307,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     measured = read_measured(options.measured)
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for model in (QWEN_7B, QWEN_32B):
-        columns, names = [], []
-        for kind in ("fixed", "growing"):
-            for gpus in GPUS:
-                load = Load() if kind == "fixed" else growing(gpus, Load())
-                columns.append(column(Setting(model, load, measured=measured), gpus))
-                names.append(f"{gpus:,} GPUs, {kind}")
-        found[model.name] = dict(zip(names, columns, strict=True))
-        print(f"\n{model.name}\n\n{shown(columns, names)}")
+    for model, kinds in ((QWEN_7B, ("fixed", "growing")), (QWEN_32B, ("growing",))):
+        found[model.name] = columns = {}
+        for kind, gpus in itertools.product(kinds, GPUS):
+            load = Load() if kind == "fixed" else growing(gpus, Load())
+            columns[f"{gpus:,} GPUs, {kind}"] = column(Setting(model, load, measured=measured), gpus)
+        print(f"\n{model.name}\n\n{shown(list(columns.values()), list(columns))}")
+    print(f"\nThe driver, for an episode\n\n{driver_table(measured)}")
     busy = limits(Setting(QWEN_7B, growing(1024, Load()), measured=measured), 1024)
     print(
         "\n"

@@ -16,7 +16,9 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import multiprocessing
 import pickle
+import socket
 import statistics
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save
 from scale_parameters import Measured
 
@@ -164,6 +167,39 @@ def transfer_part(gigabytes: float) -> dict[str, float]:
     return {"publish_bytes_s": size / packed, "receive_bytes_s": size / unpacked}
 
 
+def _broadcast(rank: int, port: int, results: Any) -> None:
+    """One of two processes, of which the first sends."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    bucket = torch.ones(64 * 2**20, dtype=torch.uint8)
+    seen = []
+    for _ in range(12):
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.broadcast(bucket, src=0)
+        seen.append(time.perf_counter() - begin)
+    if rank:
+        results.put(bucket.nbytes / statistics.median(seen[2:]))
+    dist.destroy_process_group()
+
+
+def gloo_part() -> float:
+    """Bytes a second of a broadcast between two processes."""
+    context = multiprocessing.get_context("spawn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    results = context.SimpleQueue()
+    both = [context.Process(target=_broadcast, args=(rank, port, results)) for rank in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    if results.empty():
+        raise RuntimeError("the broadcast by gloo failed; its processes said why")
+    rate: float = results.get()
+    return rate
+
+
 async def server_part(calls: int) -> float:
     """Tool calls a second that the limits' server alone could see to: a message with a wish, one with a return."""
     server = LimitServer()
@@ -259,6 +295,7 @@ def measure(gigabytes: float) -> dict[str, float]:
     found = episodes_part()
     found |= {f"deal_{workers}_s": asyncio.run(deal_part(workers)) for workers in (8, 64, 512)}
     found |= transfer_part(gigabytes)
+    found["gloo_bytes_s"] = gloo_part()
     found["server_calls_s"] = asyncio.run(server_part(20_000))
     if importlib.util.find_spec("ray") is not None:
         found |= ray_part(512)

@@ -111,31 +111,33 @@ class Measured:
 
     bytes_an_episode: float = 101e3
     """Of an episode of 3,328 tokens, packed for the way from worker to driver."""
-    unpack_s: float = 0.34e-3
-    record_s: float = 4.1e-3
-    credit_s: float = 0.07e-3
+    unpack_s: float = 0.26e-3
+    record_s: float = 3.8e-3
+    credit_s: float = 0.06e-3
     """Of the driver, for one episode."""
-    report_s: float = 0.70e-3
+    report_s: float = 0.72e-3
     """Of the driver, for a worker's report over Ray, the next question included."""
-    order_s: float = 0.75e-3
+    order_s: float = 0.86e-3
     """Of the driver, for sending groups to a worker."""
     bring_s: float = 0.18e-3
     """Of the driver, for an episode's bytes in a report."""
-    deal_512_s: float = 30e-6
+    deal_512_s: float = 29e-6
     """Of the driver, to choose the least loaded of 512 workers for a group; in proportion for others."""
     pickled_bytes_an_episode: float = 78e3
-    pickle_s: float = 0.28e-3
-    unpickle_s: float = 0.30e-3
+    pickle_s: float = 0.22e-3
+    unpickle_s: float = 0.24e-3
     """Of a rank, for one episode that ranks tell each other of."""
-    publish_bytes_s: float = 1e9
-    receive_bytes_s: float = 2e9
+    publish_bytes_s: float = 0.53e9
+    receive_bytes_s: float = 1.44e9
     """Of weights into the form in which they travel, and out of it, by one thread."""
-    node_bytes_s: float = 0.69e9
-    """Of an object from one node's store to another's, over the loopback of one machine."""
-    permits_s: float = 12_200.0
-    contended_permits_s: float = 3_000.0
+    node_bytes_s: float = 0.64e9
+    """Of an object from one node's store to another's by Ray, over the loopback of one machine."""
+    gloo_bytes_s: float = 1e9
+    """Of a broadcast by gloo from one process to another, over the same."""
+    permits_s: float = 13_200.0
+    contended_permits_s: float = 3_170.0
     """A second of a cluster's limits: where nobody waits, and where an eighth may go on at once."""
-    server_calls_s: float = 80e3
+    server_calls_s: float = 85e3
     """Calls a second that the limits' server alone could see to."""
     turn_s: float = 258e-6
     """Of a worker, for a turn of an episode (`rollout_overhead.py`)."""

@@ -201,6 +201,7 @@ def _setting(bench: Any, **load: Any) -> Any:
     asked = {"prompts": 8, "group": 2, "prompt_tokens": 1000, "turns": 1, "turn_tokens": 1000, "microbatch": 8000}
     measured = parameters.Measured(
         pickled_bytes_an_episode=1e6, unpickle_s=0.01, publish_bytes_s=1e9, receive_bytes_s=2e9,
+        node_bytes_s=0.5e9, gloo_bytes_s=2e9,
     )  # fmt: skip
     return bench.arithmetic.Setting(model, parameters.Load(**(asked | load)), machine, measured)
 
@@ -238,6 +239,8 @@ def test_arithmetic_of_weights(bench: Any) -> None:
     # 2 GB to four nodes over 1 GB/s, or down a tree of 32 workers, six deep.
     assert (moved.publish, moved.star, moved.receive) == (2.0, 8.0, 1.0)
     assert (moved.file, moved.gloo, moved.nccl) == (10.0, 12.0, pytest.approx(0.2))
+    # To one node no faster than two stores told each other.
+    assert _setting(bench).weights(8).star == 4.0
     assert moved.parts("object_store") == (2.0, 9.0)
     assert moved.parts("broadcast") == (0.0, 12.0)
 
