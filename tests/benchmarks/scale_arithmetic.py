@@ -98,6 +98,11 @@ class Setting:
         hops = self.microbatches(ranks) * 3 * (self.model.layers + 1) * (ranks - 1) * self.machine.hop_s
         return self.collective_bytes(ranks) / self.link(ranks) + hops
 
+    def break_even(self, ranks: int) -> float:
+        """Tokens of a micro-batch that takes as long to compute as its weights and gradients take to move."""
+        moved = (ranks - 1) / ranks / self.link(ranks)
+        return moved * self.machine.peak_flops * self.machine.utilisation
+
     def whole_seconds(self, ranks: int) -> float:
         """To bring the new weights together in float32, tensor by tensor, some twelve of a layer."""
         size = 4 * self.model.parameters * (ranks - 1) / ranks
@@ -174,9 +179,9 @@ class Transfer:
     """Out of the buckets, on each worker."""
 
     def parts(self, way: str) -> tuple[float, float]:
-        """Seconds before engines stand still for new weights, and while they do, by `weight_transfer`."""
-        if way == "broadcast":
-            return 0.0, self.gloo
+        """Seconds before engines stand still for new weights, and while they do, by way."""
+        if way in ("gloo", "nccl"):
+            return 0.0, self.gloo if way == "gloo" else self.nccl
         return self.publish, (self.star if way == "object_store" else self.file) + self.receive
 
 
@@ -314,13 +319,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             columns[f"{gpus:,} GPUs, {kind}"] = column(Setting(model, load, measured=measured), gpus)
         print(f"\n{model.name}\n\n{shown(list(columns.values()), list(columns))}")
     print(f"\nThe driver, for an episode\n\n{driver_table(measured)}")
-    busy = limits(Setting(QWEN_7B, growing(1024, Load()), measured=measured), 1024)
-    print(
-        "\n"
-        + table(["busy all the time", "at episodes a second"], [[name, f"{rate:,.0f}"] for name, rate in busy.items()])
-    )
+    setting = Setting(QWEN_7B, growing(64, Load()), measured=measured)
+    busy, rate = limits(setting, 64), found["7B"]["64 GPUs, growing"]["episodes_a_second"] / 64
+    rows = [[name, f"{value:,.0f}", f"{value / rate:,.0f}"] for name, value in busy.items()]
+    print("\n" + table(["busy all the time", "at episodes a second", "which is what so many GPUs make of 7B"], rows))
+    shortest = {ranks: setting.break_even(ranks) for ranks in (8, 16)}
+    print("\n" + table(["", "tokens"], [
+        ["micro-batch whose computing is as long as its collectives, in a node", f"{shortest[8]:,.0f}"],
+        ["over two nodes", f"{shortest[16]:,.0f}"],
+    ]))  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps({**found, "limits": busy}, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({**found, "limits": busy, "break_even": shortest}, indent=2) + "\n", encoding="utf-8"
+        )
     return 0
 
 

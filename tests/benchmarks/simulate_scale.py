@@ -19,6 +19,7 @@ import asyncio
 import importlib.util
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,7 @@ def warm_steps(staleness: int) -> int:
 
 
 HEAD = (
-    "GPUs", "tool, s", "schedule, staleness", "episodes a second", "step, s", "trainer: waits", "updates",
+    "GPUs", "tool, s", "placement, staleness", "episodes a second", "step, s", "trainer: waits", "updates",
     "hands over", "engines: decode", "stand still", "idle", "driver", "age",
 )  # fmt: skip
 
@@ -156,11 +157,10 @@ SLOW = Tool(math.exp(-1.0 + 0.8**2 / 2), 0.8, 5.0)
 """The tool of `schedule_slow_tools.py`: exp(N(−1, 0.8)) seconds, at most 5."""
 
 
-def slow_tools(staleness: int, steps: int, seeds: int) -> float:
-    """Seconds a step of the schedule that `schedule_slow_tools.py` runs, in the mean over seeds."""
+def slow_tools(staleness: int, steps: int, seeds: int) -> list[float]:
+    """Seconds a step of the schedule that `schedule_slow_tools.py` runs, by seed."""
     scenario = Scenario(1, 4096, 16, 8, 2, 1.0, lambda count: 0.1, SLOW, 0.5, staleness=staleness)
-    found = [simulate(replace(scenario, seed=seed), steps, ends=True).step for seed in range(seeds)]
-    return sum(found) / seeds
+    return [simulate(replace(scenario, seed=seed), steps, ends=True).step for seed in range(seeds)]
 
 
 def validate_slow_tools(steps: int) -> list[dict[str, Any]]:
@@ -169,7 +169,9 @@ def validate_slow_tools(steps: int) -> list[dict[str, Any]]:
     rows = []
     for mode, staleness in (("in turns", 0), ("max_staleness: 1", 1), ("max_staleness: 2", 2), ("max_staleness: 4", 4)):
         measured = asyncio.run(real.measure(real.MODES[mode], steps))
-        rows.append({"case": mode, "unit": "s a step", "real": measured, "simulated": slow_tools(staleness, steps, 8)})
+        found = slow_tools(staleness, steps, 8)
+        row = {"case": mode, "unit": "s a step", "real": measured, "simulated": statistics.mean(found)}
+        rows.append({**row, "least": min(found), "most": max(found)})
     return rows
 
 
@@ -200,7 +202,14 @@ def validate_workers(measured: Measured) -> list[dict[str, Any]]:
             costs=costs, message=0.0005,
         )  # fmt: skip
         simulated = 32 * real.GROUP / round_seconds(scenario, 32)
-        rows.append({"case": f"{workers} workers on Ray", "unit": "episodes/s", "real": rate, "simulated": simulated})
+        rows.append(
+            {
+                "case": f"{workers} worker{'s' if workers > 1 else ''} on Ray",
+                "unit": "episodes/s",
+                "real": rate,
+                "simulated": simulated,
+            }
+        )
     one, two = rows
     rows.append({"case": "two over one", "unit": "times", "real": two["real"] / one["real"],
                  "simulated": two["simulated"] / one["simulated"]})  # fmt: skip
@@ -214,10 +223,11 @@ def validate(measured: Measured) -> list[dict[str, Any]]:
     for row in rows:
         row["ratio"] = row["simulated"] / row["real"]
     shown = [
-        [row["case"], row["unit"], f"{row['real']:.2f}", f"{row['simulated']:.2f}", f"{row['ratio']:.2f}"]
+        [row["case"], row["unit"], f"{row['real']:.2f}", f"{row['simulated']:.2f}"
+         + (f" ({row['least']:.2f} to {row['most']:.2f})" if "least" in row else ""), f"{row['ratio']:.2f}"]
         for row in rows
-    ]
-    print(table(["case", "", "real", "simulated", "simulated over real"], shown))
+    ]  # fmt: skip
+    print(table(["case", "", "real", "simulated (least and most of eight seeds)", "simulated over real"], shown))
     return rows
 
 
@@ -230,8 +240,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--load", choices=("fixed", "growing"), default="fixed",
                         help="64 prompts a step, or two for each GPU (default fixed)")  # fmt: skip
     parser.add_argument("--model", choices=sorted(MODELS), default="7B", help="default 7B")
-    parser.add_argument("--transfer", choices=("object_store", "file", "broadcast"), default="object_store",
-                        help="how weights come to the workers (default object_store)")  # fmt: skip
+    parser.add_argument("--transfer", choices=("object_store", "file", "gloo", "nccl"), default="object_store",
+                        help="how weights come to the workers: as cluster.weight_transfer, or by a broadcast "
+                        "of torch.distributed over Ethernet or InfiniBand (default object_store)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=128, help="episodes in flight of an engine (default 128)")
     parser.add_argument("--spread", type=float, default=0.5,
                         help="sigma of the log-normal number of tokens of a turn (default 0.5)")  # fmt: skip
