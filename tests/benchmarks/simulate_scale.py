@@ -151,6 +151,25 @@ def grid(options: Options, measured: Measured) -> list[dict[str, Any]]:
     return rows
 
 
+def pivot(rows: Sequence[dict[str, Any]]) -> str:
+    """Episodes a second: a line for each size and tool, a column for each schedule."""
+    schedules = sorted({(not row["colocated"], row["staleness"]) for row in rows})
+    rates = {
+        (row["gpus"], row["tool"], not row["colocated"], row["staleness"]): row["episodes_a_second"] for row in rows
+    }
+    head = ["GPUs", "tool, s", *(f"split, {staleness}" if split else "colocated" for split, staleness in schedules)]
+    lines = []
+    for gpus, tool in sorted({(row["gpus"], row["tool"]) for row in rows}):
+        found = [rates.get((gpus, tool, *schedule)) for schedule in schedules]
+        lines.append([f"{gpus:,}", f"{tool:g}", *("" if rate is None else f"{rate:.1f}" for rate in found)])
+    return table(head, lines)
+
+
+def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Of files that `--json` wrote."""
+    return [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
+
+
 # Against real runs.
 
 SLOW = Tool(math.exp(-1.0 + 0.8**2 / 2), 0.8, 5.0)
@@ -250,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of lengths and latencies (default 0)")
     parser.add_argument("--measured", type=Path, metavar="FILE", help="figures of `scale_inputs.py --json`")
     parser.add_argument("--validate", action="store_true", help="compare with real runs instead")
+    parser.add_argument("--read", type=Path, nargs="+", metavar="FILE",
+                        help="simulate nothing: show the episodes a second of files that --json wrote")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args(argv)
     measured = read_measured(given.measured)
@@ -265,7 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         tuple(given.gpus), tuple(given.staleness), tuple(given.tool), given.load, given.model, given.transfer,
         given.concurrency, given.spread, given.steps, given.seed,
     )  # fmt: skip
+    if given.read:
+        print(pivot(read_rows(given.read)))
+        return 0
     rows = validate(measured) if given.validate else grid(options, measured)
+    if not given.validate:
+        print(f"\nEpisodes a second\n\n{pivot(rows)}")
     if given.json:
         told = {"options": vars(given) | {"measured": None, "json": None}, "inputs": asdict(measured), "rows": rows}
         given.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

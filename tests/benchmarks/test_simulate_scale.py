@@ -273,8 +273,16 @@ def test_the_script_writes_what_it_prints(bench: Any, tmp_path: Path, capsys: py
     assert [(row["staleness"], row["colocated"]) for row in told["rows"]] == [(0, True), (0, False), (1, False)]
     printed = capsys.readouterr().out.splitlines()
     assert [f"{row['episodes_a_second']:.1f}" for row in told["rows"]] == [
-        text.split(" | ")[3] for text in printed if text.startswith("| 8 |")
+        text.split(" | ")[3]
+        for text in printed
+        if text.startswith("| 8 |") and ("split," in text or "in turns" in text)
     ]
+    line = " | ".join(f"{row['episodes_a_second']:.1f}" for row in told["rows"])
+    assert printed[-1] == f"| 8 | 0.5 | {line} |"
+    assert bench.script.main(["--read", str(tmp_path / "out.json")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "| GPUs | tool, s | colocated | split, 0 | split, 1 |", "| --- | --- | --- | --- | --- |", printed[-1]
+    ]  # fmt: skip
 
 
 def test_a_file_of_something_else_is_refused(bench: Any, tmp_path: Path) -> None:
