@@ -288,7 +288,7 @@ def limits(setting: Setting, gpus: int) -> dict[str, float]:
         "driver": 1 / setting.driver_seconds(workers),
         "driver without the record of episodes": 1 / (setting.driver_seconds(workers) - one.record_s),
         "cluster limits, nobody waits": one.permits_s / (setting.load.turns - 1),
-        "cluster limits, eight in nine wait": one.contended_permits_s / (setting.load.turns - 1),
+        "cluster limits, seven in eight wait": one.contended_permits_s / (setting.load.turns - 1),
     }
 
 

@@ -132,7 +132,7 @@ class Measured:
     """Of weights into the form in which they travel, and out of it, by one thread."""
     node_bytes_s: float = 0.64e9
     """Of an object from one node's store to another's by Ray, over the loopback of one machine."""
-    gloo_bytes_s: float = 1e9
+    gloo_bytes_s: float = 0.73e9
     """Of a broadcast by gloo from one process to another, over the same."""
     permits_s: float = 13_200.0
     contended_permits_s: float = 3_170.0

@@ -282,7 +282,7 @@ class Simulation:
             handing=sums.handing / total,
             decoding=decoding / engines,
             standing=standing / engines,
-            idle=1 - (decoding + standing) / engines,
+            idle=max(1 - (decoding + standing) / engines, 0.0),
             in_tools=in_tools / placed if placed else 0.0,
             driver=(self.driver.busy - sums.driver) / total,
             staleness_mean=sum(it["staleness/mean"] for it in sums.staleness) / steps,
