@@ -123,9 +123,10 @@ def scenario_of(case: Case, options: Options, measured: Measured) -> Scenario:
     )
 
 
-def warm_steps(staleness: int) -> int:
-    """Steps until what is in flight is as old as it gets."""
-    return staleness + 2 if staleness else 1
+def steps_of(options: Options, staleness: int) -> tuple[int, int]:
+    """Steps that are counted, and those before: groups come in bursts of as many steps as are in flight."""
+    flight = staleness + 1
+    return options.steps * flight, 2 * flight if staleness else 1
 
 
 HEAD = (
@@ -149,7 +150,7 @@ def grid(options: Options, measured: Measured) -> list[dict[str, Any]]:
     for case in options.cases():
         began = time.perf_counter()
         scenario = scenario_of(case, options, measured)
-        found = simulate(scenario, options.steps, warm_steps(case.staleness))
+        found = simulate(scenario, *steps_of(options, case.staleness))
         print(f"| {' | '.join(line(case, found))} |", flush=True)
         fixed = {"workers": scenario.workers, "update_s": scenario.update, "receive_s": scenario.receive}
         rows.append({**asdict(case), **fixed, **asdict(found), "took_s": time.perf_counter() - began})
@@ -274,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=int, default=128, help="episodes in flight of an engine (default 128)")
     parser.add_argument("--spread", type=float, default=0.5,
                         help="sigma of the log-normal number of tokens of a turn (default 0.5)")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=6, help="that are counted (default 6), after some to warm up")
+    parser.add_argument("--steps", type=int, default=4,
+                        help="that count for each step in flight, after some to warm up (default 4)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of lengths and latencies (default 0)")
     parser.add_argument("--measured", type=Path, metavar="FILE", help="figures of `scale_inputs.py --json`")
     parser.add_argument("--validate", action="store_true", help="compare with real runs instead")
