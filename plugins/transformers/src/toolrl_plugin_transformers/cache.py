@@ -13,6 +13,7 @@ third of the speed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -116,10 +117,12 @@ class SlotCache:
 
     def spread(self, sources: list[int], first: int, length: int) -> None:
         """Copy slots to the slots `first …`, in order."""
-        index = torch.tensor(sources, device=self.shape.device)
-        end = first + len(sources)
-        self.keys[:, first:end, :, :length] = self.keys[:, :, :, :length].index_select(1, index)
-        self.values[:, first:end, :, :length] = self.values[:, :, :, :length].index_select(1, index)
+        # A source at a time, for all that follow it: nothing is gathered in between, which would be copied twice.
+        for source, run in groupby(range(len(sources)), sources.__getitem__):
+            places = [first + index for index in run]
+            target = slice(places[0], places[-1] + 1)
+            self.keys[:, target, :, :length] = self.keys[:, source : source + 1, :, :length]
+            self.values[:, target, :, :length] = self.values[:, source : source + 1, :, :length]
 
     def wipe(self, slot: int) -> None:
         """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""

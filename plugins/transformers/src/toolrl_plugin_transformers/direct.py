@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.memory import total_memory
+from toolrl_plugin_transformers.prefixes import Prefixes, attend
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
@@ -118,9 +119,10 @@ class Direct:
         columns_BT: Tensor,
         mask: Tensor,
         shared: int = 0,
+        prefixes: Prefixes | None = None,
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
-        decoding rows the first `shared` columns are those of the first row."""
+        decoding rows the first `shared` columns are those of the first row, or the first are those in `prefixes`."""
         if self._stale:
             for part, turned in self._turned.items():
                 turned.copy_(part.weight.t())
@@ -138,10 +140,13 @@ class Direct:
             h = _norm(x, layer.before)
             keys, values = slots.keys[number], slots.values[number]
             query = self._project(h, layer.attention, cos, sin, keys, values, index)
-            heads = _attend(
-                query.unflatten(0, (batch, width)), keys[rows, :, :length], values[rows, :, :length],
-                mask, layer.attention.scaling, shared,
-            )  # fmt: skip
+            query = query.unflatten(0, (batch, width))
+            stored = keys[rows, :, :length], values[rows, :, :length]
+            if prefixes is not None and width == 1:
+                grouped = query.reshape(batch, self._kv_heads, -1, keys.shape[-1]) * layer.attention.scaling
+                heads = attend(grouped, *stored, mask, prefixes, number).reshape(batch, -1)
+            else:
+                heads = _attend(query, *stored, mask, layer.attention.scaling, shared)
             if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
                 heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
             x = x + self._linear(heads, layer.attention.o_proj)
