@@ -148,7 +148,7 @@ def selected_logprobs(
     """log softmax(transform(hidden · weightᵀ + bias) / temperature) at the labels, and the entropies (zeros where they
     aren't asked for): two tensors [N], float32, or float64 where the hidden states are.
 
-    `chunk_rows` and `keep` (hold all chunks' probabilities for the backward pass) default to what fits the device.
+    `chunk_rows` and `keep` (hold all chunks' exponentials for the backward pass) default to what fits the device.
     """
     transform = transform or HeadTransform()
     vocabulary = weight_VH.shape[0]
@@ -186,7 +186,8 @@ class _Settings:
     def logits(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """What softmax is taken of, in the wide type; a tensor of its own, free to be overwritten."""
         raw = torch.nn.functional.linear(hidden, weight, bias).to(self.wide)
-        return self.transform.apply_(raw).div_(self.temperature)
+        logits = self.transform.apply_(raw)
+        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
 
 class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -208,6 +209,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         count = hidden_NH.shape[0]
         logprobs_N = hidden_NH.new_empty(count, dtype=settings.wide)
         entropy_N = hidden_NH.new_zeros(count, dtype=settings.wide)
+        total_N1 = hidden_NH.new_empty((count, 1), dtype=settings.wide)
         kept: list[torch.Tensor] = []
         for rows in settings.chunks(count):
             logits = settings.logits(hidden_NH[rows], weight_VH, bias_V)
@@ -215,16 +217,16 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
             exponential = shifted.exp()
-            total = exponential.sum(dim=1, keepdim=True)
+            total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)
             if settings.entropy:
                 # Σ p·z with z shifted by its greatest, so that nothing large cancels.
-                entropy_N[rows] = log_total.squeeze(1) - torch.linalg.vecdot(exponential, shifted) / total.squeeze(1)
+                entropy_N[rows] = log_total.squeeze(1) - shifted.mul_(exponential).sum(dim=1) / total.squeeze(1)
             if settings.keep:
-                kept.append(exponential.div_(total))
+                kept.append(exponential)
         ctx.settings = settings
-        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, *kept)
+        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept)
         ctx.set_materialize_grads(False)
         if not settings.entropy:
             ctx.mark_non_differentiable(entropy_N)
@@ -235,13 +237,13 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
     def backward(
         ctx: Any, grad_logprobs_N: torch.Tensor | None, grad_entropy_N: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden_NH, weight_VH, bias_V, labels_N, entropy_N, *kept = ctx.saved_tensors
+        hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept = ctx.saved_tensors
         settings: _Settings = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if kept and grad_logprobs_N is not None and grad_entropy_N is None and hidden_NH.dtype == settings.wide:
             factor_N = grad_logprobs_N * (settings.transform.scale / settings.temperature)
             return _grads_of_logprobs(
-                factor_N, kept, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
+                factor_N, kept, total_N1, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
             )
         grad_hidden = torch.empty_like(hidden_NH) if needs_hidden else None
         # Sums over chunks are kept wide: in bfloat16 the later chunks would be rounded away.
@@ -251,7 +253,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             hidden = hidden_NH[rows]
             capped: torch.Tensor | None = None
             if settings.keep:
-                probabilities = kept[number]
+                probabilities = kept[number] / total_N1[rows]
             else:
                 logits = settings.logits(hidden, weight_VH, bias_V)
                 capped = logits * settings.temperature if settings.transform.softcap is not None else None
@@ -285,6 +287,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 def _grads_of_logprobs(
     factor_N: torch.Tensor,
     kept: Sequence[torch.Tensor],
+    total_N1: torch.Tensor,
     hidden_NH: torch.Tensor,
     weight_VH: torch.Tensor,
     bias_V: torch.Tensor | None,
@@ -292,25 +295,28 @@ def _grads_of_logprobs(
     settings: _Settings,
     needed: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of hidden states, weight and bias from that of each raw label's logit, where the probabilities are kept
-    and nothing else has a gradient.
+    """Gradients of hidden states, weight and bias from that of each raw label's logit, where the exponentials of logits
+    are kept with their totals, and nothing else has a gradient.
 
-    The gradient of logits f · (onehot(y) − p) is never made: f goes to the hidden states, which are narrower, and the
-    onehot part is a row of the weight.
+    The gradient of logits f · (onehot(y) − p) is never made, nor is p = exponential / total: f and the total go to the
+    hidden states, which are narrower, and the onehot part is a row of the weight.
     """
     scaled_NH = hidden_NH * factor_N[:, None]
     grad_hidden = torch.empty_like(hidden_NH) if needed[0] else None
     grad_weight = torch.zeros_like(weight_VH).index_add_(0, labels_N, scaled_NH) if needed[1] else None
     grad_bias = torch.zeros_like(bias_V).index_add_(0, labels_N, factor_N) if needed[2] else None
-    for rows, probabilities in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
+    scaled_NH.div_(total_N1)
+    share_N = factor_N / total_N1[:, 0]
+    for rows, exponentials in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
         if grad_hidden is not None:
-            torch.mm(probabilities, weight_VH, out=grad_hidden[rows])
+            torch.mm(exponentials, weight_VH, out=grad_hidden[rows])
         if grad_weight is not None:
-            grad_weight.addmm_(probabilities.t(), scaled_NH[rows], alpha=-1.0)
+            grad_weight.addmm_(exponentials.t(), scaled_NH[rows], alpha=-1.0)
         if grad_bias is not None:
-            grad_bias.addmv_(probabilities.t(), factor_N[rows], alpha=-1.0)
+            grad_bias.addmv_(exponentials.t(), share_N[rows], alpha=-1.0)
     if grad_hidden is not None:
-        grad_hidden = torch.sub(weight_VH.index_select(0, labels_N), grad_hidden).mul_(factor_N[:, None])
+        grad_hidden.mul_(-share_N[:, None])
+        grad_hidden.addcmul_(weight_VH.index_select(0, labels_N), factor_N[:, None])
     return grad_hidden, grad_weight, grad_bias, None, None
 
 

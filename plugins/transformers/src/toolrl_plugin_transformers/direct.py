@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
+from toolrl.train.pages import new_zeros
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.memory import total_memory
@@ -63,7 +64,12 @@ class Direct:
         """Transposed weights by module."""
         if _pays_to_turn(module):
             linear = [part for part in without_parts(module) if type(part) is nn.Linear]
-            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
+            # Side by side: in a few huge pages all of them are found at once, and each step reads all of them.
+            sizes = [part.weight.numel() for part in linear]
+            together = new_zeros((sum(sizes),), torch.float32, torch.device("cpu")).split(sizes)
+            self._turned = {
+                part: room.view(part.weight.shape[::-1]) for part, room in zip(linear, together, strict=True)
+            }
         self._seen: list[tuple[int, int]] = []
         self._stale = True
 

@@ -102,9 +102,9 @@ def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefixes: Prefixes, layer: int) -> Tensor:
-    """One scaled query a head `[B, H, G, D]`, keys and values `[B, H, L, D]`, mask `[B, 1, 1, L]`; gives `[B, H, G, D]`.
-    Of the first `common` keys only those in row 0 and in `prefixes` are read."""
-    batch, heads, group, dim = query.shape
+    """One scaled query a head `[B, H, G, D]`, keys and values `[B, H, L, D]`, mask `[B, 1, 1, L]`; gives what the query
+    has. Of the first `common` keys only those in row 0 and in `prefixes` are read."""
+    batch, heads, group = query.shape[:3]
     shared, common, groups = prefixes.shared, prefixes.common, prefixes.groups
 
     def by_head(x: Tensor) -> Tensor:
