@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -156,7 +155,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
             grad_x = torch.zeros_like(x).index_add_(0, rows_M, grad_x)
             grad_mixed = grad_mixed.new_zeros(len(x), mixed.shape[1]).index_add_(0, rows_M, grad_mixed)
         sizes = [settings.heads, value.shape[1], value.shape[1]]
-        grad_made = x.new_empty(len(x), sum(sizes), settings.dim)
+        grad_made = settings.new(x, len(x), sum(sizes), settings.dim)
         grad_query, grad_key, grad_value = grad_made.split(sizes, dim=1)
         attend_backward(
             grad_mixed.view_as(out),
@@ -192,8 +191,12 @@ class _Norm(torch.autograd.Function):  # type: ignore[misc]
         return grad_x, grad_weight if ctx.needs_input_grad[1] else None, None
 
 
+def _stretch() -> int:
+    return _ROWS * torch.get_num_threads()
+
+
 def _stretches(count: int) -> Iterator[slice]:
-    size = _ROWS * torch.get_num_threads()
+    size = _stretch()
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
@@ -292,16 +295,18 @@ def _finish(x: Tensor, mixed: Tensor, weights: Weights, settings: Pass) -> tuple
     y, between = settings.new(x, *x.shape), settings.new(x, *x.shape)
     size = len(x) if settings.keep else 0
     gates, ups = (settings.new(x, size, weights.gate.shape[0]) for _ in range(2))
+    spare = settings.new(x, min(_stretch(), len(x)), weights.gate.shape[0])
     for rows in _stretches(len(x)):
         middle = torch.addmm(x[rows], mixed[rows], weights.out.t(), out=between[rows])
         if weights.out_bias is not None:
             middle += weights.out_bias
         h = _normalised(middle, settings.eps)[0].mul_(weights.after)
-        into = (gates[rows], ups[rows]) if settings.keep else (x.new_empty(len(h), len(weights.gate)) for _ in range(2))
+        into = (gates[rows], ups[rows]) if settings.keep else (torch.empty_like(spare[: len(h)]) for _ in range(2))
         gate, up = into
         _linear(h, weights.gate, weights.gate_bias, gate)
         _linear(h, weights.up, weights.up_bias, up)
-        torch.addmm(middle, F.silu(gate).mul_(up), weights.down.t(), out=y[rows])
+        product = torch.ops.aten.silu.out(gate, out=spare[: len(h)]).mul_(up)
+        torch.addmm(middle, product, weights.down.t(), out=y[rows])
         if weights.down_bias is not None:
             y[rows] += weights.down_bias
     return y, between, gates, ups
@@ -318,14 +323,17 @@ def _finish_backward(
     grads: _Gradients,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the layer's input, as far as it comes past attention, and of attention's output."""
-    grad_x, grad_mixed = torch.empty_like(between), torch.empty_like(mixed)
+    grad_x, grad_mixed = settings.new(between, *between.shape), settings.new(mixed, *mixed.shape)
+    # The same memory for each stretch, which so stays in the processor's cache.
+    spare = settings.new(between, 3, min(_stretch(), len(between)), weights.gate.shape[0])
     for rows in _stretches(len(between)):
         grad_out, gate, up = grad_y[rows], gates[rows], ups[rows]
-        grad_product = grad_out @ weights.down
-        active = F.silu(gate)
-        grads.product("down", grad_out, active * up)
-        grad_up = active.mul_(grad_product)
-        grad_gate = torch.ops.aten.silu_backward(grad_product.mul_(up), gate)
+        grad_product, grad_up, grad_gate = spare[:, : len(gate)]
+        torch.mm(grad_out, weights.down, out=grad_product)
+        active = torch.ops.aten.silu.out(gate, out=grad_up)
+        grads.product("down", grad_out, torch.mul(active, up, out=grad_gate))
+        active.mul_(grad_product)
+        torch.ops.aten.silu_backward.grad_input(grad_product.mul_(up), gate, grad_input=grad_gate)
         normal, inverse = _normalised(between[rows], settings.eps)
         h = normal * weights.after
         grads.product("gate", grad_gate, h)

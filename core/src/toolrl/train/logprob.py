@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from toolrl.train.fused import FusedLayers
 from toolrl.train.head import HeadTransform, probe_head
+from toolrl.train.pages import Memory
 from toolrl.train.tree import TokenTree
 from toolrl.train.tree_attention import model_inputs
 
@@ -67,6 +68,7 @@ class TokenScorer:
                 self.fallback,
             )
         self._fused: FusedLayers | None = None
+        self._memory = Memory()
 
     def fuse(self) -> None:
         """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
@@ -110,8 +112,9 @@ class TokenScorer:
                 hidden_BTH = base(**inputs)[0]
                 hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
-                hidden_NH, head.weight, head.bias, labels_N, temperature, transform=transform, entropy=entropy
-            )
+                hidden_NH, head.weight, head.bias, labels_N, temperature,
+                transform=transform, entropy=entropy, memory=self._memory,
+            )  # fmt: skip
         else:
             logits_NV = self._own_logits(inputs, predictors_N)
             logprobs_N, entropy_N = _reduce_logits(logits_NV, labels_N, temperature, entropy)
@@ -144,11 +147,13 @@ def selected_logprobs(
     entropy: bool = False,
     chunk_rows: int | None = None,
     keep: bool | None = None,
+    memory: Memory | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(transform(hidden · weightᵀ + bias) / temperature) at the labels, and the entropies (zeros where they
     aren't asked for): two tensors [N], float32, or float64 where the hidden states are.
 
     `chunk_rows` and `keep` (hold all chunks' exponentials for the backward pass) default to what fits the device.
+    `memory`: where to hold them on a CPU.
     """
     transform = transform or HeadTransform()
     vocabulary = weight_VH.shape[0]
@@ -160,7 +165,7 @@ def selected_logprobs(
         keep = hidden_NH.shape[0] * vocabulary * wide.itemsize <= keep_bytes
     # A soft cap's derivative needs the logits themselves, which the probabilities don't give back.
     keep = keep and torch.is_grad_enabled() and transform.softcap is None
-    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide)
+    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide, memory or Memory())
     logprobs_N, entropy_N = _SelectedLogprobs.apply(hidden_NH, weight_VH, bias_V, labels_N, settings)
     return logprobs_N, entropy_N
 
@@ -178,6 +183,15 @@ class _Settings:
     chunk_rows: int
     keep: bool
     wide: torch.dtype
+    memory: Memory
+
+    def room(self, count: int, vocabulary: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """A tensor to keep for each chunk; on a CPU in memory that is used again."""
+        shape = count, vocabulary
+        whole = self.memory.take(shape, self.wide) if device.type == "cpu" else None
+        if whole is None:
+            whole = torch.empty(shape, dtype=self.wide, device=device)
+        return whole.split(self.chunk_rows)
 
     def chunks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.chunk_rows):
@@ -210,21 +224,19 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         logprobs_N = hidden_NH.new_empty(count, dtype=settings.wide)
         entropy_N = hidden_NH.new_zeros(count, dtype=settings.wide)
         total_N1 = hidden_NH.new_empty((count, 1), dtype=settings.wide)
-        kept: list[torch.Tensor] = []
-        for rows in settings.chunks(count):
+        kept = settings.room(count, len(weight_VH), hidden_NH.device) if settings.keep else ()
+        for number, rows in enumerate(settings.chunks(count)):
             logits = settings.logits(hidden_NH[rows], weight_VH, bias_V)
             selected = logits.gather(1, labels_N[rows, None]).squeeze(1)
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
-            exponential = shifted.exp()
+            exponential = torch.exp(shifted, out=kept[number]) if kept else shifted.exp()
             total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)
             if settings.entropy:
                 # Σ p·z with z shifted by its greatest, so that nothing large cancels.
                 entropy_N[rows] = log_total.squeeze(1) - shifted.mul_(exponential).sum(dim=1) / total.squeeze(1)
-            if settings.keep:
-                kept.append(exponential)
         ctx.settings = settings
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept)
         ctx.set_materialize_grads(False)
