@@ -185,13 +185,11 @@ class _Settings:
     wide: torch.dtype
     memory: Memory
 
-    def room(self, count: int, vocabulary: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """A tensor to keep for each chunk; on a CPU in memory that is used again."""
-        shape = count, vocabulary
-        whole = self.memory.take(shape, self.wide) if device.type == "cpu" else None
-        if whole is None:
-            whole = torch.empty(shape, dtype=self.wide, device=device)
-        return whole.split(self.chunk_rows)
+    def room(self, rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+        """A tensor to keep for a chunk; on a CPU in memory that is used again."""
+        if device.type == "cpu":
+            return self.memory.take((rows, vocabulary), self.wide)
+        return torch.empty((rows, vocabulary), dtype=self.wide, device=device)
 
     def chunks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.chunk_rows):
@@ -224,13 +222,15 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         logprobs_N = hidden_NH.new_empty(count, dtype=settings.wide)
         entropy_N = hidden_NH.new_zeros(count, dtype=settings.wide)
         total_N1 = hidden_NH.new_empty((count, 1), dtype=settings.wide)
-        kept = settings.room(count, len(weight_VH), hidden_NH.device) if settings.keep else ()
-        for number, rows in enumerate(settings.chunks(count)):
+        kept: list[torch.Tensor] = []
+        for rows in settings.chunks(count):
             logits = settings.logits(hidden_NH[rows], weight_VH, bias_V)
             selected = logits.gather(1, labels_N[rows, None]).squeeze(1)
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
-            exponential = torch.exp(shifted, out=kept[number]) if kept else shifted.exp()
+            if settings.keep:
+                kept.append(settings.room(*shifted.shape, shifted.device))
+            exponential = torch.exp(shifted, out=kept[-1]) if kept else shifted.exp()
             total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)

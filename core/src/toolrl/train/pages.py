@@ -70,7 +70,7 @@ class Memory:
         if fitting:
             return self._blocks[min(fitting, key=lambda number: len(self._blocks[number]))]
         # Some to spare: the next step's tensors have other sizes.
-        ample = -(-(size + size // 8) // _HUGE) * _HUGE
+        ample = (-(-size // _HUGE) + size // 8 // _HUGE) * _HUGE
         for number in reversed(free):
             if sum(map(len, self._blocks)) + ample <= _KEPT:
                 break
