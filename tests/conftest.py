@@ -133,6 +133,12 @@ def environment(site: PluginSite | None = None, env: Mapping[str, str] | None = 
     return {**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
 
 
+@pytest.fixture(scope="session")
+def process_environment() -> Callable[..., dict[str, str]]:
+    """`environment`, for tests that start processes themselves."""
+    return environment
+
+
 class PluginSite:
     """A folder that looks like site-packages: plugins, each with the metadata that an installed wheel has."""
 

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "core" / "src" / "toolrl"
 LAYERS = [
     {"__main__"},
     {"cli"},
-    {"jobs"},
+    {"jobs", "replica"},
     {"assembly"},
     {"cluster", "report", "builtin", "testing"},
     {"train"},
@@ -28,7 +28,7 @@ LAYERS = [
 """From the top down. A module may import those of its own row's name and of the rows below."""
 
 HEAVY = {"torch", "transformers", "ray", "vllm"}
-MAY_BE_HEAVY = {"assembly", "jobs", "train", "cluster", "testing"}
+MAY_BE_HEAVY = {"assembly", "jobs", "replica", "train", "cluster", "testing"}
 # What a lower layer may use of a higher one, where it hands over a value that the config names.
 EXCEPTIONS = {("config", "tools"): "a tool's policy has its own options model, checked with the config"}
 

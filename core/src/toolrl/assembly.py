@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
+import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from toolrl.chat.agreement import calls_are_read
+from toolrl.cluster.start import workers_of
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.logs import masked_logs
@@ -27,11 +31,23 @@ from toolrl.errors import ChatFormatError, ConfigError, DataError, ToolrlError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext, ChatFormat, ChecksTools, HoldsStill, Observer, RolloutEngine, TaskSource
+from toolrl.protocols import (
+    BuildContext,
+    ChatFormat,
+    ChecksTools,
+    HoldsStill,
+    Observer,
+    RolloutEngine,
+    TaskSource,
+    WeightSource,
+)
 from toolrl.report.folder import RunFolder, run_and_checkpoint
 from toolrl.report.recorder import RunRecorder
+from toolrl.report.status import told_status
+from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -40,11 +56,14 @@ from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
 from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.train.data import EndlessOrder
+from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
 from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
-from toolrl.types import Media, Message, Task, ToolSpec
+from toolrl.train.ranks import ONE, Ranks
+from toolrl.train.shared_rollout import SharedRunner
+from toolrl.types import Episode, Media, Message, Task, ToolSpec
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +79,9 @@ class Assembly:
     registry: Registry
     policy: Policy
     environments: dict[str, Environment]
-    engine: RolloutEngine
-    runner: Runner
+    """Empty where workers sample: each has its own."""
+    engine: TakesWeights
+    runner: GroupSource
     limits: Limits
     folder: RunFolder
     events: Events
@@ -71,6 +91,12 @@ class Assembly:
     """Whether to go on from the run's last checkpoint."""
     datasets: Mapping[str, TaskSource] = field(default_factory=dict)
     """Those that were built before the model was loaded, by their places in the config."""
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics of the workers, since it was last asked."""
+    doing: Doing = field(default_factory=Doing)
+    """What the run is busy with, for `toolrl status`."""
+    ranks: Ranks = ONE
+    """The processes that train together."""
 
     @property
     def config(self) -> Config:
@@ -145,10 +171,13 @@ async def assemble(
     resume: bool | None = False,
     overwrite: bool = False,
     observers: Sequence[ComponentUse] | None = None,
+    workers: bool = False,
+    ranks: Ranks = ONE,
 ) -> AsyncIterator[Assembly]:
     """Build and start a run of `total_steps` training steps, 0 for a command that makes none. With `resume` it goes on
     from its last checkpoint (None for a command that can't), with `overwrite` a run of its name is deleted once all is
-    started; `observers` stand for the config's.
+    started; `observers` stand for the config's. With `workers` the config's rollout workers sample, if it asks for any.
+    Of several `ranks` the first one writes the run folder and tells observers.
 
     `data` names the data sets that the command will ask for, such as `data.train`, and whether each has to be there.
     They are built first: a file that is missing should be told before a model is loaded.
@@ -159,7 +188,7 @@ async def assemble(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     random_state.seed(config.seed)
-    device = pick_device(config.device)
+    device = pick_device(ranks.device_name or config.device)
     choose_kernels(device, deterministic=config.deterministic)
     directory = Path(config.run.dir) / config.run.name
     if overwrite:
@@ -171,37 +200,72 @@ async def assemble(
     datasets = _build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
-        folder = RunFolder.create(
-            directory,
-            loaded.resolved,
-            total_steps=total_steps,
-            plugins={plugin.name: plugin.version for plugin in registry.plugins},
-            resume=resume,
-            overwrite=overwrite,
-        )
+        folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
+        if ranks.first:
+            folder = RunFolder.create(
+                directory,
+                loaded.resolved,
+                total_steps=total_steps,
+                plugins={plugin.name: plugin.version for plugin in registry.plugins},
+                resume=resume,
+                overwrite=overwrite,
+            )
         stack.callback(folder.close)
         policy = load_policy(config.model, source, device)
-        builder = _Builder(loaded, registry, policy, folder.directory)
-        environments = builder.environments()
+        builder = Builder(loaded, registry, policy, folder.directory, ranks)
+        spread = workers and config.cluster.rollout_workers > 0
+        weights = PolicyWeights(policy, 0, folder.directory)
+        environments = {} if spread else builder.environments()
         # No other command samples while it trains.
         trains = total_steps > 0 and "data.train" in (data or {})
-        engine = builder.engine(overlap=trains and config.rollout.max_staleness > 0)
+        overlap = trains and config.rollout.max_staleness > 0
+        own = None if spread else builder.engine(weights, overlap=overlap)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
-        runner = builder.runner(engine, environments, events)
         stack.push_async_exit(_end_of_run(events, loaded.hide))
+        runner: GroupSource
+        engine: TakesWeights
+        watch: Callable[[], Mapping[str, float]] = dict
+        if own is None:
+            oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
+            starting = workers_of(loaded, policy, source, folder.directory, oversight, weights)
+            engine = runner = pool = await stack.enter_async_context(starting)
+            watch, status = pool.metrics, pool.status
+        else:
+            engine = own
+            runner = builder.runner(own, environments, events.episode_end)
+            status = partial(_status_here, runner.activity, builder.endpoints)
+            await stack.enter_async_context(sampling(builder, environments, own))
+        if folder.replaces:
+            folder.begin()
+        doing = Doing()
+        if ranks.first:
+            await stack.enter_async_context(
+                told_status(folder.directory, lambda: {"doing": doing.what, "doing_seconds": doing.seconds, **status()})
+            )
+        parts = (loaded, registry, policy, environments, engine, runner, limits, folder, events)
+        yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
+
+
+def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
+    """What this process does, in the form in which a pool tells of its workers."""
+    facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
+    return {"workers": [{**facts, **activity.status(), "breakers": endpoints.states()}]}
+
+
+@asynccontextmanager
+async def sampling(
+    builder: Builder, environments: Mapping[str, Environment], engine: RolloutEngine
+) -> AsyncIterator[None]:
+    """Start tools, rewards and engine; stop them in the end."""
+    async with AsyncExitStack() as stack:
         stack.push_async_callback(builder.endpoints.close)
         for environment in environments.values():
             stack.push_async_callback(environment.stop)
             await environment.start()
         stack.push_async_callback(engine.stop)
         await engine.start()
-        if folder.replaces:
-            folder.begin()
-        yield Assembly(
-            loaded, registry, policy, environments, engine, runner, limits, folder, events, builder.build, bool(resume),
-            datasets,
-        )  # fmt: skip
+        yield
 
 
 def _end_of_run(events: Events, hide: Callable[[str], str]) -> Any:
@@ -292,10 +356,13 @@ def _cluster_limits() -> ClusterLimits:
     return RayLimits()
 
 
-class _Builder:
-    """Builds the parts of one run in order."""
+class Builder:
+    """Builds the parts of one run in order, in the trainer's process or in a worker's."""
 
-    def __init__(self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path) -> None:
+    def __init__(
+        self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path, ranks: Ranks = ONE
+    ) -> None:
+        self._ranks = ranks
         self._config = loaded.config
         self._hide = loaded.hide
         self._registry = registry
@@ -349,9 +416,8 @@ class _Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self, *, overlap: bool) -> RolloutEngine:
-        """`overlap`: it is to sample while weights are trained."""
-        weights = PolicyWeights(self._policy, 0, self._context.run_dir)
+    def engine(self, weights: WeightSource, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while these weights are trained."""
         engine: RolloutEngine = self.build(
             "engines",
             self._config.engine,
@@ -367,19 +433,27 @@ class _Builder:
             )
         return engine
 
-    def runner(self, engine: RolloutEngine, environments: Mapping[str, Environment], events: Events) -> Runner:
-        return Runner(
+    def runner(
+        self,
+        engine: RolloutEngine,
+        environments: Mapping[str, Environment],
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> Runner:
+        kind = partial(SharedRunner, self._ranks) if self._ranks.several else Runner
+        return kind(
             engine,
             environments,
             concurrency=self._config.rollout.concurrency,
             seed=self._config.seed,
             max_error_rate=self._config.rollout.max_error_rate,
-            on_episode=events.episode_end,
+            on_episode=on_episode,
             hide=self._hide,
             lockstep=self._config.deterministic,
         )
 
     def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
+        if not self._ranks.first:
+            return Events(folder, {})
         recorder = RunRecorder(
             folder,
             save_episodes=self._config.run.save_episodes,

@@ -24,6 +24,7 @@ from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.overlap import Overlapping
 from toolrl.train.oversampling import OverSampling
+from toolrl.train.ranks import Ranks
 from toolrl.train.saver import Saved, Saver
 from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
@@ -32,9 +33,38 @@ from toolrl.types import Episode
 _log = logging.getLogger(__name__)
 
 
+def check_ranks(config: Config, ranks: Ranks) -> None:
+    """Find out before a model is loaded what several ranks can't do. Raises ConfigError."""
+    if ranks.several and config.rollout.max_staleness:
+        raise ConfigError(
+            "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
+            hint="Set it to 0, or train in one process.",
+        )
+    if ranks.several and config.cluster.rollout_workers:
+        raise ConfigError(
+            "cluster.rollout_workers: where weights are spread over ranks, each rank samples its share by itself",
+            hint="Set it to 0, or train in one process.",
+        )
+    if ranks.several and config.rollout.oversampling > 1:
+        raise ConfigError(
+            "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
+            hint="Set it to 1, or train in one process.",
+        )
+    if ranks.several and config.trainer.offload:
+        raise ConfigError(
+            "trainer.offload: what it moves is spread over the ranks",
+            hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
+        )
+
+
 async def train(assembly: Assembly) -> None:
     """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
-    config = assembly.config
+    with assembly.ranks.explaining():
+        await _train(assembly)
+
+
+async def _train(assembly: Assembly) -> None:
+    config, ranks = assembly.config, assembly.ranks
     for remark in remarks(config):
         _log.warning("%s", remark)
     trainer = PolicyTrainer(
@@ -46,13 +76,17 @@ async def train(assembly: Assembly) -> None:
         longest=longest_episode(config, assembly.limits),
         estimator=assembly.built("advantages", "algorithm.advantage", config.algorithm.advantage),
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
+        ranks=ranks,
+        cpu_offload=config.cluster.cpu_offload,
     )
     supply = _supply(assembly)
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
-    evaluations = assembly.folder.metrics_lines("eval")
-    saver.recall((line.step, line.metrics) for line in evaluations)
+    evaluations = ranks.by_first(
+        lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
+    )
+    saver.recall(evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -61,7 +95,9 @@ async def train(assembly: Assembly) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated={line.step for line in evaluations},
+        evaluated={step for step, _ in evaluations},
+        watch=assembly.watch,
+        doing=assembly.doing,
     )
     assembly.events.run_start()
     await loop.run()
@@ -85,6 +121,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
     )
     assembly.events.run_start()
+    assembly.doing.now("fine-tuning")
     accuracy = await loop.run()
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
@@ -136,6 +173,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
             hint="Add it, for example `data: {eval: {use: jsonl, options: {path: test.jsonl}}}`.",
         )
     assembly.events.run_start()
+    assembly.doing.now("evaluating")
     metrics = await evaluator.run(0)
     assembly.events.step_end(StepReport(0, "eval", metrics))
     return dict(metrics)
@@ -144,6 +182,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
 async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
     """`episodes` episodes of each of the first training tasks: their metrics."""
     assembly.events.run_start()
+    assembly.doing.now("sampling")
     groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
     metrics = episode_metrics(groups)
     assembly.events.step_end(StepReport(0, "rollout", metrics))
@@ -178,11 +217,12 @@ def _supply(assembly: Assembly) -> Supply:
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved)
+    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved, ranks=assembly.ranks)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
-        assembly.folder.rewind(step)
+        if assembly.ranks.first:
+            assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)

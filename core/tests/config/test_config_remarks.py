@@ -32,6 +32,21 @@ def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, ov
     assert ("the policy that samples isn't the one" in told(tree, registry, override)) is is_told
 
 
+@pytest.mark.parametrize(
+    ("overrides", "is_told"),
+    [
+        (("device=cuda", "cluster.rollout_workers=2"), True),
+        (("device=cuda", "cluster.rollout_workers=2", "cluster.worker_gpus=0.5"), False),
+        (("device=cuda",), False),
+        (("device=auto", "cluster.rollout_workers=2"), False),
+    ],
+)
+def test_workers_without_the_trainers_kind_of_device_are_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
+) -> None:
+    assert ("the workers' engines compute on the CPU" in told(tree, registry, *overrides)) is is_told
+
+
 def test_an_environment_without_a_reward_is_told() -> None:
     environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
     lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}))

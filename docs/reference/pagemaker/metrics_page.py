@@ -14,7 +14,7 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
-MODULES = tuple(f"train.{name}" for name in NAMES)
+MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses")
 """Where names are written that don't stand in the docstring."""
 
 MEANINGS: dict[str, dict[str, str]] = {
@@ -64,6 +64,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "time/encode": "In `sft`: seconds of turning demonstrations into tokens.",
         "speed/tokens_per_second": "Sampled tokens over `time/rollout`; with `rollout.max_staleness` over `time/step`.",
         "speed/episodes_per_second": "Episodes over `time/step`.",
+    },
+    "Rollout workers": {
+        "cluster/workers": "Workers that are ready; these three only with `cluster.rollout_workers`.",
+        "cluster/restarted_workers": "Workers that died and were replaced, since the line before.",
+        "cluster/restarted_groups": "Groups that started again because their worker had died, since the line before.",
     },
 }
 

@@ -69,6 +69,7 @@ async def _evaluate(args: argparse.Namespace) -> int:
         resume=None,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
+        workers=True,
     ) as assembly:
         facts = await evaluate(assembly)
     print_result(args, assembly.folder, facts)

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
     "export": ("toolrl.cli.export", "write a run's model as a folder for other programs"),
     "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
+    "status": ("toolrl.cli.status", "say what a run and its workers do now"),
     "report": ("toolrl.cli.report", "write the report of a run"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
 }

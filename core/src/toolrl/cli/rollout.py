@@ -40,6 +40,7 @@ async def _rollout(args: argparse.Namespace) -> int:
         resume=None,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
+        workers=True,
     ) as assembly:
         facts: dict[str, Any] = await sample(assembly, args.tasks, args.episodes or loaded.config.algorithm.group_size)
     print_result(args, assembly.folder, facts)

@@ -6,35 +6,52 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from toolrl.errors import ToolrlError
+from toolrl.train.ranks import started_by_torchrun
 
 EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-def run_to_end(main: Coroutine[Any, Any, int]) -> int:
-    """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it."""
+def run_to_end(
+    main: Coroutine[Any, Any, int], *, interrupt: Callable[[], None] | None = None, silent: bool = False
+) -> int:
+    """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it. `interrupt` has it end itself, where it
+    can't be cancelled at any point; a `silent` one says nothing. Raises ToolrlError for a command of one process that
+    torchrun started several of."""
+    if interrupt is None and started_by_torchrun():
+        main.close()
+        if int(os.environ["RANK"]):
+            return 1  # The first rank says it.
+        raise ToolrlError(
+            f"only `toolrl train` runs in several processes, and {os.environ['WORLD_SIZE']} were started",
+            hint="Run this command without torchrun; where WORLD_SIZE and RANK are set otherwise, unset them.",
+        )
     caught: list[signal.Signals] = []
 
     async def supervised() -> int:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(main)
 
-        def interrupt(number: signal.Signals) -> None:
+        def caught_one(number: signal.Signals) -> None:
             if caught:
                 os._exit(EXIT_OF[number])
             caught.append(number)
-            print(f"{number.name}: saving what is done; once more ends at once", file=sys.stderr)
-            task.cancel()
+            if not silent:
+                print(f"{number.name}: saving what is done; once more ends at once", file=sys.stderr)
+            (interrupt or task.cancel)()
 
         for number in EXIT_OF:
-            loop.add_signal_handler(number, interrupt, number)
+            loop.add_signal_handler(number, caught_one, number)
         try:
             return await task
         except asyncio.CancelledError:
-            if not caught:
+            if not caught and interrupt is None:
                 raise
-            return EXIT_OF[caught[0]]
+            # Where it is another rank that was told to end, this one ends alike.
+            return EXIT_OF[caught[0] if caught else signal.SIGTERM]
         finally:
             for number in EXIT_OF:
                 loop.remove_signal_handler(number)

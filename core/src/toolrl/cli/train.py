@@ -1,14 +1,27 @@
-"""`toolrl train CONFIG`: reinforcement learning."""
+"""`toolrl train CONFIG`: reinforcement learning, in one process or in those that torchrun starts."""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
+from typing import TYPE_CHECKING
 
 from toolrl.cli.common import add_run_arguments, last_metrics, observers_for, print_result, read
 from toolrl.cli.session import run_to_end
+from toolrl.errors import ToolrlError
+
+if TYPE_CHECKING:
+    from toolrl.config.load import LoadedConfig
+    from toolrl.plugins.registry import Registry
+    from toolrl.train.ranks import Ranks
 
 HELP = "train a model by reinforcement learning"
-EXAMPLE = "toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first"
+EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
+  torchrun --nproc-per-node 4 -m toolrl train grpo.yaml"""
+
+_ALONE = 300.0
+"""Seconds that ranks wait for each other where the config that says how long can't be read."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,14 +29,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_to_end(_train(args))
+    from toolrl.train.ranks import ONE, OtherRankError, started_by_torchrun
+
+    if not started_by_torchrun():
+        loaded, registry = read(args)
+        ranks = ONE
+        if loaded.config.cluster.shard is True:
+            from toolrl.train.process_group import join
+
+            ranks = join(loaded.config.device, loaded.config.cluster.rank_timeout)
+        return run_to_end(_train(args, loaded, registry, ranks), interrupt=ranks.interrupt if ranks.several else None)
+    try:
+        return _run_as_rank(args)
+    except OtherRankError:
+        if int(os.environ["RANK"]):
+            return 1  # Who failed says why, and the first rank says it again.
+        raise
 
 
-async def _train(args: argparse.Namespace) -> int:
-    loaded, registry = read(args)
+def _run_as_rank(args: argparse.Namespace) -> int:
+    """This process is one of several."""
+    from toolrl.train.process_group import join
+
+    loaded, registry, problem = None, None, None
+    try:
+        loaded, registry = read(args)
+    except ToolrlError as error:
+        problem = error
+    config = loaded.config if loaded is not None else None
+    ranks = join(config.device if config else "cpu", config.cluster.rank_timeout if config else _ALONE, problem)
+    assert loaded is not None, "join raises the problem"
+    assert registry is not None
+    if not ranks.first:
+        # What all ranks would say alike is said once.
+        logging.getLogger("toolrl").setLevel(logging.ERROR)
+    with ranks.explaining():
+        main = _train(args, loaded, registry, ranks)
+        return run_to_end(main, interrupt=ranks.interrupt, silent=not ranks.first)
+
+
+async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry, ranks: Ranks) -> int:
     from toolrl.assembly import assemble
-    from toolrl.jobs import train
+    from toolrl.jobs import check_ranks, train
 
+    check_ranks(loaded.config, ranks)
     async with assemble(
         loaded,
         registry,
@@ -32,7 +81,11 @@ async def _train(args: argparse.Namespace) -> int:
         resume=args.resume,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),
+        ranks=ranks,
+        workers=True,
     ) as assembly:
         await train(assembly)
-    print_result(args, assembly.folder, last_metrics(assembly.folder))
+    if ranks.first:
+        print_result(args, assembly.folder, last_metrics(assembly.folder))
+    ranks.leave()
     return 0

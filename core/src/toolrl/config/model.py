@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from toolrl.config.algorithm import AlgorithmConfig
+from toolrl.config.cluster import ClusterConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
 from toolrl.config.lora import LoraConfig
 
@@ -106,7 +107,7 @@ class RolloutConfig(Frame):
     max_episode_tokens: int | None = Field(
         None, ge=2, description="All tokens of an episode at most; None for the model's context."
     )
-    concurrency: int = Field(256, ge=1, description="Episodes in flight.")
+    concurrency: int = Field(256, ge=1, description="Episodes in flight; with rollout workers, in each of them.")
     max_staleness: int = Field(
         0,
         ge=0,
@@ -276,6 +277,9 @@ class Config(Frame):
         default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
     )
     run: RunConfig = Field(default_factory=lambda: RunConfig())
+    cluster: ClusterConfig = Field(
+        default_factory=lambda: ClusterConfig(), description="Processes that the run is spread over."
+    )
     seed: int = Field(0, ge=0, description="Of data order, sampling, tools and torch.")
     deterministic: bool = Field(
         False,
@@ -291,6 +295,11 @@ class Config(Frame):
         rollout = self.rollout
         if self.deterministic and rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
+        if self.deterministic and self.cluster.rollout_workers:
+            raise ValueError(
+                "deterministic: episodes in several processes can't wait for each other; set cluster.rollout_workers "
+                "to 0"
+            )
         if self.trainer.keep_best and self.data.eval is None:
             raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
         if self.deterministic and rollout.oversampling > 1:

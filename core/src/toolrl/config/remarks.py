@@ -17,7 +17,8 @@ from toolrl.plugins.registry import Registry
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    return [*_evaluation(config), *_rewards(config), *_sampling(config), *_staleness(config), *_offload(config)]
+    parts = (_evaluation, _rewards, _sampling, _staleness, _offload, _workers)
+    return [line for part in parts for line in part(config)]
 
 
 def missing_model(config: Config) -> str | None:
@@ -96,6 +97,13 @@ def _staleness(config: Config) -> list[str]:
         f"rollout.max_staleness {config.rollout.max_staleness}: stale samples are trained on as if the policy had just "
         "drawn them; set `algorithm.importance: {}` to weigh them"
     ]
+
+
+def _workers(config: Config) -> list[str]:
+    cluster = config.cluster
+    if not cluster.rollout_workers or cluster.worker_gpus or not config.device.startswith("cuda"):
+        return []
+    return [f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}"]
 
 
 def _sampling(config: Config) -> list[str]:

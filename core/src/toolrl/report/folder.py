@@ -8,6 +8,8 @@
     checkpoints/     the trainer's
     summary.json     status, duration, first, last and best metrics
     report.html      all of it in one page
+    .status.json     what the run does now, while it goes on
+    workers/         logs of the rollout workers, where there are any
 
 A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
 run goes on.

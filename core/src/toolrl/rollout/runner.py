@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from toolrl.errors import RunStoppedError
 from toolrl.protocols import HoldsStill, RolloutEngine
+from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.rollout.garbage import collected_rarely
 from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.scoring import scored_together
+from toolrl.rollout.source import Oversight
 from toolrl.types import Episode, Group, Task
 
 _Tell = Callable[[Episode], None]
-
-_FEWEST_CRASHES = 8
-"""Fewer say nothing of a tool's health."""
 
 
 class Runner:
@@ -50,10 +47,10 @@ class Runner:
         self._environments = environments
         self._concurrency = concurrency
         self._seed = seed
-        self._max_error_rate = max_error_rate
-        self._on_episode = on_episode
+        self._oversight = Oversight(max_error_rate, on_episode)
         self._hide = hide
         self._lockstep = lockstep
+        self.activity = Activity()
         self._gate: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def run(
@@ -64,28 +61,52 @@ class Runner:
         `round_id` makes group names and seeds unique in the run ("train-12", "eval-12"). Raises RunStoppedError where
         more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
         """
-        plans = [
-            self._plan(task, number, index, round_id, training)
-            for number, task in enumerate(tasks)
-            for index in range(group_size)
-        ]
-        episodes = await self._round(plans, limits)
-        groups = [
-            Group(episodes[start].group, task, tuple(episodes[start : start + group_size]))
-            for task, start in zip(tasks, range(0, len(episodes), group_size), strict=True)
-        ]
+        places = range(len(tasks))
+        groups = await self.sample(tasks, places, group_size, limits, round_id=round_id, training=training)
         self.check(groups)
         return groups
 
+    async def sample(
+        self,
+        tasks: Sequence[Task],
+        places: Sequence[int],
+        group_size: int,
+        limits: Limits,
+        *,
+        round_id: str,
+        training: bool = True,
+    ) -> list[Group]:
+        """As `run`, of the tasks at these places only, and nothing is checked: the share of one worker of several."""
+        plans = [
+            self._plan(tasks[number], number, index, round_id, training)
+            for number in places
+            for index in range(group_size)
+        ]
+        episodes = await self._round(plans, limits)
+        return [
+            Group(episodes[start].group, tasks[number], tuple(episodes[start : start + group_size]))
+            for number, start in zip(places, range(0, len(episodes), group_size), strict=True)
+        ]
+
     async def group(
-        self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+        self,
+        task: Task,
+        number: int,
+        group_size: int,
+        limits: Limits,
+        *,
+        round_id: str,
+        gate: asyncio.Semaphore,
+        training: bool = True,
+        ended: Callable[[], None] = lambda: None,
     ) -> Group:
         """The episodes of one task, for who keeps many groups in flight: nobody is told of them and nothing is checked.
 
-        `number` is the group's in its round; `gate` bounds the episodes in flight of all groups that share it.
+        `number` is the group's in its round; `gate` bounds the episodes in flight of all groups that share it; `ended`
+        is called when an episode has given its place in it back.
         """
-        plans = [self._plan(task, number, index, round_id, True) for index in range(group_size)]
-        episodes = await self._all(plans, limits, gate, None)
+        plans = [self._plan(task, number, index, round_id, training) for index in range(group_size)]
+        episodes = await self._all(plans, limits, gate, None, None, ended)
         return Group(episodes[0].group, task, tuple(episodes))
 
     def gate(self) -> asyncio.Semaphore:
@@ -97,14 +118,11 @@ class Runner:
 
     def tell(self, groups: Iterable[Group]) -> None:
         """Tell of the episodes of these groups, as `run` does of its own."""
-        if self._on_episode is not None:
-            for group in groups:
-                for episode in group.episodes:
-                    self._on_episode(episode)
+        self._oversight.tell(groups)
 
     async def _round(self, plans: Sequence[EpisodePlan], limits: Limits) -> list[Episode]:
         if not self._lockstep:
-            return await self._all(plans, limits, self.gate(), self._on_episode)
+            return await self._all(plans, limits, self.gate(), self._oversight.on_episode)
         going = len(plans)
 
         def ended() -> None:
@@ -115,7 +133,7 @@ class Runner:
         assert isinstance(self._engine, HoldsStill), "assembly refuses others"
         engine = Lockstep(self._engine, lambda: min(going, self._concurrency))
         try:
-            return await self._all(plans, limits, self.gate(), self._on_episode, engine, ended)
+            return await self._all(plans, limits, self.gate(), self._oversight.on_episode, engine, ended)
         finally:
             await engine.end()
 
@@ -130,13 +148,14 @@ class Runner:
     ) -> list[Episode]:
         async def one(plan: EpisodePlan) -> Episode:
             environment = pick_environment(self._environments, plan.task)
-            async with gate:
+            async with self.activity.place(gate):
                 try:
                     waiting = nullcontext if engine is None else engine.waiting
                     run = EpisodeRun(
                         plan, environment, engine or self._engine, limits, hide=self._hide, waiting=waiting
                     )
                     episode = await run.run()
+                    self.activity.note(episode)
                 finally:
                     ended()
             if tell is not None and not environment.scores_groups:
@@ -183,34 +202,7 @@ class Runner:
 
     def check(self, groups: Sequence[Group]) -> None:
         """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
-        episodes = [episode for group in groups for episode in group.episodes]
-        self._check_crashes(episodes)
-        failures = [episode.failure for episode in episodes if episode.failure is not None]
-        if len(failures) <= self._max_error_rate * len(episodes):
-            return
-        (fault, component), count = Counter((f.fault, f.component) for f in failures).most_common(1)[0]
-        example = next(f for f in failures if (f.fault, f.component) == (fault, component))
-        place = fault if component == fault else f"{fault} ({component})"
-        raise RunStoppedError(
-            f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
-            f"{self._max_error_rate:g} allows; {count} of them in the {place}: {example.message}",
-            hint="The episodes with their tracebacks are in the run folder. Mend the cause, then run it again: "
-            "with --resume to go on (train, sft), else with --overwrite.",
-        )
-
-    def _check_crashes(self, episodes: Sequence[Episode]) -> None:
-        """A crash of a tool is text for the model and fails no episode; a dead tool would train on nothing but that."""
-        records = [record for episode in episodes for record in episode.calls]
-        crashed = [record for record in records if record.result.error == "crash"]
-        if len(crashed) < _FEWEST_CRASHES or len(crashed) <= self._max_error_rate * len(records):
-            return
-        name, count = Counter(record.call.name for record in crashed).most_common(1)[0]
-        raise RunStoppedError(
-            f"{len(crashed)} of {len(records)} tool calls crashed, more than rollout.max_error_rate "
-            f"{self._max_error_rate:g} allows; {count} of them in {name!r}",
-            hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
-            "should read; then run it again: with --resume to go on (train, sft), else with --overwrite.",
-        )
+        self._oversight.check(groups)
 
 
 def _seed(run_seed: int, group: str, index: int) -> int:

@@ -6,6 +6,7 @@ hold, and the second wouldn't know.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -50,6 +51,11 @@ class Endpoints:
                 hint="Give both the same `policy.breaker`.",
             )
         return breaker
+
+    def states(self) -> dict[str, str]:
+        """What each breaker would do with a call now: closed, open or half_open."""
+        now = asyncio.get_running_loop().time()
+        return {name: breaker.state(now) for name, breaker in sorted(self._breakers.items())}
 
     async def limiter(self, endpoint: str, options: PolicyOptions) -> Limiter:
         """The limiter that a policy asks for. Raises ConfigError where its name is taken by other limits."""

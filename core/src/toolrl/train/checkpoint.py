@@ -6,6 +6,7 @@
         trainer/state.json                                 step, version, data position, digest of the config
         trainer/state.pt                                   optimizer, random generators, a critic
         trainer/buffer.jsonl                               finished groups that can still be trained on, if any
+        trainer/shards/                                    optimizer and critic, where ranks wrote them (shards.py)
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
@@ -75,13 +76,15 @@ def save_checkpoint(
     tokenizer: Any,
     processor: Any = None,
     keep: int = 2,
+    shards: Path | None = None,
     spare: Collection[int] = (),
 ) -> Path:
     """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones and those of the steps `spare`;
     returns its path.
 
-    `model`, `tokenizer` and `processor` are written by their `save_pretrained`. Raises CheckpointError where that
-    fails; the earlier checkpoints are as they were then.
+    `model`, `tokenizer` and `processor` are written by their `save_pretrained`; `shards` is a folder in `directory`
+    that ranks wrote the optimizer's state into, which is moved. Raises CheckpointError where that fails; the earlier
+    checkpoints are as they were then.
     """
     final = directory / f"step-{state.step:06d}"
     unfinished = directory / f"{_UNFINISHED}{final.name}"
@@ -93,10 +96,14 @@ def save_checkpoint(
             if part is not None:
                 part.save_pretrained(unfinished)
         _write_state(unfinished, state)
+        if shards is not None:
+            shards.rename(unfinished / "trainer" / "shards")
         _write_manifest(unfinished, state.step)
         _move_into_place(unfinished, final)
     except Exception as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for part in (unfinished, shards):
+            if part is not None:
+                shutil.rmtree(part, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),

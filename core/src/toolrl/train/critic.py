@@ -29,10 +29,13 @@ from toolrl.errors import CheckpointError, ConfigError
 from toolrl.train.advantage import EPSILON
 from toolrl.train.batch import MicroBatch, Sample, pack, split
 from toolrl.train.credit import overlong_penalty
+from toolrl.train.dealing import filled_up, share_of
 from toolrl.train.head import probe_head
 from toolrl.train.lora import copy_sharing_frozen
 from toolrl.train.offload import own_tensors, waiting
 from toolrl.train.optimizer import PolicyOptimizer
+from toolrl.train.ranks import ONE, Ranks
+from toolrl.train.several import let_go, refuse_media, sharded_values, take_values
 from toolrl.types import Episode, Group
 
 _OTHER = "Resume with the model and the model.lora that the run began with."
@@ -95,10 +98,35 @@ class CriticUpdate:
     """Share of the returns' variance that the values foresaw; None where all returns are equal."""
 
 
+class Values(torch.nn.Module):  # type: ignore[misc]
+    """A body and its head: the value before each of some tokens."""
+
+    def __init__(self, body: Any, head: torch.nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, targets_N: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """`targets_N`: places in the flattened batch. [N]."""
+        hidden_BTH = self.body(**inputs)[0]
+        hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, targets_N - 1)
+        values_N: torch.Tensor = self.head(hidden_NH.to(self.head.weight.dtype)).sum(dim=1)
+        return values_N
+
+
 class Critic:
     """Values of turns, and the advantages that follow from them. Use, once a step: `advantages`, then `update`."""
 
-    def __init__(self, policy_model: Any, settings: TrainerConfig, algorithm: AlgorithmConfig, *, pad_id: int) -> None:
+    def __init__(
+        self,
+        policy_model: Any,
+        settings: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        *,
+        pad_id: int,
+        ranks: Ranks = ONE,
+        cpu_offload: bool = False,
+    ) -> None:
         parts = probe_head(policy_model)
         if isinstance(parts, str):
             raise ConfigError(
@@ -107,12 +135,18 @@ class Critic:
             )
         assert algorithm.critic is not None, "the config fills it in"
         base, head, _ = parts
-        self.body = copy_sharing_frozen(base)
         self.head = torch.nn.Linear(head.in_features, 1, device=head.weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         if head.weight.dtype == torch.float64:
             self.head.double()
+        self._ranks = ranks
+        self._device = head.weight.device
+        if ranks.several:
+            self._values = sharded_values(base, self.head, Values, ranks, cpu_offload=cpu_offload)
+        else:
+            self._values = Values(copy_sharing_frozen(base), self.head)
+        self.body = self._values.body
         named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
         self._config: CriticConfig = algorithm.critic
         rate = {"learning_rate": self._config.learning_rate, "schedule": "constant", "warmup_steps": 0}
@@ -154,18 +188,20 @@ class Critic:
 
     def _learn(self, samples: Sequence[Sample]) -> CriticUpdate | None:
         errors: list[torch.Tensor] = []
+        turns = sum(sample.trained_tokens for sample in samples)
         norms: list[float] = []
         for part in split([sample.trained_tokens for sample in samples], self._settings.updates_per_step):
-            batches = self._batches([samples[index] for index in part])
-            count = sum(batch.trained_tokens for batch in batches)
+            batches, _ = self._batches([samples[index] for index in part])
+            count = sum(samples[index].trained_tokens for index in part)
             for batch in batches:
                 errors.append(self._backward(batch, count))
             if batches:
                 norms.append(self.optimizer.step(self._config.learning_rate))
-        if not errors:
+        if not norms:
             return None
+        (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")
         values = [value for item in self._valued for value in item.values]
-        return CriticUpdate(float(torch.cat(errors).mean()), norms[-1], _mean(values), self._explained())
+        return CriticUpdate(error / turns, norms[-1], _mean(values), self._explained())
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer, for a checkpoint."""
@@ -179,6 +215,10 @@ class Critic:
         """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
         if set(state["body"]) != set(self._trained_body()):
             raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
+        if self._ranks.several:
+            take_values(self._values, state)
+            self.optimizer.load_whole(state["optimizer"])
+            return
         with self._here:
             self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
             self.head.load_state_dict(state["head"])
@@ -196,16 +236,26 @@ class Critic:
             for e, found in zip(episodes, turns, strict=True)
         ]
         values: list[list[float]] = [[] for _ in episodes]
-        for batch in self._batches(rows):
-            with torch.no_grad():
-                found_N = self._forward(batch)
-            counts = batch.loss_mask_BT.sum(dim=1).tolist()
-            for index, part in zip(batch.samples, found_N.split(counts), strict=True):
-                values[index] = part.tolist()
+        for part in self._ranks.gather(self._values_of(rows), "the critic's values"):
+            for index, said in part.items():
+                values[index] = said
         return [
             _Valued(e, list(found), list(found.values()), said, self._gae(e, list(found), said))
             for e, found, said in zip(episodes, turns, values, strict=True)
         ]
+
+    def _values_of(self, rows: Sequence[Sample]) -> dict[int, list[float]]:
+        """The values at the marks of this rank's share of these, by position."""
+        batches, mine = self._batches(rows)
+        values: dict[int, list[float]] = {}
+        for batch in batches:
+            with torch.no_grad():
+                found_N = self._forward(batch)
+            if batch.samples:
+                counts = batch.loss_mask_BT.sum(dim=1).tolist()
+                for index, part in zip(batch.samples, found_N.split(counts), strict=True):
+                    values[mine[index]] = part.tolist()
+        return values
 
     def _gae(self, episode: Episode, turns: Sequence[int], values: Sequence[float]) -> list[float]:
         rewards = _turn_rewards(episode, turns)
@@ -231,27 +281,40 @@ class Critic:
         variance = ((values_N - mean).square() * counts_N).sum() / (counts_N.sum() - 1)
         return float(mean), float(variance.sqrt()) + EPSILON
 
-    def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return pack(samples, self._settings.tokens_per_microbatch, pad_id=self._pad_id)
+    def _batches(self, samples: Sequence[Sample]) -> tuple[list[MicroBatch], Sequence[int]]:
+        """This rank's micro-batches, as many as any rank has; and which of the samples are its own."""
+        ranks, budget = self._ranks, self._settings.tokens_per_microbatch
+        if not ranks.several:
+            return pack(samples, budget, pad_id=self._pad_id), range(len(samples))
+        refuse_media(samples, ranks)
+        costs = [len(sample.ids) for sample in samples]
+        mine = share_of(ranks.rank, ranks.size, range(len(samples)), costs, together=False)
+        batches = pack([samples[index] for index in mine], budget, pad_id=self._pad_id)
+        passes = ranks.largest(len(batches), "the critic's micro-batches")
+        return filled_up(batches, passes, self._pad_id), mine
 
     def _forward(self, batch: MicroBatch) -> torch.Tensor:
         """The value before each marked token, [N], row by row."""
-        batch = batch.to(self.head.weight.device)
+        batch = batch.to(self._device)
         inputs = {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, "use_cache": False}
-        hidden_BTH = self.body(**inputs, **batch.media)[0]
         targets_N = batch.loss_mask_BT.reshape(-1).nonzero().squeeze(1)
-        hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, targets_N - 1)
-        values_N: torch.Tensor = self.head(hidden_NH.to(self.head.weight.dtype)).squeeze(1)
+        values_N: torch.Tensor = self._values(targets_N, **inputs, **batch.media)
+        if self._ranks.several:
+            let_go(self._values)
         return values_N
 
     def _backward(self, batch: MicroBatch, count: int) -> torch.Tensor:
-        """Add the gradients of one micro-batch out of `count` turns; its errors."""
+        """Add the gradients of one micro-batch out of `count` turns; the sum of its errors."""
         values_N = self._forward(batch)
+        if not batch.samples:
+            nothing = values_N.sum() * 0.0
+            nothing.backward()
+            return nothing.detach().double()
         mask_BT = batch.loss_mask_BT
         old_N, returns_N = (part[mask_BT].to(values_N) for part in (batch.rollout_logprobs_BT, batch.advantages_BT))
         loss_N = value_loss(values_N, old_N, returns_N, self._config.value_clip)
         (loss_N.sum() / count).backward()
-        return loss_N.detach()
+        return loss_N.detach().double().sum()
 
     def _explained(self) -> float | None:
         """1 − var(R − V) / var(R) of the values before the update; None where all returns are equal."""

@@ -9,7 +9,7 @@ from itertools import islice
 from toolrl.config.model import EvaluationConfig
 from toolrl.protocols import TaskSource, iterate
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource
 from toolrl.train.metrics import episode_metrics, pass_metrics
 from toolrl.types import Task
 
@@ -18,7 +18,7 @@ from toolrl.types import Task
 class Evaluator:
     """Evaluates whatever the runner's engine serves now."""
 
-    runner: Runner
+    runner: GroupSource
     source: TaskSource
     limits: Limits
     config: EvaluationConfig

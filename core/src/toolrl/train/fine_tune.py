@@ -12,8 +12,9 @@ from typing import Protocol
 from toolrl.config.model import SftConfig
 from toolrl.errors import RunStoppedError
 from toolrl.plugins.events import Events
-from toolrl.protocols import RolloutEngine, StepReport
+from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment
+from toolrl.rollout.source import TakesWeights
 from toolrl.train.background import UpdateThread
 from toolrl.train.data import EndlessOrder
 from toolrl.train.demonstrations import Demonstration, encode_task
@@ -57,7 +58,7 @@ class FineTuningLoop:
     settings: SftConfig
     trainer: SupervisedTrainer
     demonstrations: DemonstrationSource
-    engine: RolloutEngine
+    engine: TakesWeights
     events: Events
     saver: Saver
     evaluator: Evaluator | None = None

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.plugins.events import Events
-from toolrl.protocols import Rests, RolloutEngine, StepReport, WeightSource
+from toolrl.protocols import Rests, StepReport, WeightSource
+from toolrl.rollout.source import TakesWeights
 from toolrl.train.background import UpdateThread
+from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.saver import Saver
@@ -48,12 +50,15 @@ class TrainingLoop:
     config: Config
     trainer: Updater
     supply: Supply
-    engine: RolloutEngine
+    engine: TakesWeights
     events: Events
     saver: Saver
     evaluator: Evaluator | None = None
     evaluated: Collection[int] = ()
     """Steps whose evaluations an earlier process of this run has done."""
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics of who samples, since it was last asked."""
+    doing: Doing = field(default_factory=Doing)
     _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
@@ -77,15 +82,18 @@ class TrainingLoop:
     async def _step(self) -> None:
         started = time.perf_counter()
         step = self.trainer.step + 1
+        self.doing.now(f"waiting for the groups of step {step}")
         groups = await self.supply.take(step)
         new = groups[: len(groups) - self.supply.replayed]
         rolled_out = time.perf_counter()
         if isinstance(self.engine, Rests) and not self.config.rollout.max_staleness:
             await self.engine.rest()
+        self.doing.now(f"updating, step {step}")
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.supply.trained(step)
         updated = time.perf_counter()
         metrics |= {**self.supply.metrics(), **staleness_metrics(groups, step - 1)}
+        self.doing.now(f"handing over the weights of step {step}")
         try:
             await self.engine.update_weights(self.trainer.weights(), step)
             self.supply.weights_are(step)
@@ -98,7 +106,7 @@ class TrainingLoop:
                 "time/weights": done - updated,
                 "time/step": done - started,
             }
-            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times)}
+            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times), **self.watch()}
             self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
@@ -115,14 +123,16 @@ class TrainingLoop:
             await self._save()
 
     async def _save(self) -> None:
-        path, interrupted = await self._thread.run(self.saver.save)
+        with self.doing.during(f"saving the checkpoint of step {self.trainer.step}"):
+            path, interrupted = await self._thread.run(self.saver.save)
         self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
             raise asyncio.CancelledError
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
-            metrics = await self.evaluator.run(self.trainer.step)
+            with self.doing.during(f"evaluating after step {self.trainer.step}"):
+                metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
             if self.saver.judge(self.trainer.step, metrics):
                 await self._save()

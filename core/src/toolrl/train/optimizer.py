@@ -12,7 +12,7 @@ weights of norms are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ class PolicyOptimizer:
             # One kernel for all parameters where there is one; the plain loop is several times slower.
             fused=all(master.device.type in ("cuda", "cpu") for master in self._masters),
         )
-        self._here = waiting(offload, self._tensors, self._parameters[0].device)
+        self.here = waiting(offload, self._tensors, self._parameters[0].device)
         """Around all that needs averages and masters on the parameters' device."""
 
     def step(self, rate: float) -> float:
@@ -84,13 +84,13 @@ class PolicyOptimizer:
 
         Raises RunStoppedError where the norm isn't finite; nothing is updated then.
         """
-        with self._here:
+        with self.here:
             self._hand_over()
             norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
             for group in self._adamw.param_groups:
                 group["lr"] = rate
             self._adamw.step()
-            self._write_back()
+            self.write_back()
             self.clear()
         return norm
 
@@ -100,6 +100,36 @@ class PolicyOptimizer:
             parameter.grad = None
             master.grad = None
         self._sums.clear()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The live tensors of all that this holds, by kind and parameter, such as "exp_avg/lm_head.weight". "weight/…"
+        are the masters, or the parameters that are their own. AdamW's are made where it hasn't made them yet."""
+        found: dict[str, torch.Tensor] = {}
+        for name, _, master in self._tied():
+            state = self._adamw.state[master]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
+                state["exp_avg"] = torch.zeros_like(master)
+                state["exp_avg_sq"] = torch.zeros_like(master)
+            found[f"weight/{name}"] = master.detach()
+            found |= {f"{kind}/{name}": value for kind, value in state.items()}
+        return found
+
+    def load_whole(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that an optimizer of whole tensors saved, where this one's are spread over ranks; the
+        model's weights must be those of the same checkpoint. Raises CheckpointError as `load_state_dict`."""
+        from toolrl.train.sharded import put
+
+        self._check_names(state["names"])
+        tensors = self.tensors()
+        for name, value in state["masters"].items():
+            put(value, tensors[f"weight/{name}"])
+        # AdamW numbers parameters as they stand in its groups.
+        names = {id(master): name for name, _, master in self._tied()}
+        order = [names[id(master)] for group in self._adamw.param_groups for master in group["params"]]
+        for number, values in state["adamw"]["state"].items():
+            for kind, value in values.items():
+                put(value, tensors[f"{kind}/{order[number]}"])
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's state, the parameters' names in its order, and the master weights that aren't the model's own."""
@@ -111,14 +141,8 @@ class PolicyOptimizer:
 
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
-        if list(state["names"]) != self._names:
-            changed = sorted(set(state["names"]) ^ set(self._names))
-            raise CheckpointError(
-                f"the optimizer's state is of other parameters: {len(state['names'])} saved, {len(self._names)} in the "
-                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
-                hint="Resume with the model that the run started from, or start a new run from these weights.",
-            )
-        with self._here, torch.no_grad():
+        self._check_names(state["names"])
+        with self.here, torch.no_grad():
             self._adamw.load_state_dict(dict(state["adamw"]))
             for name, parameter, master in self._tied():
                 if master is parameter:
@@ -127,6 +151,15 @@ class PolicyOptimizer:
                     master.copy_(state["masters"][name])
                 else:
                     master.copy_(parameter)
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        if list(names) != self._names:
+            changed = sorted(set(names) ^ set(self._names))
+            raise CheckpointError(
+                f"the optimizer's state is of other parameters: {len(names)} saved, {len(self._names)} in the "
+                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
+                hint="Resume with the model that the run started from, or start a new run from these weights.",
+            )
 
     def close(self) -> None:
         """Let go of the model, so that another optimizer may train it. This one is of no use any more."""
@@ -174,7 +207,8 @@ class PolicyOptimizer:
     def _tied(self) -> Iterable[tuple[str, torch.nn.Parameter, torch.nn.Parameter]]:
         return zip(self._names, self._parameters, self._masters, strict=True)
 
-    def _write_back(self) -> None:
+    def write_back(self) -> None:
+        """Round the masters into the model."""
         with torch.no_grad():
             for _, parameter, master in self._tied():
                 if master is not parameter:
@@ -190,10 +224,10 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
         (name, parameter) for name, parameter in zip(names, parameters, strict=True) if parameter.grad is not None
     ]
     gradients = [parameter.grad for _, parameter in with_gradient if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = _whole(torch.nn.utils.get_total_norm(gradients))
     value = float(norm)
     if not math.isfinite(value):
-        broken = [name for name, p in with_gradient if p.grad is not None and not bool(p.grad.isfinite().all())]
+        broken = [name for name, p in with_gradient if p.grad is not None and not bool(_whole(p.grad.isfinite().all()))]
         where = f"in {', '.join(broken[:3])}" + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         raise RunStoppedError(
             f"the gradients aren't finite: their norm is {value} ({where if broken else 'each by itself is finite'})",
@@ -203,3 +237,9 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
     if value > max_norm:
         torch.nn.utils.clip_grads_with_norm_([p for _, p in with_gradient], max_norm, norm)
     return value
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A number over gradients that are spread over ranks: that of all; others as they are."""
+    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole

@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource
 from toolrl.train.buffered import BufferedGroup, EpisodeCodec, read, written
 from toolrl.train.data import EndlessOrder
 from toolrl.train.supply import DataPosition, Demand, nothing_to_learn
@@ -60,7 +60,7 @@ class Overlapping:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: GroupSource,
         order: EndlessOrder[Task],
         demand: Demand,
         *,

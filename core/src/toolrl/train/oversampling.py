@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from toolrl.errors import CheckpointError
-from toolrl.protocols import HoldsStill, RolloutEngine
-from toolrl.rollout.runner import Runner
+from toolrl.protocols import HoldsStill
+from toolrl.rollout.source import GroupSource, TakesWeights
 from toolrl.train.data import EndlessOrder
 from toolrl.train.supply import DataPosition, Demand, FixedRows, nothing_to_learn
 from toolrl.types import Group, Task
@@ -55,12 +55,12 @@ class OverSampling:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: GroupSource,
         order: EndlessOrder[Task],
         demand: Demand,
         *,
         factor: float,
-        engine: RolloutEngine,
+        engine: TakesWeights,
         tell: Callable[[Iterable[Group]], None],
     ) -> None:
         self._runner = runner

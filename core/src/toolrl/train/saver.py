@@ -29,10 +29,11 @@ from toolrl.train.checkpoint import (
 from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
 from toolrl.train.policy import Policy
+from toolrl.train.ranks import ONE, Ranks
 from toolrl.train.supply import DataPosition, KeepsPosition
 
 _log = logging.getLogger(__name__)
-_FREE = ("run", "observers", "evaluation", "threads", "device")
+_FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
 """Sections of a config that don't change what is trained."""
 _FREE_KEYS = ("save_every", "keep_checkpoints", "keep_best", "offload")
 """Of the trainer's section, in the same way."""
@@ -54,6 +55,14 @@ class Saved(Protocol):
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None: ...
 
+    def optimizers(self) -> Mapping[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        ...
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        ...
+
 
 @dataclass
 class Saver:
@@ -69,6 +78,8 @@ class Saver:
     """The resolved config."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
+    ranks: Ranks = ONE
+    """The processes that train together: all of them call `save` and `restore`."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
     _best: Best | None = None
@@ -84,8 +95,10 @@ class Saver:
     def recall(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> None:
         """Judge the evaluations of an earlier process anew, as far as there are checkpoints of their steps: it may have
         been killed between a checkpoint and its record."""
-        if self.best_by is None:
-            return
+        if self.best_by is not None:
+            self._best = self.ranks.by_first(lambda: self._recalled(evaluations), "the best checkpoint so far")
+
+    def _recalled(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> Best | None:
         there = {path.name for path in list_checkpoints(self.directory) if is_whole(path)}
         for step, metrics in evaluations:
             before = self._best
@@ -93,6 +106,7 @@ class Saver:
                 self._best = before
         if self.directory.is_dir():
             write_best(self.directory, self._best)
+        return self._best
 
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
@@ -106,13 +120,24 @@ class Saver:
         step = self.trainer.step
         path = self.directory / f"step-{step:06d}"
         if step != self.last_step:  # else it stands already
-            path = self._write()
+            shards = self._shards()
+            path = self.ranks.by_first(lambda: self._write(shards), f"the end of the checkpoint of step {step}")
             self.last_step = step
-        if self._best is not None and self._best.step == step:
-            self._record(self._best)
+        best = self._best
+        if best is not None and best.step == step:
+            self.ranks.by_first(lambda: self._record(best), f"the record of step {step}")
         return path
 
-    def _write(self) -> Path:
+    def _shards(self) -> Path | None:
+        """What all ranks write together; None in one process."""
+        if not self.ranks.several:
+            return None
+        from toolrl.train.shards import write_shards
+
+        self.ranks.use_device()
+        return write_shards(self.directory, self.trainer.step, self.trainer.optimizers(), self.ranks)
+
+    def _write(self, shards: Path | None) -> Path:
         step, policy = self.trainer.step, self.trainer.policy
         position = self.data.position(step)
         state = TrainerState(
@@ -122,9 +147,9 @@ class Saver:
             pending=position.pending,
             buffer=position.buffer,
             config_digest=config_digest(self.config),
-            optimizer=self.trainer.optimizer.state_dict(),
+            optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
-            extra=self.trainer.extra_state(),
+            extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
         )
         return save_checkpoint(
             self.directory,
@@ -134,6 +159,7 @@ class Saver:
             processor=policy.processor,
             keep=self.keep,
             spare=self._spared(),
+            shards=shards,
         )
 
     def _spared(self) -> set[int]:
@@ -154,7 +180,7 @@ class Saver:
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
-        path = latest_checkpoint(self.directory)
+        path = self.ranks.by_first(lambda: latest_checkpoint(self.directory), "the last checkpoint")
         if path is None:
             return 0
         state = load_state(path)
@@ -166,11 +192,24 @@ class Saver:
         if state.config_digest != config_digest(self.config):
             _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
         _load_weights(self.trainer.policy, path)
-        self.trainer.optimizer.load_state_dict(state.optimizer)
-        self.trainer.load_extra_state(state.extra)
+        self.trainer.weights_were_loaded()
+        if (path / "trainer" / "shards").is_dir():
+            from toolrl.train.shards import read_shards
+
+            read_shards(path, self.trainer.optimizers(), self.ranks)
+        else:
+            self._take_up(state)
         random_state.restore(state.random)
         self.trainer.step = self.last_step = state.step
         return state.step
+
+    def _take_up(self, state: TrainerState) -> None:
+        """What one process saved."""
+        if self.ranks.several:
+            self.trainer.optimizer.load_whole(state.optimizer)
+        else:
+            self.trainer.optimizer.load_state_dict(state.optimizer)
+        self.trainer.load_extra_state(state.extra)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import GroupSource
 from toolrl.train.data import EndlessOrder
 from toolrl.types import Group, Task
 
@@ -120,7 +120,7 @@ class TurnTaking:
 
     replayed = 0
 
-    def __init__(self, runner: Runner, order: EndlessOrder[Task], demand: Demand) -> None:
+    def __init__(self, runner: GroupSource, order: EndlessOrder[Task], demand: Demand) -> None:
         self._runner = runner
         self._order = order
         self._demand = demand

@@ -9,7 +9,7 @@ checkpoints are taken between updates only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,36 +21,61 @@ from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.model import SftConfig, TrainerConfig
 from toolrl.errors import CheckpointError
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
-from toolrl.train.batch import MicroBatch, Sample, episode_sample, pack, split, supervised_sample
+from toolrl.train.batch import MicroBatch, Sample, episode_sample, pack, supervised_sample
 from toolrl.train.credit import CreditedEpisodes, credit
 from toolrl.train.critic import Critic, CriticUpdate
+from toolrl.train.dealing import deal, filled_up, share_of
 from toolrl.train.demonstrations import Demonstration
 from toolrl.train.importance import Importance, Rejection
 from toolrl.train.logprob import TokenScorer
 from toolrl.train.lora import copy_sharing_frozen, without_additions
-from toolrl.train.loss import LossStatistics, Normaliser, Objective, mismatch_statistics, policy_loss, supervised_loss
+from toolrl.train.loss import (
+    Aggregation,
+    LossStatistics,
+    Normaliser,
+    Objective,
+    mismatch_statistics,
+    policy_loss,
+    supervised_loss,
+)
 from toolrl.train.offload import own_tensors, waiting, warn_where_useless
 from toolrl.train.optimizer import PolicyOptimizer, learning_rate
 from toolrl.train.policy import Policy, PolicyWeights
+from toolrl.train.ranks import ONE, Ranks
+from toolrl.train.several import (
+    FirstRanksEstimator,
+    add_up,
+    refuse_media,
+    sharded_scorer,
+    take_whole,
+    write_whole,
+)
 from toolrl.train.sharing import choose
 from toolrl.train.surrogate import Clip
 from toolrl.train.tree_attention import over_trees
-from toolrl.types import Episode, Group
+from toolrl.types import Group
 
-_CRITIC = "critic"
-"""Its name in a checkpoint."""
+_POLICY, _CRITIC = "policy", "critic"
+"""Their names in a checkpoint."""
 
 
 class _Trainer:
     """A policy with its optimizer and step counter: what both objectives share."""
 
     def __init__(
-        self, policy: Policy, settings: TrainerConfig | SftConfig, directory: Path, *, reference: Any = None
+        self,
+        policy: Policy,
+        settings: TrainerConfig | SftConfig,
+        directory: Path,
+        *,
+        with_reference: bool = False,
+        ranks: Ranks = ONE,
+        cpu_offload: bool = False,
     ) -> None:
         self.policy = policy
+        self.ranks = ranks
         offload = settings.offload if isinstance(settings, TrainerConfig) else []
         warn_where_useless(offload, policy.device)
-        self.optimizer = PolicyOptimizer(policy.model.named_parameters(), settings, offload="optimizer" in offload)
         self.step = 0
         """Complete steps; also the version of the weights."""
         self.whole = True
@@ -59,12 +84,25 @@ class _Trainer:
         self._settings = settings
         self._directory = directory
         policy.model.train()
-        self._score = TokenScorer(policy.model)
-        self._score_reference = TokenScorer(reference) if reference is not None else None
-        self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
+        whole = TokenScorer(policy.model)
         where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
-        self.shares = choose(settings.share_prefix, self._scorers, where)
+        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where), where)
         """Whether what sequences have in common at the start is computed once."""
+        self._score = whole
+        self._score_reference: TokenScorer | None = None
+        if ranks.several:
+            self._score = sharded_scorer(whole, ranks, trained=True, cpu_offload=cpu_offload)
+            if with_reference:
+                self._score_reference = sharded_scorer(whole, ranks, trained=False, cpu_offload=cpu_offload)
+        elif with_reference:
+            self._score_reference = TokenScorer(_frozen(policy))
+        self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
+        self.optimizer = PolicyOptimizer(self._score.model.named_parameters(), settings, offload="optimizer" in offload)
+
+    @property
+    def reference(self) -> Any:
+        """The policy as it was at the start of the run, where the objective has a KL term; else None."""
+        return None if self._score_reference is None else self._score_reference.model
 
     def weights(self) -> PolicyWeights:
         """The live weights, with their version. What a source of an earlier version wrote is deleted."""
@@ -72,6 +110,15 @@ class _Trainer:
             self._weights.close()
             self._weights = PolicyWeights(self.policy, self.step, self._directory)
         return self._weights
+
+    def optimizers(self) -> dict[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        return {_POLICY: self.optimizer}
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        if self.ranks.several:
+            take_whole(self._score, self.policy.model)
 
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint holds besides the policy and its optimizer, by name."""
@@ -94,8 +141,20 @@ class _Trainer:
         pad = self.policy.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+    def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return pack(samples, self._settings.tokens_per_microbatch, pad_id=self._pad_id(), share=self.shares)
+
+    def _micro_batches(self, samples: Sequence[Sample], groups: Sequence[Hashable]) -> list[MicroBatch]:
+        """Of all ranks' samples those that this rank computes, in as many micro-batches as any rank has. `groups` says
+        which group each sample belongs to."""
+        if not self.ranks.several:
+            return self._pack(samples)
+        refuse_media(samples, self.ranks)
+        costs = [len(sample.ids) for sample in samples]
+        mine = share_of(self.ranks.rank, self.ranks.size, groups, costs, together=self.shares)
+        batches = self._pack([samples[index] for index in mine])
+        passes = self.ranks.largest(len(batches), f"micro-batches of step {self.step + 1}")
+        return filled_up(batches, passes, self._pad_id())
 
     def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """To be around all passes over a micro-batch, forward and backward."""
@@ -104,6 +163,12 @@ class _Trainer:
     def _update(self) -> dict[str, float]:
         rate = learning_rate(self.step, self._settings, self._settings.steps)
         return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
+
+    def _complete(self) -> None:
+        """The step's updates are done."""
+        if self.ranks.several:
+            write_whole(self._score, self.policy.model)
+        self.step, self.whole = self.step + 1, True
 
 
 @dataclass
@@ -124,6 +189,10 @@ class _Measured:
 
     loss: LossStatistics = field(default_factory=LossStatistics)
     mismatch: LossStatistics = field(default_factory=LossStatistics)
+
+    def add_up(self, ranks: Ranks, what: str) -> None:
+        """Take those of the other ranks into these."""
+        self.loss, self.mismatch = add_up([self.loss, self.mismatch], ranks, what)
 
     def metrics(self) -> dict[str, float]:
         """Under the names that reports know; empty where nothing was updated."""
@@ -154,10 +223,13 @@ class PolicyTrainer(_Trainer):
         longest: int,
         estimator: AdvantageEstimator | None = None,
         custom_loss: PolicyLoss | None = None,
+        ranks: Ranks = ONE,
+        cpu_offload: bool = False,
     ) -> None:
-        self.reference = _frozen(policy) if algorithm.kl_coef else None
-        """The policy as it was at the start of the run, where the objective has a KL term."""
-        super().__init__(policy, settings, directory, reference=self.reference)
+        needs_reference = bool(algorithm.kl_coef)
+        super().__init__(
+            policy, settings, directory, with_reference=needs_reference, ranks=ranks, cpu_offload=cpu_offload
+        )
         self._reference_here = waiting(
             self.reference is not None and "reference" in settings.offload,
             lambda: own_tensors(self.reference, policy.model),
@@ -166,23 +238,29 @@ class PolicyTrainer(_Trainer):
         )
         self._trainer = settings
         self._algorithm = algorithm
-        self._estimator = estimator
+        self._estimator = FirstRanksEstimator(estimator, ranks) if estimator and ranks.several else estimator
         self._objective = objective(algorithm, custom_loss)
         self._temperature = temperature
         self._longest = longest
         self.critic: Critic | None = None
         if algorithm.baseline == "critic" and estimator is None:
-            self.critic = Critic(policy.model, settings, algorithm, pad_id=self._pad_id())
+            self.critic = Critic(
+                policy.model, settings, algorithm, pad_id=self._pad_id(), ranks=ranks, cpu_offload=cpu_offload
+            )
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
+        self.ranks.use_device()
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
         samples = [
             episode_sample(episode, advantage)
             for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
         ]
-        parts = self._parts(credited.episodes)
-        updates = [update for part in parts if (update := self._plan([samples[index] for index in part])).batches]
+        groups_of = [episode.group for episode in credited.episodes]
+        costs = [episode.sampled_tokens for episode in credited.episodes]
+        parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares)
+        plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
+        updates = [plan for plan in plans if plan.batches]
         if self.critic is not None and self.step < self.critic.warmup_steps:
             updates = []
         if len(updates) > 1 and self._objective.proximal == "recomputed":
@@ -200,8 +278,12 @@ class PolicyTrainer(_Trainer):
         if self.critic is not None:
             self.whole = False
             metrics |= _critic_metrics(self.critic.update())
-        self.step, self.whole = self.step + 1, True
+        measured.add_up(self.ranks, f"statistics of step {self.step + 1}")
+        self._complete()
         return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
+
+    def optimizers(self) -> dict[str, PolicyOptimizer]:
+        return super().optimizers() | ({_CRITIC: self.critic.optimizer} if self.critic is not None else {})
 
     def extra_state(self) -> dict[str, Any]:
         return {_CRITIC: self.critic.state_dict()} if self.critic is not None else {}
@@ -214,34 +296,18 @@ class PolicyTrainer(_Trainer):
         if self.critic is not None:
             self.critic.load_state_dict(state[_CRITIC])
 
-    def _parts(self, episodes: Sequence[Episode]) -> list[list[int]]:
-        """The episodes of each update, by position: whole groups where beginnings are shared and groups are enough."""
-        parts = self._trainer.updates_per_step
-        together: dict[str, list[int]] = {}
-        for position, episode in enumerate(episodes):
-            together.setdefault(episode.group, []).append(position)
-        if not self.shares or len(together) < parts:
-            return split([episode.sampled_tokens for episode in episodes], parts)
-        groups = list(together.values())
-        costs = [sum(episodes[position].sampled_tokens for position in group) for group in groups]
-        return [[position for group in part for position in groups[group]] for part in split(costs, parts)]
-
-    def _plan(self, samples: Sequence[Sample]) -> _Update:
-        """Micro-batches of the samples that move the policy, normalised over all samples.
+    def _plan(self, samples: Sequence[Sample], groups: Sequence[str]) -> _Update:
+        """Micro-batches of the samples that move the policy, normalised over all samples of all ranks.
 
         Without KL and entropy terms an advantage of zero gives no gradient, so such a sample needs no forward pass,
         unless a plugin's loss makes something of it. An update of none is left out whole: momentum and weight decay
         would move the policy even so.
         """
-        normaliser = Normaliser(
-            self._algorithm.loss,
-            tokens=sum(sample.trained_tokens for sample in samples),
-            sequences=sum(1 for sample in samples if sample.trained_tokens),
-            length=self._longest,
-        )
+        normaliser = _normaliser(samples, self._algorithm.loss, self._longest)
         if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._objective.custom):
-            samples = [sample for sample in samples if any(sample.advantages)]
-        return _Update(self._micro_batches(samples), normaliser)
+            moving = [number for number, sample in enumerate(samples) if any(sample.advantages)]
+            samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]
+        return _Update(self._micro_batches(samples, groups), normaliser)
 
     def _one_update(self, update: _Update, measured: _Measured, *, first: bool) -> dict[str, float]:
         nothing = [None] * len(update.batches)
@@ -255,9 +321,10 @@ class PolicyTrainer(_Trainer):
 
     def _look(self, groups: Sequence[Group], measured: _Measured) -> None:
         """Measure a step that trains nothing on the last, and so shortest, of its micro-batches: the loss is 0 then,
-        but entropy and mismatch should not be lost from view."""
+        but entropy and mismatch should not be lost from view. All ranks compute the same, and the first one tells."""
         samples = [episode_sample(episode, 0.0) for group in groups for episode in group.scored]
-        batches = self._micro_batches(samples)
+        batches = self._pack(samples)
+        measured = measured if self.ranks.first else _Measured()
         if batches:
             normaliser = Normaliser.of([batches[-1].loss_mask_BT], self._algorithm.loss, length=self._longest)
             (found,) = self._references([batches[-1:]])
@@ -284,7 +351,8 @@ class PolicyTrainer(_Trainer):
         *,
         compare: bool,
     ) -> torch.Tensor:
-        """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too."""
+        """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too. An empty
+        one costs the same passes, for the other ranks, and gives 0."""
         batch = batch.to(self.policy.device)
         scored = self._score(
             batch.input_ids_BT,
@@ -295,6 +363,8 @@ class PolicyTrainer(_Trainer):
             media=batch.media,
             tree=batch.tree,
         )
+        if not batch.samples:
+            return scored.logprobs_BT.sum() * 0.0
         loss, statistics = policy_loss(
             scored.logprobs_BT,
             batch.advantages_BT,
@@ -330,14 +400,14 @@ class PolicyTrainer(_Trainer):
 class SupervisedTrainer(_Trainer):
     """Fine-tuning on the assistant's tokens of demonstrations."""
 
-    def __init__(self, policy: Policy, settings: SftConfig, directory: Path) -> None:
-        super().__init__(policy, settings, directory)
+    def __init__(self, policy: Policy, settings: SftConfig, directory: Path, *, ranks: Ranks = ONE) -> None:
+        super().__init__(policy, settings, directory, ranks=ranks)
 
     def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
         """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
         samples = [supervised_sample(item.ids, item.loss_mask, item.media) for item in demonstrations]
-        batches = self._micro_batches(samples)
-        normaliser = Normaliser.of((batch.loss_mask_BT for batch in batches), "token_mean")
+        batches = self._micro_batches(samples, range(len(samples)))
+        normaliser = _normaliser(samples, "token_mean")
         total = 0.0
         for batch in batches:
             batch = batch.to(self.policy.device)
@@ -346,10 +416,12 @@ class SupervisedTrainer(_Trainer):
                     batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, media=batch.media, tree=batch.tree
                 )
                 loss = supervised_loss(scored.logprobs_BT, batch.loss_mask_BT, normaliser)
+                loss = loss if batch.samples else loss * 0.0
                 loss.backward()
             total += float(loss.detach())
         metrics = self._update()
-        self.step += 1
+        (total,) = self.ranks.sum([total], f"the loss of step {self.step + 1}")
+        self._complete()
         return {"loss": total, "tokens/trained": float(normaliser.tokens), **metrics}
 
 
@@ -371,6 +443,12 @@ def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> O
         kl_correction=algorithm.kl_correction,
         entropy_coef=algorithm.entropy_coef,
     )
+
+
+def _normaliser(samples: Sequence[Sample], aggregation: Aggregation, length: int | None = None) -> Normaliser:
+    """Counted from all samples of an optimizer step, whichever rank computes them."""
+    tokens = [sample.trained_tokens for sample in samples]
+    return Normaliser(aggregation, tokens=sum(tokens), sequences=sum(1 for count in tokens if count), length=length)
 
 
 def _frozen(policy: Policy) -> Any:

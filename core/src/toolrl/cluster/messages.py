@@ -1,0 +1,169 @@
+"""What the driver of a run and its rollout workers say to each other. All of it pickles; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from array import array
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from toolrl.config.load import LoadedConfig
+from toolrl.errors import ToolrlError
+from toolrl.rollout.environment import Limits
+from toolrl.types import Episode, Group, Task
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker is built from: a checked config and paths. Plugins are found on the worker by their entry points,
+    and components are built there."""
+
+    number: int
+    """Of its place among the workers, from 0; one that replaces another has the same."""
+    loaded: LoadedConfig = field(repr=False)
+    build: str
+    """`module:function` that gives the worker's `Replica`; named, as it stands in a layer above."""
+    source: str
+    """Where the model is loaded from; its weights are replaced by those that are handed over."""
+    dtype: str
+    """torch's name of the type that the run computes in."""
+    device: str
+    cwd: str
+    """The driver's folder, which relative paths of the config start at."""
+    run_dir: str
+
+    @property
+    def log_path(self) -> Path:
+        """What the worker's process prints and logs."""
+        return Path(self.run_dir) / "workers" / f"worker-{self.number}.log"
+
+
+@dataclass(frozen=True)
+class GroupOrder:
+    """A group that a worker is to sample."""
+
+    key: int
+    """Unique in the run's process."""
+    task: Task
+    number: int
+    group_size: int
+    limits: Limits
+    round_id: str
+    training: bool = True
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.round_id}/{self.number}/{self.task.id}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Some tensors in the form of safetensors: bytes, or where they are."""
+
+    size: int
+    """Bytes."""
+    data: Any = None
+    """The bytes, or a reference into Ray's object store."""
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """Weights of one version on their way to the workers."""
+
+    version: int
+    buckets: tuple[Bucket, ...] = ()
+    probe: tuple[int, ...] = ()
+    """Token ids of a fixed text."""
+    logprobs: tuple[float, ...] = ()
+    """What the trainer's weights give each of them but the first."""
+    exact: bool = True
+    """Whether both compute in 32 bits."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A record of a worker's log."""
+
+    level: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a started worker says of itself."""
+
+    pid: int
+    node: str
+
+
+@dataclass
+class Report:
+    """What has happened on a worker since its last report."""
+
+    ended: dict[int, int] = field(default_factory=dict)
+    """By group: episodes that gave their place back."""
+    done: list[tuple[int, bytes]] = field(default_factory=list)
+    """Finished groups, packed."""
+    failed: list[tuple[int, bytes]] = field(default_factory=list)
+    """What left a group, packed."""
+    log: list[LogLine] = field(default_factory=list)
+    status: dict[str, Any] | None = None
+    """What the worker does, for `toolrl status`."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing."""
+        return not (self.ended or self.done or self.failed or self.log)
+
+
+_NUMBERS = (("ids", "q"), ("loss_mask", "b"), ("logprobs", "d"), ("weight_versions", "q"))
+"""Fields of an episode that hold a number for each token, as arrays of this type: a tenth of the pickling."""
+
+
+def pack_group(group: Group) -> bytes:
+    """A group as bytes. Raises whatever pickle does where a part of it can't be pickled."""
+    numbers = [[array(kind, getattr(it, name)).tobytes() for name, kind in _NUMBERS] for it in group.episodes]
+    rest = [
+        {it.name: getattr(episode, it.name) for it in fields(Episode) if it.name not in dict(_NUMBERS)}
+        for episode in group.episodes
+    ]
+    return pickle.dumps((group.id, group.task, numbers, rest), protocol=5)
+
+
+def unpack_group(data: bytes) -> Group:
+    """The group again."""
+    name, task, numbers, rest = pickle.loads(data)
+    episodes = []
+    for packed, others in zip(numbers, rest, strict=True):
+        arrays: dict[str, Any] = {}
+        for (field_name, kind), piece in zip(_NUMBERS, packed, strict=True):
+            values = array(kind)
+            values.frombytes(piece)
+            arrays[field_name] = tuple(values)
+        episodes.append(Episode(**arrays, **others))
+    return Group(name, task, tuple(episodes))
+
+
+def pack_error(error: BaseException) -> bytes:
+    """An exception as bytes; one that doesn't pickle becomes a ToolrlError that says the same."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001 - whatever a plugin's exception does when it is pickled
+        text = "".join(traceback.format_exception(error))
+        data = pickle.dumps(ToolrlError(f"{type(error).__name__}: {error}", hint=text))
+    return data
+
+
+def unpack_error(data: bytes) -> BaseException:
+    """The exception again; where its class isn't known here, one that says so."""
+    try:
+        error = pickle.loads(data)
+    except Exception as reason:  # noqa: BLE001 - a class of the worker's alone
+        return ToolrlError(f"a worker raised something that can't be read here: {reason}")
+    return error if isinstance(error, BaseException) else ToolrlError(f"a worker raised {error!r}")

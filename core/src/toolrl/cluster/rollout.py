@@ -1,0 +1,75 @@
+"""The rollout workers of a run, from joining the cluster to leaving it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from toolrl.cluster.messages import WorkerSpec
+from toolrl.cluster.pool import WorkerPool
+from toolrl.cluster.ray_workers import RayCluster, RayHandle, put
+from toolrl.cluster.weights import FileCourier, StoreCourier
+from toolrl.protocols import WeightSource
+from toolrl.rollout.source import Oversight
+
+STORE_BYTES = 200 * 2**20
+"""Of a cluster's object store, for episodes under way."""
+
+
+async def _joined(cluster: RayCluster) -> None:
+    """In a thread, so that whoever ends the run meanwhile is heard."""
+    joining = asyncio.ensure_future(asyncio.to_thread(cluster.join))
+    try:
+        await asyncio.shield(joining)
+    except asyncio.CancelledError:
+        await asyncio.wait([joining])
+        cluster.leave()
+        raise
+
+
+@asynccontextmanager
+async def rollout_workers(
+    spec: WorkerSpec, oversight: Oversight, weights: WeightSource, known_ids: int, longest: int
+) -> AsyncIterator[WorkerPool]:
+    """The pool, its workers started with `weights`; in the end they are stopped. `known_ids` is how many ids model and
+    tokenizer have, `longest` how many tokens the model can attend to. Raises ConfigError."""
+    config = spec.loaded.config
+    settings = config.cluster
+    # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
+    size = sum(parameter.nbytes for parameter in weights.module().parameters())
+    cluster = RayCluster(settings, STORE_BYTES + 3 * size)
+    await _joined(cluster)
+    try:
+        courier = (
+            StoreCourier(put, known_ids, longest)
+            if settings.weight_transfer == "object_store"
+            else FileCourier(Path(spec.run_dir) / ".weights", known_ids, longest)
+        )
+
+        def spec_of(number: int) -> WorkerSpec:
+            return replace(spec, number=number)
+
+        def spawn(number: int) -> RayHandle:
+            return cluster.spawn(number, spec_of(number).log_path)
+
+        pool = WorkerPool(
+            spawn,
+            spec_of,
+            courier,
+            oversight,
+            workers=settings.rollout_workers,
+            concurrency=config.rollout.concurrency,
+            timeout=settings.worker_timeout,
+            restarts=settings.worker_restarts,
+            reason_of_wait=cluster.reason_of_wait,
+        )
+        try:
+            await pool.start(weights, weights.version)
+            yield pool
+        finally:
+            await pool.stop()
+    finally:
+        cluster.leave()

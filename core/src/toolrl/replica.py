@@ -1,0 +1,77 @@
+"""What a rollout worker samples with: built from the checked config, as in the trainer's process, but on its own.
+
+The model is loaded from where the trainer loaded it, then the trainer's weights are written into its tensors; the
+engine takes them from there. Components are found by the entry points of the plugins that are installed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.assembly import Builder, sampling
+from toolrl.cluster.messages import Handoff, WorkerSpec
+from toolrl.cluster.weights import receive, verify
+from toolrl.config.logs import masked_logs
+from toolrl.plugins.registry import load_registry
+from toolrl.protocols import HoldsStill, RolloutEngine
+from toolrl.rollout.runner import Runner
+from toolrl.tools.endpoints import Endpoints
+from toolrl.train import random_state
+from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
+
+
+class _Replica:
+    """A `toolrl.cluster.worker.Replica`."""
+
+    def __init__(
+        self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner, endpoints: Endpoints
+    ) -> None:
+        self.runner = runner
+        self._endpoints = endpoints
+        self._policy = policy
+        self._weights = weights
+        self._engine = engine
+
+    async def load(self, handoff: Handoff) -> None:
+        """See Replica. The engine stands still meanwhile, as it may sample from the very tensors."""
+        engine = self._engine
+        still: AbstractAsyncContextManager[None] = engine.hold() if isinstance(engine, HoldsStill) else nullcontext()
+        async with still:
+            await receive(handoff, self._policy.model)
+            await asyncio.to_thread(verify, handoff, self._policy.model)
+            self._weights.close()
+            self._weights = PolicyWeights(self._policy, handoff.version)
+            await engine.update_weights(self._weights, handoff.version)
+
+    def status(self) -> dict[str, Any]:
+        """See Replica."""
+        return {**self.runner.activity.status(), "breakers": self._endpoints.states()}
+
+
+@asynccontextmanager
+async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]:
+    """Load the model and start everything, with these weights."""
+    loaded, config = spec.loaded, spec.loaded.config
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    random_state.seed(config.seed)
+    with masked_logs(loaded.hide):
+        model = config.model.model_copy(update={"dtype": spec.dtype})
+        policy = load_policy(model, spec.source, pick_device(spec.device))
+        await receive(handoff, policy.model)
+        verify(handoff, policy.model)
+        builder = Builder(loaded, load_registry(), policy, Path(spec.run_dir))
+        environments = builder.environments()
+        weights = PolicyWeights(policy, handoff.version)
+        engine = builder.engine(weights, overlap=False)
+        if config.rollout.max_staleness and not isinstance(engine, HoldsStill):
+            engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
+        runner = builder.runner(engine, environments)
+        async with sampling(builder, environments, engine):
+            yield _Replica(policy, weights, engine, runner, builder.endpoints)

@@ -1,0 +1,109 @@
+"""Where episodes come from: what training and evaluation ask for, whoever samples it.
+
+`toolrl.rollout.runner.Runner` samples in this process, `toolrl.cluster.pool.WorkerPool` has workers do it. Both are
+handed tasks and give back groups; neither knows the order of the data or what becomes of the groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from toolrl.errors import RunStoppedError
+from toolrl.protocols import WeightSource
+from toolrl.rollout.environment import Limits
+from toolrl.types import Episode, Group, Task
+
+_FEWEST_CRASHES = 8
+"""Fewer say nothing of a tool's health."""
+
+
+class GroupSource(Protocol):
+    """Samples groups of episodes. For one event loop."""
+
+    async def run(
+        self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
+    ) -> list[Group]:
+        """`group_size` episodes of each task; groups in the order of `tasks`.
+
+        `round_id` makes group names and seeds unique in the run ("train-12", "eval-12"). Raises RunStoppedError where
+        more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
+        """
+        ...
+
+    async def group(
+        self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
+    ) -> Group:
+        """The episodes of one task, for who keeps many groups in flight: nobody is told of them and nothing is checked.
+
+        `number` is the group's in its round; `gate` is one for all groups that share a bound on what is in flight.
+        """
+        ...
+
+    def gate(self) -> asyncio.Semaphore:
+        """A new bound on the episodes in flight."""
+        ...
+
+    def tell(self, groups: Iterable[Group]) -> None:
+        """Tell of the episodes of these groups, as `run` does of its own."""
+        ...
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
+        ...
+
+
+class TakesWeights(Protocol):
+    """Who samples from weights that it is handed: an engine, or all engines of a cluster."""
+
+    async def update_weights(self, weights: WeightSource, version: int) -> None:
+        """Sample from these weights from now on; returns when no token comes from older ones any more."""
+        ...
+
+
+class Oversight:
+    """Who is told of episodes, and how many of them may fail."""
+
+    def __init__(self, max_error_rate: float, on_episode: Callable[[Episode], None] | None = None) -> None:
+        self._max_error_rate = max_error_rate
+        self.on_episode = on_episode
+
+    def tell(self, groups: Iterable[Group]) -> None:
+        """Tell of all episodes of these groups."""
+        if self.on_episode is not None:
+            for group in groups:
+                for episode in group.episodes:
+                    self.on_episode(episode)
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        self._check_crashes(episodes)
+        failures = [episode.failure for episode in episodes if episode.failure is not None]
+        if len(failures) <= self._max_error_rate * len(episodes):
+            return
+        (fault, component), count = Counter((f.fault, f.component) for f in failures).most_common(1)[0]
+        example = next(f for f in failures if (f.fault, f.component) == (fault, component))
+        place = fault if component == fault else f"{fault} ({component})"
+        raise RunStoppedError(
+            f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
+            f"{self._max_error_rate:g} allows; {count} of them in the {place}: {example.message}",
+            hint="The episodes with their tracebacks are in the run folder. Mend the cause, then run it again: "
+            "with --resume to go on (train, sft), else with --overwrite.",
+        )
+
+    def _check_crashes(self, episodes: Sequence[Episode]) -> None:
+        """A crash of a tool is text for the model and fails no episode; a dead tool would train on nothing but that."""
+        records = [record for episode in episodes for record in episode.calls]
+        crashed = [record for record in records if record.result.error == "crash"]
+        if len(crashed) < _FEWEST_CRASHES or len(crashed) <= self._max_error_rate * len(records):
+            return
+        name, count = Counter(record.call.name for record in crashed).most_common(1)[0]
+        raise RunStoppedError(
+            f"{len(crashed)} of {len(records)} tool calls crashed, more than rollout.max_error_rate "
+            f"{self._max_error_rate:g} allows; {count} of them in {name!r}",
+            hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
+            "should read; then run it again: with --resume to go on (train, sft), else with --overwrite.",
+        )

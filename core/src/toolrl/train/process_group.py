@@ -1,0 +1,314 @@
+"""The ranks of a torch.distributed process group: what `torchrun` starts, or one rank that takes the same path.
+
+Two groups of processes are held. That of the weights (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. What
+ranks tell each other goes over a group of its own on gloo, as pickled objects with the name of the point of the run
+where they are sent: ranks at different points are told apart instead of taking each other's objects. A rank that fails
+writes why into the store that the processes met at before it ends; the others lose the connection to it, look there,
+and end with its message. One that says nothing for `timeout` seconds ends them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from toolrl.errors import ConfigError, ToolrlError
+from toolrl.train.ranks import OtherRankError, RankError, Ranks
+
+T = TypeVar("T")
+
+_READY, _FAILED, _AT = "ready", "failed", "at"
+"""Keys of the store."""
+_GRACE = 5.0
+"""Seconds that a rank which lost another looks for what that one says."""
+_ALIKE = 2.0
+"""Seconds after which the first rank would have made the same mistake."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a rank can't go on, as the others are told."""
+
+    rank: int
+    message: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> _Failure:
+        if isinstance(error, ToolrlError):
+            message = f"{error.where}: {error.message}" if error.where else error.message
+            return cls(rank, message, error.hint)
+        return cls(rank, f"{type(error).__name__}: {error}")
+
+    def error(self) -> OtherRankError:
+        error = OtherRankError(f"rank {self.rank} ended the run: {self.message}", hint=self.hint)
+        error.rank = self.rank
+        return error
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one rank made of its part."""
+
+    value: Any = None
+    failure: _Failure | None = None
+    interrupted: bool = False
+
+
+class ProcessGroup(Ranks):
+    """This process among those of torch.distributed. Use `join`."""
+
+    several: ClassVar[bool] = True
+
+    def __init__(self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host."""
+        self.rank, self.size, self.local = rank, size, local
+        self.device = device
+        # By its number: other threads of this process have another current device.
+        self.device_name = f"cuda:{local}" if device == "cuda" else None
+        self._store = store
+        self._timeout = timeout
+        self._part: asyncio.Future[Any] | None = None
+        self._interrupted = False
+        self._failed = False
+        wait = timedelta(seconds=timeout)
+        # Shards that are kept in the host's memory are summed up there.
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=wait
+        )
+        self.talk = dist.new_group(backend="gloo", timeout=wait)
+        """What ranks tell each other goes over this."""
+        self.mesh = dist.init_device_mesh(device, (size,))
+        """What FSDP2 spreads weights over."""
+
+    def gather(self, value: T, what: str) -> list[T]:
+        found: list[Any] = [None] * self.size
+        try:
+            self._store.set(f"{_AT}/{self.rank}", what)
+            dist.all_gather_object(found, (what, value), group=self.talk)
+        except (RuntimeError, ValueError) as error:
+            # gloo raises RuntimeError alike where a connection broke and where nobody came.
+            raise self._lost(what, error) from error
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise RankError(
+                f"rank {self.rank} can't send what it has at {what!r}: {error}",
+                hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
+            ) from error
+        apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
+        if apart:
+            raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
+        return [value for _, value in found]
+
+    def by_first(self, work: Callable[[], T], what: str) -> T:
+        part, own = _Part(), None
+        if self.first:
+            try:
+                part = _Part(work())
+            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+                part, own = _Part(failure=_Failure.of(0, error)), error
+        found = self.gather(part, what)[0]
+        if own is not None:
+            raise own
+        if found.failure is not None:
+            raise found.failure.error()
+        return found.value  # type: ignore[no-any-return]
+
+    async def all_of(self, work: Coroutine[Any, Any, T], what: str) -> list[T]:
+        own: Exception | None = None
+        self._part = asyncio.ensure_future(work)
+        if self._interrupted:
+            self._part.cancel()
+        try:
+            mine = _Part(await self._part)
+        except asyncio.CancelledError:
+            mine = _Part(interrupted=True)
+        except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+            mine, own = _Part(failure=_Failure.of(self.rank, error)), error
+        finally:
+            self._part = None
+        # An interruption that came too late for the part itself still ends the run here.
+        if self._interrupted and own is None:
+            mine = _Part(interrupted=True)
+        parts = await asyncio.to_thread(self.gather, mine, what)
+        if own is not None:
+            raise own
+        for part in parts:
+            if part.failure is not None:
+                raise part.failure.error()
+        if any(part.interrupted for part in parts):
+            self._interrupted = True
+            raise asyncio.CancelledError
+        return [part.value for part in parts]
+
+    def interrupt(self) -> None:
+        """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
+        write one checkpoint."""
+        self._interrupted = True
+        if self._part is not None:
+            self._part.cancel()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OtherRankError:
+            raise
+        except Exception as error:
+            better = self._explained(error)
+            if better is error:
+                raise
+            raise better from error
+
+    def _explained(self, error: Exception) -> Exception:
+        before = error.__context__
+        if isinstance(error, RankError) and isinstance(before, Exception) and before is not error.__cause__:
+            # It failed by itself, and lost the others while it cleaned up.
+            error = before
+        # Where a rank is gone, gloo and NCCL raise RuntimeError.
+        if isinstance(error, RankError | RuntimeError) and not self._failed:
+            found = self._told(_GRACE)
+            if found is not None and found.rank != self.rank:
+                return found.error()
+        return self._tell(error)
+
+    def use_device(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.set_device(self.local)
+
+    def leave(self) -> None:
+        self.barrier("the end")
+        dist.destroy_process_group()
+
+    def _tell(self, error: Exception) -> Exception:
+        """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
+        self._failed = True
+        failure = _Failure.of(self.rank, error)
+        text = json.dumps(asdict(failure))
+        with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
+            if self.first:
+                self._store.set(f"{_FAILED}/first", text)
+            self._store.compare_set(_FAILED, "", text)
+            found = None if self.first else self._read(f"{_FAILED}/first", _ALIKE)
+            if found is not None and found.message == failure.message:
+                return found.error()
+        return error
+
+    def _told(self, patience: float) -> _Failure | None:
+        """What the first rank that failed said; waits so many seconds for it."""
+        try:
+            return self._read(_FAILED, patience)
+        except RuntimeError:
+            return None
+
+    def _read(self, key: str, patience: float) -> _Failure | None:
+        end = time.monotonic() + patience
+        while not self._store.check([key]):
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.1)
+        return _Failure(**json.loads(self._store.get(key)))
+
+    def _lost(self, what: str, error: Exception) -> RankError:
+        return RankError(
+            f"rank {self.rank} lost the other ranks at {what!r}: {_first_line(error)}{self._places()}",
+            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
+            "that stayed behind says why.",
+        )
+
+    def _places(self) -> str:
+        """Where the other ranks were last seen."""
+        seen = []
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self.size):
+                key = f"{_AT}/{rank}"
+                if rank != self.rank and self._store.check([key]):
+                    seen.append(f"rank {rank} was last at {self._store.get(key).decode()!r}")
+        return f"; {', '.join(seen)}" if seen else ""
+
+
+def join(device: str, timeout: float, problem: Exception | None = None) -> ProcessGroup:
+    """Meet the other processes that torchrun started; alone where there are none. `device` is the config's; a rank that
+    can't go on says its `problem` here.
+
+    Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
+    RankError where not all come in time.
+    """
+    wait = timedelta(seconds=timeout)
+    rank, size, local = (int(os.environ.get(name, fallback)) for name, fallback in _VARIABLES)
+    if size == 1:
+        if problem is not None:
+            raise problem
+        return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
+    try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+        store.set_timeout(wait)
+        store = dist.PrefixStore("toolrl", store)
+        kind = ""
+        if problem is None:
+            try:
+                kind, local = _pick(device, local, size)
+            except ConfigError as error:
+                problem = error
+        _agree(store, rank, size, problem)
+        return ProcessGroup(store, rank, size, kind, local, timeout)
+    except (RuntimeError, ValueError) as error:
+        raise RankError(
+            f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
+            hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`.",
+        ) from error
+
+
+def _agree(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
+    """Go on if all can. A mistake that all ranks make is the first one's, so that it is told once."""
+    failure = None if problem is None else _Failure.of(rank, problem)
+    store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
+    said = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
+    broken = [_Failure(**json.loads(text)) for text in said if text]
+    if broken and problem is not None and broken[0].rank == rank:
+        raise problem
+    if broken:
+        raise broken[0].error()
+
+
+_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+"""By which torchrun tells a process which one it is, and what holds without."""
+
+
+def _pick(device: str, local: int, size: int) -> tuple[str, int]:
+    """cpu or cuda, and the device's number, made the current one of this thread. Raises ConfigError."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if number and size > 1:
+        raise ConfigError(
+            f"device: {device!r} is one device, and there are {size} ranks",
+            hint=f"Set `device: {kind}` or leave it out: each rank takes the device of its number on its host.",
+        )
+    local = int(number or local)
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        if local >= count:
+            raise ConfigError(
+                f"device: this rank is to take number {local} of its host, which has {count} CUDA devices",
+                hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
+            )
+        torch.cuda.set_device(local)
+    return kind, local
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

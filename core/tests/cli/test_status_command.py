@@ -1,0 +1,137 @@
+"""`toolrl status`: of runs that go on, that were killed, and that said nothing yet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolrl.cli.main import COMMANDS, main
+from toolrl.cli.status import HELP
+from toolrl.errors import DataError
+from toolrl.protocols import StepReport
+from toolrl.report.folder import RunFolder
+from toolrl.report.status import NAME, read_status, told_status
+from toolrl.rollout.activity import Activity
+from toolrl.testing.fakes import make_episode
+from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
+
+
+def a_run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder.create(tmp_path / "grpo", {}, total_steps=10)
+    folder.write_summary({"status": "running"})
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["status", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def worker(number: int, **facts: Any) -> dict[str, Any]:
+    place = {"worker": number, "state": "ready", "pid": 100 + number, "node": "host", "groups": 2, "weights": 7}
+    tool = {"calls": 4, "errors": 1, "p50": 0.01 * (number + 1), "p95": 0.02, "max": 0.5}
+    return {**place, "running": 5, "waiting": 1, "ended": 40, "failed": 0, "tools": {"search": tool}, **facts}
+
+
+def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(tmp_path)
+    metrics = {"time/step": 3.0, "time/rollout": 2.0, "staleness/mean": 0.25, "staleness/max": 2.0, "groups/waiting": 3}
+    folder.metrics.append(StepReport(4, "train", metrics), 16)
+    workers = [worker(0), worker(1, breakers={"api": "open", "db": "closed"}), {"worker": 2, "state": "starting"}]
+    facts = {"doing": "updating, step 5", "doing_seconds": 4.0, "waiting_groups": 9, "workers": workers}
+
+    async def ask() -> tuple[str, dict[str, Any]]:
+        async with told_status(folder.directory, lambda: facts):
+            await asyncio.sleep(0)
+            path = str(folder.directory)
+            return said(capsys, path), json.loads(said(capsys, path, "--json"))
+
+    text, data = asyncio.run(ask())
+    assert "grpo: running" in text
+    assert "last step: rollout 2.0 s, step 3.0 s" in text
+    assert "ages of its samples in versions: mean 0.25, oldest 2; finished groups that wait: 3" in text
+    assert "now updating, step 5, for 4 s (process " in text
+    assert "groups that wait for a worker with room: 9" in text
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert lines["0"] == ["0", "ready", "100", "on", "host", "7", "2", "5", "1", "40", "0"]
+    assert lines["2"] == ["2", "starting", *["-"] * 7]
+    assert lines["search"] == ["search", "8", "2", "20.0", "20.0", "500.0"]
+    assert "circuit breaker of 'api' in worker 1: open" in text
+    assert "'db'" not in text
+    assert data["now"]["workers"][1]["breakers"] == {"api": "open", "db": "closed"}
+    assert (data["live"], data["last"]["time/step"]) == (True, 3.0)
+    assert not (folder.directory / NAME).exists(), "it is deleted in the end"
+
+
+def test_a_run_that_was_killed_says_nothing_of_now(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(tmp_path)
+    (folder.directory / NAME).write_text('{"time": 0, "doing": "updating"}')
+    folder.close()
+    text = said(capsys, str(folder.directory))
+    assert "grpo: interrupted" in text
+    assert "it isn't running now" in text
+    assert "updating" not in text
+
+
+def test_a_run_that_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(tmp_path)
+    assert "it is starting: nothing is known yet" in said(capsys, str(folder.directory))
+
+
+def test_a_torn_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"time"')
+    with pytest.raises(DataError, match="not JSON"):
+        read_status(tmp_path)
+    assert read_status(tmp_path / "none") is None
+
+
+def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        async with told_status(tmp_path, lambda: {}["none"]):
+            await asyncio.sleep(0)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(go())
+    assert "the run's status can't be written" in caplog.text
+
+
+def test_what_a_runner_counts() -> None:
+    activity = Activity()
+
+    def call(seconds: float, error: str | None = None) -> CallRecord:
+        return CallRecord(ToolCall("search", {}), ToolResult("x", error=error), seconds=seconds)
+
+    async def go() -> dict[str, Any]:
+        gate = asyncio.Semaphore(1)
+
+        async def one() -> None:
+            async with activity.place(gate):
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(one()) for _ in range(3)]
+        await asyncio.sleep(0)
+        during = activity.status()
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return during
+
+    during = asyncio.run(go())
+    assert (during["running"], during["waiting"]) == (1, 2)
+    activity.note(make_episode("a", calls={0: [call(n / 100, "crash" if n == 1 else None) for n in range(1, 101)]}))
+    activity.note(make_episode("b", failure=EpisodeFailure("tool", "t", "m")))
+    assert activity.status() == {
+        "running": 0,
+        "waiting": 0,
+        "ended": 2,
+        "failed": 1,
+        "tools": {"search": {"calls": 100, "errors": 1, "p50": 0.51, "p95": 0.96, "max": 1.0}},
+    }
+
+
+def test_the_command_is_listed() -> None:
+    assert COMMANDS["status"] == ("toolrl.cli.status", HELP)

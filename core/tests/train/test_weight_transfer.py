@@ -1,0 +1,128 @@
+"""Weights in buckets: what is sent arrives as it was, once, and a copy that differs is found out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+import torch
+
+from toolrl.cluster.messages import Bucket, Handoff
+from toolrl.cluster.weights import FileCourier, StoreCourier, buckets, receive, verify
+from toolrl.errors import EngineError
+from toolrl.train.probe import compare, probe_ids
+
+
+class Weights:
+    def __init__(self, model: Any, version: int = 1) -> None:
+        self.model = model
+        self.version = version
+
+    def module(self) -> Any:
+        return self.model
+
+    def state_dict(self) -> Any:
+        return self.model.state_dict()
+
+    def path(self) -> Path:
+        raise NotImplementedError
+
+
+def courier(tiny: Any, size: int = 2**20) -> StoreCourier:
+    return StoreCourier(bytes, tiny.vocabulary, 128, size)
+
+
+def sent(tiny: Any, model: Any, size: int = 2**20, version: int = 1) -> Handoff:
+    return asyncio.run(courier(tiny, size).publish(Weights(model, version), version))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("size", [1, 20_000, 2**30])
+def test_a_copy_has_the_weights_and_their_logprobs(tiny: Any, family: str, size: int) -> None:
+    model, copy = tiny.model(family, seed=0), tiny.model(family, seed=1)
+    handoff = sent(tiny, model, size)
+    with pytest.raises(EngineError, match="after a transfer of version 1 a rollout worker doesn't have the trainer's"):
+        verify(handoff, copy)
+    asyncio.run(receive(handoff, copy))
+    assert verify(handoff, copy) == 0.0
+    assert copy.training, "it is left in the mode it was in"
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(copy.state_dict()[name], tensor), name
+
+
+def test_sixteen_bit_weights_travel_as_they_are(tiny: Any) -> None:
+    model, copy = tiny.model(dtype="bfloat16", seed=0), tiny.model(dtype="bfloat16", seed=1)
+    handoff = sent(tiny, model)
+    assert not handoff.exact
+    asyncio.run(receive(handoff, copy))
+    assert verify(handoff, copy) <= 0.05
+
+
+def test_tied_tensors_and_frozen_ones_do_not_travel_twice_or_at_all(tiny: Any) -> None:
+    model, copy = tiny.model("qwen3", seed=0), tiny.model("qwen3", seed=0)
+    whole = {name for bucket in buckets(model.state_dict(), set(), 2**30) for name in bucket}
+    assert whole == model.state_dict().keys() - {"lm_head.weight"}
+    for one in (model, copy):
+        for name, parameter in one.named_parameters():
+            parameter.requires_grad_("norm" in name)
+    with torch.no_grad():
+        model.model.norm.weight.add_(0.5)
+    handoff = sent(tiny, model)
+    assert sum(bucket.size for bucket in handoff.buckets) < 10_000
+    asyncio.run(receive(handoff, copy))
+    assert verify(handoff, copy) == 0.0
+
+
+def test_a_tensor_that_stays_as_it_was_is_found_out(tiny: Any) -> None:
+    model, copy = tiny.model(seed=0), tiny.model(seed=0)
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0].add_(0.05)
+    with pytest.raises(EngineError, match=r"the greatest difference of their log-probabilities is"):
+        verify(sent(tiny, model), copy)
+
+
+def test_weights_of_another_model_and_those_that_lack_some_are_refused(tiny: Any) -> None:
+    handoff = sent(tiny, tiny.model("qwen3"))
+    with pytest.raises(EngineError, match="the trainer sent .* the worker's model has no such tensor"):
+        asyncio.run(receive(handoff, tiny.model("gpt2")))
+    half = Handoff(1, sent(tiny, tiny.model("llama"), 1).buckets[1:])
+    with pytest.raises(EngineError, match=r"the trainer's weights lack 1 tensors, 'model.embed_tokens.weight' among"):
+        asyncio.run(receive(half, tiny.model("llama")))
+    torn = Handoff(1, (Bucket(handoff.buckets[0].size, data=handoff.buckets[0].data[:-5]),))
+    with pytest.raises(EngineError, match=r"bytes of weights arrived where \d+ were sent"):
+        asyncio.run(receive(torn, tiny.model("qwen3")))
+
+
+def test_files_of_two_versions_are_kept_and_in_the_end_none(tiny: Any, tmp_path: Path) -> None:
+    model, copy, folder = tiny.model(seed=0), tiny.model(seed=1), tmp_path / "weights"
+    by_file = FileCourier(folder, tiny.vocabulary, 128, 20_000)
+    handoffs = []
+    for version in range(4):
+        with torch.no_grad():
+            model.model.norm.weight.add_(0.1)
+        handoffs.append(asyncio.run(by_file.publish(Weights(model, version), version)))
+    assert sorted(path.name for path in folder.iterdir()) == ["version-2", "version-3"]
+    asyncio.run(receive(handoffs[3], copy))
+    assert verify(handoffs[3], copy) == 0.0
+    with pytest.raises(EngineError, match=r"version-0.*can't be read on a worker: No such file") as caught:
+        asyncio.run(receive(handoffs[0], copy))
+    assert caught.value.where == "cluster.weight_transfer"
+    by_file.close()
+    assert not folder.exists()
+
+
+def test_the_probe_is_the_same_at_every_call_and_no_number_is_no_agreement() -> None:
+    assert probe_ids(50) == probe_ids(50)
+    assert len(probe_ids(50)) == 64
+    assert len(probe_ids(50, 10)) == 10
+    for wrong in (math.nan, -math.inf):
+        with pytest.raises(EngineError, match="is inf, more than"):
+            compare([-1.0, wrong], [-1.0, -2.0], exact=False, who="it", hint="")
+    assert compare([-1.0, -2.0], [-1.0, -2.08], exact=False, who="it", hint="") == pytest.approx(0.04)
