@@ -192,7 +192,7 @@ class _Norm(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _stretch() -> int:
-    return _ROWS * torch.get_num_threads()
+    return _ROWS * int(torch.get_num_threads())
 
 
 def _stretches(count: int) -> Iterator[slice]:

@@ -229,7 +229,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
             if settings.keep:
-                kept.append(settings.room(*shifted.shape, shifted.device))
+                kept.append(settings.room(len(shifted), len(weight_VH), shifted.device))
             exponential = torch.exp(shifted, out=kept[-1]) if kept else shifted.exp()
             total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()

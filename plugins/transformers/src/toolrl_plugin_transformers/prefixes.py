@@ -109,10 +109,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefixes: Pr
 
     def by_head(x: Tensor) -> Tensor:
         """`[B, H, G, …]` to `[H, F · M · G, …]`."""
-        return x.index_select(0, prefixes.rows_FM).transpose(0, 1).flatten(1, 2)
+        return x.transpose(0, 1).index_select(1, prefixes.rows_FM).flatten(1, 2)
 
     def by_row(x: Tensor) -> Tensor:
-        return x.unflatten(1, (-1, group)).transpose(0, 1).index_select(0, prefixes.places_B)
+        return x.unflatten(1, (-1, group)).index_select(1, prefixes.places_B).transpose(0, 1)
 
     def by_group(x: Tensor) -> Tensor:
         """`[H, F · M · G, …]` to `[H · F, M · G, …]`."""
