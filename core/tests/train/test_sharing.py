@@ -390,15 +390,26 @@ def test_training_is_the_same_shared_or_not(
     assert trainer.policy.model.config._attn_implementation == "sdpa"
 
 
-def test_several_updates_take_whole_groups(tiny: Any, make_episode: Any, tmp_path: Path) -> None:
+def test_several_updates_take_whole_groups(
+    tiny: Any, make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, _, trainer = trained(tiny, make_episode, tmp_path, True, {"preset": "grpo"}, updates_per_step=2)
-    episodes = [episode for number in range(3) for episode in group_of(make_episode, number).episodes]
-    parts = trainer._parts(episodes)
-    assert sorted(position for part in parts for position in part) == list(range(12))
-    groups = [{episodes[position].group for position in part} for part in parts]
-    assert groups[0].isdisjoint(groups[1])
-    few = trainer._parts(episodes[:4])
-    assert [len(part) for part in few] == [2, 2]
+    dealt: list[list[str]] = []
+    plan = trainer._plan
+
+    def noted(samples: Any, groups: Sequence[str]) -> Any:
+        dealt.append(list(groups))
+        return plan(samples, groups)
+
+    monkeypatch.setattr(trainer, "_plan", noted)
+    trainer.update([group_of(make_episode, number) for number in range(3)])
+    assert sorted(group for part in dealt for group in part) == [
+        f"group-{number}" for number in range(3) for _ in "1234"
+    ]
+    assert set(dealt[0]).isdisjoint(dealt[1])
+    dealt.clear()
+    trainer.update([group_of(make_episode, 0)])
+    assert [len(part) for part in dealt] == [2, 2]
 
 
 def test_demonstrations_share_their_beginnings(tiny: Any, tmp_path: Path) -> None:
