@@ -99,13 +99,14 @@ def episodes(folder: Any) -> dict[str, Any]:
 
 def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any, here: Any) -> None:
     tuning = {"trainer": {"steps": 2, "save_every": 0}}
-    for name, section in (("plain", None), ("spread", {}), ("files", {"weight_transfer": "file"})):
+    ways = (("plain", None), ("spread", {}), *((way, {"weight_transfer": way}) for way in ("file", "broadcast")))
+    for name, section in ways:
         wanted = changes(cluster, name, **tuning, cluster=section or {})
         if section is None:
             wanted["cluster"] = None
         done = here("train", own_place.config(wanted, name=name), "--json", place=own_place)
         assert done.returncode == 0, done.stderr
-    plain, *others = (own_place.run(name) for name in ("plain", "spread", "files"))
+    plain, *others = (own_place.run(name) for name, _ in ways)
     wanted_episodes = episodes(plain)
     for folder in others:
         found = episodes(folder)
@@ -184,6 +185,7 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
             environments={"default": {"tools": [LIMITED], "rewards": ["exact", "slowly"], "max_turns": 3}},
             trainer={"steps": 4, "save_every": 0},
             rollout={"max_staleness": staleness, "concurrency": 4},
+            cluster={"weight_transfer": "broadcast" if staleness else "object_store"},
             algorithm={"importance": {}} if staleness else {},
         ),
         name=name,
