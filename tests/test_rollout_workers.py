@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ STORE = 100 * 2**20
 LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
 """A tool whose limit all workers share; a killed one's permits come back."""
 WORKERS = {"rollout_workers": 2, "worker_cpus": 1}
+MCP_SERVER = Path(__file__).with_name("mcp_calculator.py")
 
 
 SLOW_REWARD = {
@@ -163,14 +165,10 @@ class Killer:
                 time.sleep(0.05)
             if self._stop.wait(pause):
                 return
-            pid = self._pid(number % 2)
+            pid = worker_pid(self._folder, number % 2)
             if pid not in self.killed:
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(pid)
-
-    def _pid(self, number: int) -> int:
-        text = (self._folder / "workers" / f"worker-{number}.log").read_text()
-        return int(text.rpartition("starts: process ")[2].split()[0])
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -211,6 +209,35 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
         record.result.metrics.get("policy/queue_seconds") for it in folder.episodes() for record in it.episode.calls
     ]
     assert any(seconds is not None for seconds in queued), "calls go through the cluster's limit"
+
+
+def test_each_worker_starts_mcp_servers_of_its_own(cluster: Any, own_place: Any, here: Any) -> None:
+    """What is sent to a worker is the config: a toolset opens its connections there, and closes them there."""
+    pytest.importorskip("mcp")
+    pytest.importorskip("toolrl_plugin_mcp")
+    notes = own_place.folder / "servers"
+    command = {"command": sys.executable, "args": [str(MCP_SERVER), str(notes)]}
+    tools = [{"use": "mcp", "options": {"servers": {"sums": command}, "names": "short"}}]
+    environment = {"default": {"tools": tools, "rewards": ["exact"], "max_turns": 3}}
+    config = changes(cluster, "mcp", environments=environment, trainer={"steps": 2, "save_every": 0})
+    done = here("train", own_place.config(config, name="mcp"), "--json", place=own_place)
+    assert done.returncode == 0, done.stderr
+    run = own_place.run("mcp")
+    calls = [record for it in run.episodes() for record in it.episode.calls]
+    assert any(record.result.error is None for record in calls), "a server answered"
+    servers = [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
+    workers = {worker_pid(run.directory, number) for number in range(2)}
+    assert {parent for _, parent in servers} == workers, "nobody else started one"
+    end = time.monotonic() + 60
+    while (left := [server for server, _ in servers if Path(f"/proc/{server}").exists()]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left
+
+
+def worker_pid(folder: Path, number: int) -> int:
+    """The process that was the last one in a place, by its log."""
+    text = (folder / "workers" / f"worker-{number}.log").read_text()
+    return int(text.rpartition("starts: process ")[2].split()[0])
 
 
 def test_a_node_that_is_lost_loses_no_episode(cluster: Any, slow_site: Any, own_place: Any) -> None:
