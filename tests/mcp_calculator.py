@@ -1,5 +1,5 @@
-"""An MCP server over stdio with a tool `calculator`, which adds. As its first argument a file to note its process and
-the one that started it in."""
+"""An MCP server over stdio with a tool `calculator`, which adds. It notes its process, and those that this one descends
+from, in the file that its argument names. For Linux."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ def calculator(expression: str) -> str:
     return str(sum(map(int, expression.split("+"))))
 
 
+def line_of(process: int) -> list[int]:
+    """A process, who started it, and so on."""
+    found = [process]
+    while found[-1] > 1:
+        stat = Path(f"/proc/{found[-1]}/stat").read_text()
+        found.append(int(stat.rpartition(")")[2].split()[1]))
+    return found
+
+
 if __name__ == "__main__":
     with Path(sys.argv[1]).open("a", encoding="utf-8") as file:
-        file.write(f"{os.getpid()} {os.getppid()}\n")
+        file.write(" ".join(map(str, line_of(os.getpid()))) + "\n")
     app.run()

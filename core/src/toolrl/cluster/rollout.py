@@ -47,7 +47,7 @@ async def rollout_workers(
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
     await _joined(cluster)
     try:
-        courier = _courier(settings, Path(spec.run_dir), known_ids, longest)
+        courier = courier_of(settings, Path(spec.run_dir), known_ids, longest)
 
         def spec_of(number: int) -> WorkerSpec:
             return replace(spec, number=number)
@@ -75,7 +75,7 @@ async def rollout_workers(
         cluster.leave()
 
 
-def _courier(settings: ClusterConfig, run_dir: Path, known_ids: int, longest: int) -> Courier:
+def courier_of(settings: ClusterConfig, run_dir: Path, known_ids: int, longest: int) -> Courier:
     """Of the way that the config names. The cluster was joined."""
     if settings.weight_transfer == "file":
         return FileCourier(run_dir / ".weights", known_ids, longest)
