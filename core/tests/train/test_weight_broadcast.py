@@ -48,6 +48,7 @@ class Worker:
 
     def __init__(self, number: int, model: Any = None) -> None:
         self.number = number
+        self.state = "ready"
         self.handle = object()
         self.model = model
         self.receiver = Receiver()
@@ -187,6 +188,28 @@ def test_a_worker_that_is_lost_before_it_came_holds_up_nobody(tiny: Any, caplog:
     assert [it.groups for it in workers] == [["circle-0", "circle-1"], ["circle-0"], ["circle-0", "circle-1"]]
     said = "the transfer of version 1 broke off (rollout worker 1 was lost); it is made again for 2 rollout workers"
     assert said in caplog.text
+
+
+def test_a_place_that_is_filled_anew_in_between_is_left_to_its_own_task(tiny: Any) -> None:
+    model = tiny.model("llama", seed=0)
+    workers = [Worker(number, tiny.model("llama", seed=number + 1)) for number in range(3)]
+
+    async def lost() -> None:
+        await asyncio.sleep(0.2)
+        workers[2].state = "starting"
+        raise WorkerLostError("it was killed")
+
+    async def replaced() -> None:
+        workers[1].handle = object()
+
+    workers[0].reached, workers[1].reached = lost, replaced
+
+    async def main(courier: BroadcastCourier) -> None:
+        handoff = await courier.publish(Weights(model, 1), 1)
+        await hand_over(courier, handoff, workers)  # type: ignore[arg-type]
+
+    run(main, made(tiny))
+    assert [it.groups for it in workers] == [["circle-0"]] * 3
 
 
 def test_processes_that_end_or_stand_in_the_middle_of_a_broadcast(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
+from torch.distributed.distributed_c10d import BroadcastOptions
 
 from toolrl.cluster.messages import Meeting, TransferBrokenError
 
@@ -28,8 +29,8 @@ CONNECT_SECONDS = 60.0
 """For connections between members who have all said that they are there."""
 LOOK_SECONDS = 0.5
 """How often a worker looks whether the transfer was broken off."""
-SHORTEST, LONGEST = 0.0005, 0.02
-"""Seconds between two looks at what is waited for."""
+SHORTEST, LONGEST, FOR_WORKERS = 0.0005, 0.02, 0.2
+"""Seconds between two looks at what is waited for; workers that start come after many seconds."""
 AHEAD = 2
 """Buckets under way at once: one is copied while the next one travels."""
 
@@ -53,7 +54,7 @@ class Circle:
         with self._telling():
             store = self._met()
             there = [f"{turn}/there/{rank}" for rank in range(1, self.meeting.size)]
-            self._wait(lambda: store.check(there), "for workers to come")
+            self._wait(lambda: store.check(there), "for workers to come", FOR_WORKERS)
             store.set(f"{turn}/go", "")
             self._connect()
             for work, _ in self._under_way(buckets):
@@ -101,14 +102,16 @@ class Circle:
     def _under_way(self, buckets: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Broadcasts that were begun, with what they send or fill."""
         begun: deque[tuple[Any, Any]] = deque()
-        wait = timedelta(seconds=self.meeting.timeout)
+        options = BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        options.timeout = timedelta(seconds=self.meeting.timeout)
         for bucket in buckets:
-            begun.append((self._group.broadcast(bucket, 0, wait), bucket))
+            begun.append((self._group.broadcast([bucket], options), bucket))
             if len(begun) == AHEAD:
                 yield begun.popleft()
         yield from begun
 
-    def _wait(self, done: Callable[[], bool], what: str) -> None:
+    def _wait(self, done: Callable[[], bool], what: str, longest: float = LONGEST) -> None:
         """Until it is done. Raises TransferBrokenError where it was broken off, or takes too long."""
         end, pause = time.monotonic() + self.meeting.timeout, SHORTEST
         look = time.monotonic() + LOOK_SECONDS
@@ -123,7 +126,7 @@ class Circle:
             if now >= end:
                 raise _broken(f"waited {self.meeting.timeout:g} seconds {what}")
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST)
+            pause = min(2 * pause, longest)
 
     def _telling(self) -> _Telling:
         return _Telling(self)

@@ -64,11 +64,17 @@ async def hand_over(courier: Courier, handoff: Handoff, lines: Sequence[Line]) -
     weights don't arrive as they were sent."""
     broken = 0
     while lines:
+        handles = [line.handle for line in lines]
         async with _passing(courier, handoff, lines) as passing:
             ways = zip(lines, passing.parts, strict=True)
             found = await asyncio.gather(*(_one(line, handoff, part, passing) for line, part in ways))
         lost = [line for line, failure in zip(lines, found, strict=True) if isinstance(failure, WorkerLostError)]
-        again = [line for line, failure in zip(lines, found, strict=True) if isinstance(failure, TransferBrokenError)]
+        again = [
+            line
+            for line, handle, failure in zip(lines, handles, found, strict=True)
+            # Another process may be starting in its place by now, and gets the weights there.
+            if isinstance(failure, TransferBrokenError) and line.state == "ready" and line.handle is handle
+        ]
         reason = next((it for it in found if isinstance(it, TransferBrokenError)), None)
         if reason is not None:
             broken = 0 if lost else broken + 1
