@@ -27,7 +27,7 @@ from toolrl.cluster.weights import Writing, buckets, frozen_names, is_exact, rec
 from toolrl.protocols import WeightSource
 from toolrl.train.probe import module_logprobs, probe_ids
 
-BUCKET_BYTES = 64 * 2**20
+BUCKET_BYTES = 16 * 2**20
 """What is sent at once; a tensor that is larger is a bucket of its own. A worker needs two of them beside its model."""
 ALIGNMENT = 16
 """Each tensor begins at a multiple of so many bytes, so that it can be read where it lies."""

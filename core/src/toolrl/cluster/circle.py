@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -61,14 +61,17 @@ class Circle:
                 self._wait(work.is_completed, "for workers to take weights")
                 work.wait()
 
-    def follow(self, turn: int, sizes: Iterable[int]) -> Iterator[Any]:
-        """The tensors of bytes that the leader sends, which have these sizes. Raises TransferBrokenError."""
+    def follow(self, turn: int, sizes: Sequence[int]) -> Iterator[Any]:
+        """The tensors of bytes that the leader sends, which have these sizes; each is good until the next is asked for.
+        Raises TransferBrokenError."""
         with self._telling():
             store = self._met()
             store.set(f"{turn}/there/{self.meeting.rank}", "")
             self._wait(lambda: store.check([f"{turn}/go"]), "for the trainer to begin")
             self._connect()
-            for work, bucket in self._under_way(torch.empty(size, dtype=torch.uint8) for size in sizes):
+            # Memory that is new costs more than what is written into it.
+            room = [torch.empty(max(sizes, default=0), dtype=torch.uint8) for _ in sizes[:AHEAD]]
+            for work, bucket in self._under_way(room[at % AHEAD][:size] for at, size in enumerate(sizes)):
                 self._wait(work.is_completed, "for the trainer's weights")
                 work.wait()
                 yield bucket
