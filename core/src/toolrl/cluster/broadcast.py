@@ -30,7 +30,7 @@ from toolrl.train.probe import module_logprobs, probe_ids
 BUCKET_BYTES = 16 * 2**20
 """What is sent at once; a tensor that is larger is a bucket of its own. A worker needs two of them beside its model.
 Small ones are copied out of the processor's cache: 200 MB to two workers on one machine took 0.45 s in buckets of
-4 MiB, 0.52 s in 16, 0.69 s in 64. Across machines each of them costs a message and an answer, so it isn't the smallest."""
+4 MiB, 0.52 s in 16, 0.69 s in 64. Across machines each costs a message and an answer, so it isn't the smallest."""
 ALIGNMENT = 16
 """Each tensor begins at a multiple of so many bytes, so that it can be read where it lies."""
 
