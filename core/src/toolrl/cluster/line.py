@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -130,10 +130,11 @@ class Line:
         finally:
             answer.cancel()
 
-    async def update(self, handoff: Handoff) -> None:
-        """Hand weights over, where the worker doesn't have them yet. Raises WorkerLostError, EngineError."""
+    async def update(self, handoff: Handoff, part: Handoff | None = None) -> None:
+        """Hand weights over, where the worker doesn't have them yet; `part` is what this one is told of them. Raises
+        WorkerLostError, EngineError."""
         if self.has is not handoff:
-            await self.ask("take_weights", handoff)
+            await self.ask("take_weights", part if part is not None else handoff)
             self.has = handoff
 
     async def close(self) -> None:
@@ -158,10 +159,12 @@ class Line:
         self.has = None
         self.handle = self.spawn(self.number)
         handoff = self.owner.current()
-        self.hello = await self.ask("start", self.owner.spec(self.number), handoff)
+        async with self.owner.for_one(handoff, self.handle) as part:
+            self.hello = await self.ask("start", self.owner.spec(self.number), part)
         self.has = handoff
         while (newer := self.owner.current()) is not self.has:
-            await self.update(newer)
+            async with self.owner.for_one(newer, self.handle) as part:
+                await self.update(newer, part)
         self.state = "ready"
         _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.hello.pid, self.hello.node)
         self.owner.ready(self)
@@ -206,6 +209,10 @@ class Owner(Protocol):
 
     def current(self) -> Handoff:
         """The weights to sample from."""
+        ...
+
+    def for_one(self, handoff: Handoff, member: Any) -> AbstractAsyncContextManager[Handoff]:
+        """While this is entered one worker can take these weights by what it gives."""
         ...
 
     def ready(self, line: Line) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.config.load import LoadedConfig
-from toolrl.errors import ToolrlError
+from toolrl.errors import EngineError, ToolrlError
 from toolrl.rollout.environment import Limits
 from toolrl.types import Episode, Group, Task
 
@@ -60,14 +60,47 @@ class GroupOrder:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A tensor in a bucket that is broadcast, where no header travels with the bytes."""
+
+    name: str
+    dtype: str
+    """torch's name of its type."""
+    shape: tuple[int, ...]
+    start: int
+    """Its first byte."""
+
+
+@dataclass(frozen=True)
 class Bucket:
-    """Some tensors in the form of safetensors: bytes, or where they are."""
+    """Some tensors: in the form of safetensors, as bytes or where these are; or the plan of bytes to be broadcast."""
 
     size: int
     """Bytes."""
     data: Any = None
     """The bytes, or a reference into Ray's object store."""
     path: str | None = None
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the trainer and those who are to get weights meet for a broadcast."""
+
+    host: str
+    port: int
+    """Of the store in the trainer's process."""
+    name: str
+    """Of the group; one that has a member replaced gets another."""
+    rank: int
+    """Of who reads this; the trainer's is 0."""
+    size: int
+    turn: int
+    """The how manieth transfer."""
+    timeout: float
+    """Seconds without progress after which it is broken off."""
+    lasting: bool = True
+    """Whether the group is kept for the next transfer."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +115,12 @@ class Handoff:
     """What the trainer's weights give each of them but the first."""
     exact: bool = True
     """Whether both compute in 32 bits."""
+    meeting: Meeting | None = None
+    """Where the buckets are broadcast."""
+
+
+class TransferBrokenError(EngineError):
+    """A broadcast was broken off before all had arrived. It can be made again, with a new group."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
 
+from toolrl.cluster.handover import Courier, for_one, hand_over
 from toolrl.cluster.line import Handle, Job, Line, WorkerLostError
 from toolrl.cluster.losses import Losses
 from toolrl.cluster.messages import GroupOrder, Handoff, Report, WorkerSpec, unpack_error, unpack_group
@@ -29,18 +30,6 @@ from toolrl.rollout.source import Oversight
 from toolrl.types import Group, Task
 
 _log = logging.getLogger(__name__)
-
-
-class Courier(Protocol):
-    """Makes weights ready for the workers to fetch."""
-
-    async def publish(self, weights: WeightSource, version: int) -> Handoff:
-        """These weights. Those of the version before the last may be deleted."""
-        ...
-
-    def close(self) -> None:
-        """Delete what is left."""
-        ...
 
 
 class WorkerPool:
@@ -142,13 +131,8 @@ class WorkerPool:
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Hand weights to all workers; one that is being replaced starts with them. Raises EngineError where they don't
         arrive as they were sent."""
-        self._handoff = handoff = await self._courier.publish(weights, version)
-
-        async def one(line: Line) -> None:
-            with suppress(WorkerLostError):  # Its place's own task hears of it too.
-                await line.update(handoff)
-
-        await asyncio.gather(*(one(line) for line in self._lines if line.state == "ready"))
+        self._handoff = await self._courier.publish(weights, version)
+        await hand_over(self._courier, self._handoff, [line for line in self._lines if line.state == "ready"])
         self._check_broken()
 
     def metrics(self) -> dict[str, float]:
@@ -242,6 +226,10 @@ class WorkerPool:
         """The weights to sample from."""
         assert self._handoff is not None, "start() was awaited"
         return self._handoff
+
+    def for_one(self, handoff: Handoff, member: Any) -> AbstractAsyncContextManager[Handoff]:
+        """See Owner."""
+        return for_one(self._courier, handoff, member)
 
     def ready(self, line: Line) -> None:
         """A worker can be dealt to."""

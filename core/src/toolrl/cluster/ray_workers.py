@@ -127,6 +127,11 @@ def put(data: bytes) -> Any:
     return ray.put(np.frombuffer(data, dtype=np.uint8))
 
 
+def own_address() -> str:
+    """This machine's address as the cluster knows it."""
+    return str(ray.util.get_node_ip_address())
+
+
 class RayHandle:
     """A worker's process as an actor."""
 

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from toolrl.cluster.broadcast import BroadcastCourier
+from toolrl.cluster.handover import Courier
 from toolrl.cluster.messages import WorkerSpec
 from toolrl.cluster.pool import WorkerPool
-from toolrl.cluster.ray_workers import RayCluster, RayHandle, put
+from toolrl.cluster.ray_workers import RayCluster, RayHandle, own_address, put
 from toolrl.cluster.weights import FileCourier, StoreCourier
+from toolrl.config.cluster import ClusterConfig
 from toolrl.protocols import WeightSource
 from toolrl.rollout.source import Oversight
 
@@ -39,15 +42,12 @@ async def rollout_workers(
     config = spec.loaded.config
     settings = config.cluster
     # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
-    size = sum(parameter.nbytes for parameter in weights.module().parameters())
+    through_store = settings.weight_transfer == "object_store"
+    size = sum(parameter.nbytes for parameter in weights.module().parameters()) if through_store else 0
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
     await _joined(cluster)
     try:
-        courier = (
-            StoreCourier(put, known_ids, longest)
-            if settings.weight_transfer == "object_store"
-            else FileCourier(Path(spec.run_dir) / ".weights", known_ids, longest)
-        )
+        courier = courier_of(settings, Path(spec.run_dir), known_ids, longest)
 
         def spec_of(number: int) -> WorkerSpec:
             return replace(spec, number=number)
@@ -73,3 +73,12 @@ async def rollout_workers(
             await pool.stop()
     finally:
         cluster.leave()
+
+
+def courier_of(settings: ClusterConfig, run_dir: Path, known_ids: int, longest: int) -> Courier:
+    """Of the way that the config names. The cluster was joined."""
+    if settings.weight_transfer == "file":
+        return FileCourier(run_dir / ".weights", known_ids, longest)
+    if settings.weight_transfer == "broadcast":
+        return BroadcastCourier(own_address(), known_ids, longest, timeout=settings.worker_timeout)
+    return StoreCourier(put, known_ids, longest)

@@ -1,4 +1,5 @@
-"""Weights on their way from the trainer to the workers: in buckets, by Ray's object store or by files.
+"""Weights on their way from the trainer to the workers: in buckets, by Ray's object store or by files. See
+`toolrl.cluster.broadcast` for the third way.
 
 A bucket is some tensors in the form of safetensors. Only what is trained travels, and buffers: every worker loads the
 model itself, from where the trainer did, so what is frozen is there already. Tied tensors travel once. After each
@@ -141,11 +142,24 @@ async def fetch(bucket: Bucket) -> dict[str, Any]:
 
 async def receive(handoff: Handoff, module: Any) -> None:
     """Write weights into a module's own tensors. Raises EngineError where they don't fit or aren't whole."""
-    own: dict[str, Any] = module.state_dict()
-    got: set[int] = set()
+    writing = Writing(module)
     for bucket in handoff.buckets:
-        for name, tensor in (await fetch(bucket)).items():
-            target = own.get(name)
+        writing.write(await fetch(bucket))
+    writing.check_whole()
+
+
+class Writing:
+    """Tensors on their way into a module's own."""
+
+    def __init__(self, module: Any) -> None:
+        self._own: dict[str, Any] = module.state_dict()
+        self._frozen = frozen_names(module)
+        self._got: set[int] = set()
+
+    def write(self, tensors: Mapping[str, Any]) -> None:
+        """Copy these. Raises EngineError where the module has no such tensors."""
+        for name, tensor in tensors.items():
+            target = self._own.get(name)
             if target is None or target.shape != tensor.shape:
                 found = "no such tensor" if target is None else f"one of shape {tuple(target.shape)}"
                 raise EngineError(
@@ -155,13 +169,19 @@ async def receive(handoff: Handoff, module: Any) -> None:
                 )
             with torch.no_grad():
                 target.copy_(tensor)
-            got.add(target.data_ptr())
-    frozen = frozen_names(module)
-    missing = [name for name, it in own.items() if name not in frozen and it.numel() and it.data_ptr() not in got]
-    if missing:
-        raise EngineError(
-            f"the trainer's weights lack {len(missing)} tensors, {missing[0]!r} among them", where="cluster"
-        )
+            self._got.add(target.data_ptr())
+
+    def check_whole(self) -> None:
+        """Raises EngineError where a tensor that is trained was never written."""
+        missing = [
+            name
+            for name, it in self._own.items()
+            if name not in self._frozen and it.numel() and it.data_ptr() not in self._got
+        ]
+        if missing:
+            raise EngineError(
+                f"the trainer's weights lack {len(missing)} tensors, {missing[0]!r} among them", where="cluster"
+            )
 
 
 def verify(handoff: Handoff, module: Any) -> float:

@@ -36,10 +36,11 @@ class ClusterConfig(Frame):
     worker_resources: dict[str, float] = Field(
         default_factory=dict, description="Further resources that a worker's node must have, by the names Ray knows."
     )
-    weight_transfer: Literal["object_store", "file"] = Field(
+    weight_transfer: Literal["object_store", "file", "broadcast"] = Field(
         "object_store",
         description="How new weights come to the workers. object_store: by Ray, once to each node; file: through the "
-        "run's folder, which all nodes must then share.",
+        "run's folder, which all nodes must then share; broadcast: from memory to memory by torch.distributed (gloo), "
+        "to all workers at once.",
     )
     worker_timeout: float = Field(
         600,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
-from toolrl_plugin_vllm import packages
+from toolrl_plugin_vllm import devices, packages
 from toolrl_plugin_vllm.options import VllmEngineOptions
 
 GIB = 1 << 30
@@ -43,7 +43,10 @@ def build(
             warnings.simplefilter("ignore", FutureWarning)
             cpu = _on_cpu()
             _check_platform(options, cpu=cpu)
-            given = arguments(options, model=model, dtype=dtype, cpu=cpu, device=device)
+            gpus = devices.lent()
+            if not cpu:
+                devices.check(options, _seen(), gpus)
+            given = arguments(options, model=model, dtype=dtype, cpu=cpu, device=device, gpus=gpus)
             engine = _engine({**given, **(lora or {})})
             try:
                 engine.collective_rpc("toolrl_setup", args=(known_ids,))
@@ -78,14 +81,15 @@ def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
         )
 
 
-def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cuda") -> dict[str, Any]:
-    """Keyword arguments of vLLM's `EngineArgs`."""
+def arguments(
+    options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cuda", gpus: float | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of vLLM's `EngineArgs`; `gpus` is what Ray lent this process."""
     cache = options.cache_gib if options.cache_gib is not None else 1.0 if cpu else None
-    trainers, devices = _cuda_index(device), options.devices
-    if devices is None and trainers and options.parts == 1:
-        devices = [trainers]  # vLLM itself would take the first
-    shared = trainers is not None and trainers in (devices if devices is not None else range(options.parts))
-    fraction = options.memory_fraction if options.memory_fraction is not None else 0.4 if shared else 0.9
+    trainers, own = _cuda_index(device), options.devices
+    if own is None and trainers and options.parts == 1:
+        own = [trainers]  # vLLM itself would take the first
+    shared = trainers is not None and trainers in (own if own is not None else range(options.parts))
     chosen: dict[str, Any] = {
         "model": model,
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "auto",
@@ -93,7 +97,7 @@ def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, 
         "max_num_batched_tokens": max(options.prefill_tokens, options.max_batch),
         "max_model_len": options.max_length,
         "kv_cache_memory_bytes": int(cache * GIB) if cache is not None else None,
-        "gpu_memory_utilization": fraction,
+        "gpu_memory_utilization": devices.fraction(options, shared=shared, gpus=gpus),
         "block_size": options.block_size or (32 if cpu else None),
         "enforce_eager": cpu if options.eager is None else options.eager,
         "enable_prefix_caching": True,
@@ -106,7 +110,7 @@ def arguments(options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, 
         "generation_config": "vllm",
         "distributed_executor_backend": "mp" if options.apart else None,
         "tensor_parallel_size": options.parts if options.parts > 1 else None,
-        "device_ids": devices,
+        "device_ids": own,
         "enable_sleep_mode": True if options.sleep_level else None,
         "seed": 0,
     }
@@ -132,6 +136,13 @@ def _engine(given: dict[str, Any]) -> Any:
     with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads()))}):
         config = settings.create_engine_config()
         return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+
+
+def _seen() -> int:
+    """CUDA devices that this process sees."""
+    import torch
+
+    return int(torch.cuda.device_count())
 
 
 def _threads() -> int:

@@ -72,7 +72,7 @@ class VllmEngineOptions(BaseModel):
         gt=0,
         le=1,
         description="On a GPU the part of all memory that vLLM may take, weights included. None takes 0.4 beside the "
-        "trainer and 0.9 on `devices` of its own.",
+        "trainer, less where more than two rollout workers share a GPU, and 0.9 on `devices` of its own.",
     )
     block_size: int | None = Field(
         None,
@@ -94,7 +94,7 @@ class VllmEngineOptions(BaseModel):
         None,
         min_length=1,
         description="CUDA devices for vLLM, numbered as torch sees them. None takes the trainer's. Several share the "
-        "model (`tensor_parallel`).",
+        "model (`tensor_parallel`). A rollout worker sees those that `cluster.worker_gpus` lends it, numbered from 0.",
     )
     tensor_parallel: int | None = Field(
         None,

@@ -1,0 +1,87 @@
+"""vLLM in rollout workers on Ray: started there, given new weights by each way, and compared with the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from vllm_help import OPTIONS, make_model, make_tokenizer, needs_vllm
+
+pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
+
+pytestmark = [needs_vllm, pytest.mark.timeout(600)]
+
+REWARD = """
+from toolrl import Component, hookimpl
+from toolrl.types import Score
+
+@hookimpl
+def toolrl_rewards():
+    yield Component("uneven", "toolrl_plugin_uneven.plugin:build", summary="Differs from episode to episode.")
+
+class Uneven:
+    async def score(self, episode):
+        return Score(float(sum(episode.ids) % 5))
+
+def build(options, context):
+    return Uneven()
+"""
+"""A random model makes no calls, whose form could be judged."""
+
+
+def site(folder: Path) -> Path:
+    """A folder with the reward as an installed plugin."""
+    for name in ("toolrl_plugin_uneven", "toolrl_plugin_uneven-1.0.dist-info"):
+        (folder / name).mkdir(parents=True)
+    (folder / "toolrl_plugin_uneven" / "__init__.py").write_text("")
+    (folder / "toolrl_plugin_uneven" / "plugin.py").write_text(REWARD)
+    about = folder / "toolrl_plugin_uneven-1.0.dist-info"
+    about.joinpath("METADATA").write_text(
+        "Metadata-Version: 2.1\nName: toolrl-plugin-uneven\nVersion: 1.0\nRequires-Dist: toolrl>=0.1\n"
+    )
+    about.joinpath("entry_points.txt").write_text("[toolrl.plugins]\nuneven = toolrl_plugin_uneven.plugin\n")
+    return folder
+
+
+def config(folder: Path, way: str, **options: Any) -> dict[str, Any]:
+    make_model(tied=True).save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    rows = [{"messages": [{"role": "user", "content": f"{n} + {n}"}], "answer": str(2 * n)} for n in range(8)]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plain = {"use": "plain", "options": {"turn_end": ["<|im_end|>"]}}
+    return {
+        "model": {"path": "model"},
+        "data": {"train": {"use": "jsonl", "options": {"path": "tasks.jsonl"}}},
+        "environments": {"default": {"parser": "vllm/hermes", "chat_format": plain, "rewards": ["uneven"]}},
+        "engine": {"use": "vllm", "options": {**OPTIONS, **options}},
+        "rollout": {"max_turn_tokens": 16, "max_episode_tokens": 128},
+        "algorithm": {"preset": "grpo", "group_size": 4},
+        "trainer": {"steps": 3, "prompts_per_step": 2, "learning_rate": 1e-3, "save_every": 0},
+        "cluster": {"rollout_workers": 1, "worker_cpus": 1, "weight_transfer": way},
+        "observers": [],
+        "run": {"dir": "runs", "name": "r"},
+        "threads": 1,
+    }
+
+
+@pytest.mark.parametrize(("way", "apart"), [("broadcast", False), ("object_store", True)])
+def test_a_worker_samples_from_the_weights_that_are_trained(tmp_path: Path, way: str, apart: bool) -> None:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config(tmp_path, way, separate_process=apart)))
+    paths = os.pathsep.join([str(site(tmp_path / "site")), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "toolrl", "train", "run.yaml", "--json"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=550, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert 0.0 < line["logprob_mismatch/max"] < 1e-4
+        assert line["grad_norm"] > 0.0, "it was trained"
+        assert line["cluster/workers"] == 1.0
