@@ -50,6 +50,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.restarts import RestartCount, Restarts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
@@ -235,6 +236,7 @@ async def assemble(
             engine = own
             runner = builder.runner(own, environments, events.episode_end)
             status = partial(_status_here, runner.activity, builder.endpoints)
+            watch = partial(_restarts_here, builder.restarts, RestartCount())
             await stack.enter_async_context(sampling(builder, environments, own))
         if folder.replaces:
             folder.begin()
@@ -251,6 +253,12 @@ def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
     """What this process does, in the form in which a pool tells of its workers."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
     return {"workers": [{**facts, **activity.status(), "breakers": endpoints.states()}]}
+
+
+def _restarts_here(restarts: Restarts, count: RestartCount) -> dict[str, float]:
+    """Metrics of what was started anew, where something was."""
+    count.hear(restarts.told())
+    return {name: value for name, value in count.metrics().items() if value}
 
 
 @asynccontextmanager
@@ -342,7 +350,7 @@ def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) ->
         raise ChatFormatError(text, where=where, hint=error.hint) from error
 
 
-def _cluster_limits() -> ClusterLimits:
+def _cluster_limits(restarts: Restarts) -> ClusterLimits:
     """The line to the limits of a Ray cluster; ray is imported where a tool asks for them and nowhere else."""
     try:
         from toolrl.cluster.limiter import RayLimits
@@ -353,7 +361,7 @@ def _cluster_limits() -> ClusterLimits:
             "policy.limit_scope: `cluster` needs ray, which isn't installed",
             hint="pip install 'toolrl[cluster]', or use `limit_scope: local`.",
         ) from error
-    return RayLimits()
+    return RayLimits(restarted=restarts.limits)
 
 
 class Builder:
@@ -367,7 +375,9 @@ class Builder:
         self._hide = loaded.hide
         self._registry = registry
         self._policy = policy
-        self.endpoints = Endpoints(_cluster_limits)
+        self.restarts = Restarts()
+        """Of what the tools lean on."""
+        self.endpoints = Endpoints(partial(_cluster_limits, self.restarts))
         """What the tools of all environments share: breakers and limits."""
         self._context = BuildContext(
             name="",
@@ -376,6 +386,7 @@ class Builder:
             run_dir=run_dir,
             tokenizer=policy.tokenizer,
             processor=policy.processor,
+            restarted=self.restarts.server,
         )
 
     def environments(self) -> dict[str, Environment]:

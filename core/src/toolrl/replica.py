@@ -21,7 +21,6 @@ from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
-from toolrl.tools.endpoints import Endpoints
 from toolrl.train import random_state
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 
@@ -30,10 +29,10 @@ class _Replica:
     """A `toolrl.cluster.worker.Replica`."""
 
     def __init__(
-        self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner, endpoints: Endpoints
+        self, policy: Policy, weights: PolicyWeights, engine: RolloutEngine, runner: Runner, builder: Builder
     ) -> None:
         self.runner = runner
-        self._endpoints = endpoints
+        self._builder = builder
         self._policy = policy
         self._weights = weights
         self._engine = engine
@@ -51,7 +50,8 @@ class _Replica:
 
     def status(self) -> dict[str, Any]:
         """See Replica."""
-        return {**self.runner.activity.status(), "breakers": self._endpoints.states()}
+        breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.told()
+        return {**self.runner.activity.status(), "breakers": breakers, "restarted": restarted}
 
 
 @asynccontextmanager
@@ -74,4 +74,4 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            yield _Replica(policy, weights, engine, runner, builder.endpoints)
+            yield _Replica(policy, weights, engine, runner, builder)
