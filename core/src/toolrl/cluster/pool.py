@@ -76,7 +76,7 @@ class WorkerPool:
         self._broken: BaseException | None = None
         self._all_ready: asyncio.Future[None] | None = None
         self._losses = Losses()
-        self._restarts = RestartCount()
+        self._seen_restarts = RestartCount()
 
     # Start, stop.
 
@@ -156,7 +156,7 @@ class WorkerPool:
     def metrics(self) -> dict[str, float]:
         """Since this was last asked: what was lost, and how many workers there are now."""
         ready = sum(line.state == "ready" for line in self._lines)
-        return {**self._losses.metrics(ready), **self._restarts.metrics()}
+        return {**self._losses.metrics(ready), **self._seen_restarts.metrics()}
 
     def status(self) -> dict[str, Any]:
         """What each worker does now, and what waits here."""
@@ -255,7 +255,7 @@ class WorkerPool:
 
     def reported(self, line: Line, report: Report) -> None:
         """Take in what a worker has done, and give it more."""
-        self._restarts.hear((report.status or {}).get("restarted", ()))
+        self._seen_restarts.hear((report.status or {}).get("restarted", ()))
         for key, count in report.ended.items():
             job = line.jobs.get(key)
             if job is not None:
