@@ -256,9 +256,9 @@ def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
 
 
 def _restarts_here(restarts: Restarts, count: RestartCount) -> dict[str, float]:
-    """Metrics of what was started anew, where something was."""
+    """Metrics of what was started anew."""
     count.hear(restarts.told())
-    return {name: value for name, value in count.metrics().items() if value}
+    return count.metrics()
 
 
 @asynccontextmanager

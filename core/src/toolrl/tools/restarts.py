@@ -6,6 +6,7 @@ A process notes its own by name, so that what several processes saw (one limiter
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 
 LIMITS, SERVERS = "limits", "servers"
@@ -38,7 +39,7 @@ class RestartCount:
 
     def __init__(self) -> None:
         self._heard: set[Restart] = set()
-        self._new = {LIMITS: 0, SERVERS: 0}
+        self._new: Counter[str] = Counter()
 
     def hear(self, told: Iterable[Iterable[str]]) -> None:
         """Of one process, what it tells of itself: all since its start."""
@@ -48,7 +49,6 @@ class RestartCount:
                 self._new[kind] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Since this was last asked, under the names that reports know."""
-        found = {f"cluster/restarted_{kind}": float(count) for kind, count in self._new.items()}
-        self._new = dict.fromkeys(self._new, 0)
-        return found
+        """Since this was last asked, under the names that reports know; of what there was none, nothing."""
+        new, self._new = self._new, Counter()
+        return {f"cluster/restarted_{kind}": float(count) for kind, count in sorted(new.items())}
