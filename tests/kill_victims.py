@@ -141,11 +141,19 @@ class Rollout:
 class _Counting(_Place):
     """A place whose recovery shows in calls that are answered again."""
 
+    _struck = False
     _begun = 0
     _seen: tuple[int, int] | None = None
 
     def calls(self) -> int:
         raise NotImplementedError
+
+    def doing(self) -> str:
+        return "starting" if self._struck else "serving"
+
+    def kill(self) -> None:
+        super().kill()
+        self._struck = True
 
     def recovered(self, killed: set[int]) -> bool:
         """Another process is there, and calls were answered in two more looks of the run at itself: those of the first
@@ -169,9 +177,6 @@ class LimiterPlace(_Counting):
 
     def calls(self) -> int:
         return self.run.good_calls()
-
-    def doing(self) -> str:
-        return "limiting" if self._seen is None else "starting"
 
 
 class Limiter:
@@ -205,7 +210,7 @@ class ServerPlace(_Counting):
         return self.run.good_calls(self.number)
 
     def doing(self) -> str:
-        return f"{self._mark}, {'serving' if self._seen is None else 'starting'}"
+        return f"{self._mark}, {super().doing()}"
 
     def _is(self, words: str) -> bool:
         return "calculator_server" in words and ("guard.py" in words) == (self._mark == "guard")

@@ -77,7 +77,7 @@ def main() -> int:
 def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> dict[str, Any]:
     """Kill so often, then let the run end."""
     steps = kills * kind.steps
-    _prepare(kind, folder, steps, staleness)
+    prepare(kind, folder, steps, staleness)
     begin = time.monotonic()
     with (folder / "run.log").open("wb") as log:
         process = _toolrl("train", folder, log)
@@ -91,7 +91,7 @@ def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> d
     if len(states) < kills:
         problems.append(f"the run was over after {len(states)} kills")
     problems += [f"recovery took {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
-    found = _look(folder / "run", staleness, steps, problems)
+    found = look(folder / "run", staleness, steps, problems)
     return {
         "kills": len(states),
         "while": dict(Counter(states)),
@@ -106,7 +106,7 @@ def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> d
     }
 
 
-def _prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
+def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
     """A model that calls tools, and the run's config."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -179,7 +179,7 @@ def _strike(target: Target, pid: int, gone: set[int], states: list[str]) -> floa
     return now
 
 
-def _look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
+def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
     """Note what isn't as it should be; what the run's folder says of what happened."""
     from toolrl.report.folder import RunFolder
 
