@@ -373,6 +373,10 @@ def test_a_kill_from_outside(rig: Any) -> None:
     rig.run(work)
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.mark.parametrize("which", ["server", "guard"])
 def test_a_restart_is_told_when_the_server_works_again(rig: Any, which: str) -> None:
     told: list[str] = []
@@ -382,8 +386,7 @@ def test_a_restart_is_told_when_the_server_works_again(rig: Any, which: str) -> 
             for number in range(2):
                 assert len(told) == number
                 server = int(await rig.call(toolset, "pid"))
-                guard = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
-                os.kill(server if which == "server" else guard, signal.SIGKILL)
+                os.kill(server if which == "server" else _parent(server), signal.SIGKILL)
                 await until(lambda number=number: len(told) > number)
                 assert int(await rig.call(toolset, "pid")) != server
         assert len(told) == 2
