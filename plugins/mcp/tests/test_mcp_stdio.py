@@ -377,6 +377,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@needs_linux
 @pytest.mark.parametrize("which", ["server", "guard"])
 def test_a_restart_is_told_when_the_server_works_again(rig: Any, which: str) -> None:
     told: list[str] = []
