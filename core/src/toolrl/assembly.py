@@ -60,6 +60,7 @@ from toolrl.train.data import EndlessOrder
 from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
+from toolrl.train.led_rollout import LedRollout
 from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
@@ -220,6 +221,8 @@ async def assemble(
         # No other command samples while it trains.
         trains = total_steps > 0 and "data.train" in (data or {})
         overlap = trains and config.rollout.max_staleness > 0
+        # Of several ranks the first one leads those who sample.
+        leads = spread and ranks.first
         own = None if spread else builder.engine(weights, overlap=overlap)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
@@ -227,11 +230,16 @@ async def assemble(
         runner: GroupSource
         engine: TakesWeights
         watch: Callable[[], Mapping[str, float]] = dict
-        if own is None:
+        status: Callable[[], dict[str, Any]] = dict
+        if leads:
             oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
             starting = workers_of(loaded, policy, source, folder.directory, oversight, weights)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
+            if ranks.several:
+                engine = runner = LedRollout(ranks, pool)
+        elif own is None:
+            engine = runner = LedRollout(ranks, None)
         else:
             engine = own
             runner = builder.runner(own, environments, events.episode_end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,24 +9,10 @@ from pathlib import Path
 
 from toolrl.cluster.messages import WorkerSpec
 from toolrl.cluster.pool import WorkerPool
-from toolrl.cluster.ray_workers import RayCluster, RayHandle, put
+from toolrl.cluster.ray_workers import STORE_BYTES, RayCluster, RayHandle, joined, put
 from toolrl.cluster.weights import FileCourier, StoreCourier
 from toolrl.protocols import WeightSource
 from toolrl.rollout.source import Oversight
-
-STORE_BYTES = 200 * 2**20
-"""Of a cluster's object store, for episodes under way."""
-
-
-async def _joined(cluster: RayCluster) -> None:
-    """In a thread, so that whoever ends the run meanwhile is heard."""
-    joining = asyncio.ensure_future(asyncio.to_thread(cluster.join))
-    try:
-        await asyncio.shield(joining)
-    except asyncio.CancelledError:
-        await asyncio.wait([joining])
-        cluster.leave()
-        raise
 
 
 @asynccontextmanager
@@ -41,7 +26,7 @@ async def rollout_workers(
     # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
     size = sum(parameter.nbytes for parameter in weights.module().parameters())
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
-    await _joined(cluster)
+    await joined(cluster)
     try:
         courier = (
             StoreCourier(put, known_ids, longest)
