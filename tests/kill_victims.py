@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 HERE = Path(__file__).resolve().parent
 STORE = 100 * 2**20
-WORKERS = 2
+WORKERS = TRAINERS = 2
 QUIET = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -53,7 +53,7 @@ class Kind(Protocol):
     """Of a run, for each kill."""
 
     def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """What the run's config has in `environments.default.tools` and in `cluster`."""
+        """What the run's config has in `environments.default.tools`, in `cluster` and in `trainer`."""
         ...
 
     def target(self, run: Run, chance: random.Random) -> Target | None:
@@ -79,6 +79,22 @@ class Run:
     def workers(self) -> dict[int, dict[str, Any]]:
         """What it says of each rollout worker."""
         return {it["worker"]: it for it in self.status().get("workers", [])}
+
+    def trainers(self) -> dict[int, dict[str, Any]]:
+        """What it says of each trainer worker."""
+        try:
+            facts = json.loads((self.folder / ".trainers.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {it["rank"]: it for it in facts["trainers"]}
+
+    def last_step(self) -> float:
+        """When the last step was complete, by the machine's clock; 0 before the first."""
+        try:
+            lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+            return max((float(json.loads(line)["time"]) for line in lines[-2:]), default=0.0)
+        except (FileNotFoundError, ValueError):
+            return 0.0
 
     def good_calls(self, worker: int | None = None) -> int:
         """Calls of tools that were answered without an error, of one worker or of all."""
@@ -232,6 +248,48 @@ class Mcp:
         return place if run.good_calls(place.number) and place.pid() is not None else None
 
 
+class TrainerPlace(_Place):
+    """A trainer worker, one rank of the group."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        super().__init__(run)
+        self.rank = rank
+        self._struck = 0.0
+        """When, by the machine's clock."""
+
+    def pid(self) -> int | None:
+        pid = self.run.trainers().get(self.rank, {}).get("pid")
+        return pid if pid is not None and command(pid) else None
+
+    def doing(self) -> str:
+        state = self.run.trainers().get(self.rank, {}).get("state")
+        what = str(self.run.status().get("doing", "")).partition(" the ")[0].partition(",")[0]
+        return f"{'first' if self.rank == 0 else 'other'} rank, {what if state == 'running' and what else 'starting'}"
+
+    def kill(self) -> None:
+        super().kill()
+        self._struck = time.time()
+
+    def recovered(self, killed: set[int]) -> bool:
+        """Every rank is another process, and they have trained a step."""
+        now = self.run.trainers()
+        new = all(it.get("state") == "running" and it.get("pid") not in killed for it in now.values())
+        return bool(now) and new and self.run.last_step() > self._struck
+
+
+class Trainer:
+    """Trainer workers, whatever they do. One that dies takes the group with it, and its rollout workers."""
+
+    steps = 20
+
+    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
+        cluster = {"trainer_workers": TRAINERS, "trainer_cpus": 0, "trainer_restarts": 20}
+        return {"tools": [tool], "cluster": cluster, "trainer": {"save_every": 5}}
+
+    def target(self, run: Run, chance: random.Random) -> Target | None:
+        return TrainerPlace(run, chance.randrange(TRAINERS)) if run.last_step() else None
+
+
 class NodePlace(RolloutPlace):
     """The node on which a rollout worker is: its raylet, and all processes below it."""
 
@@ -272,7 +330,7 @@ class Node:
         return NodePlace(run, chance.randrange(WORKERS), self.cluster) if run.workers() else None
 
 
-KINDS: dict[str, type[Any]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node}
+KINDS: dict[str, type[Any]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node, "trainer": Trainer}
 
 
 @contextmanager
