@@ -1,11 +1,13 @@
 """Trains over three hosts made of network namespaces, and cuts one of them off for a while.
 
-    sudo python tests/network_hosts.py [--cut 40] [--steps 400] [--staleness 1] [--dir runs/hosts] [--json OUT.json]
+    sudo python tests/network_hosts.py [--cut 40] [--steps 400] [--trainers 0] [--staleness 1] [--dir runs/hosts]
+                                       [--json OUT.json]
 
 By hand, since it needs root, `ip` of iproute2 and `nsenter`, `unshare` of util-linux. Each host has an address, a name
 and a /tmp/ray of its own; a fourth namespace holds the bridge between them, so nothing of this machine's own network is
-touched. The first host runs Ray's head and `toolrl train`, the other two a rollout worker each. In the middle the link
-of one of them goes down, and up again after `--cut` seconds. Its node, which the cluster has given up by then, ends,
+touched. The first host runs Ray's head and `toolrl train`, the other two a rollout worker each; with `--trainers 2` the
+first and one of the others a trainer worker, too. In the middle the link of one of them goes down, of that with a
+trainer where there is one, and up again after `--cut` seconds. Its node, which the cluster has given up by then, ends,
 and is started again, as whoever watches over a host would do.
 
 Exit status 1 where no step was trained while the host was away, the run doesn't end well, or an episode is missing or
@@ -27,8 +29,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kill_victims import QUIET, Run
-from worker_kill_battery import CONFIG, look, prepare
+from kill_victims import QUIET, WORKERS, Run
+from worker_kill_battery import look, prepare
 
 HOSTS = 3
 NETWORK = "10.177.0"
@@ -135,17 +137,20 @@ def ip(*arguments: str) -> str:
 class Hosts:
     """The config that a run over the hosts has."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, trainers: int) -> None:
+        self._cluster = {"address": address, "worker_cpus": 1}
+        if trainers:
+            self._cluster |= {"trainer_workers": trainers, "trainer_cpus": 1}
 
     def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        return {"tools": [tool], "cluster": {"address": self._address, "worker_cpus": 1}}
+        return {"tools": [tool], "cluster": self._cluster, "trainer": {"save_every": 5}}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cut", type=float, default=40.0, help="seconds that a host is away")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--trainers", type=int, default=0, choices=(0, 2), help="trainer workers")
     parser.add_argument("--staleness", type=int, default=1)
     parser.add_argument("--dir", type=Path, default=Path("runs/hosts"))
     parser.add_argument("--json", type=Path)
@@ -154,38 +159,33 @@ def main() -> int:
         parser.error("it makes network namespaces, which needs root")
     folder = args.dir.resolve()
     with Network(folder) as network:
-        facts = train(network, folder, args.steps, args.staleness, args.cut)
+        facts = train(network, folder, args)
     print(json.dumps(facts, indent=2))
     if args.json:
         args.json.write_text(json.dumps(facts, indent=2) + "\n")
     return 1 if facts["problems"] else 0
 
 
-def train(network: Network, folder: Path, steps: int, staleness: int, cut: float) -> dict[str, Any]:
-    """Start a cluster, train over it, cut the last host off and bring it back."""
-    address = f"{network.address(0)}:{PORT}"
-    prepare(Hosts(address), folder, steps, staleness)
-    nodes = [start_node(network, host, folder) for host in range(HOSTS)]
+def train(network: Network, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Start a cluster, train over it, cut a host off and bring it back."""
+    prepare(Hosts(f"{network.address(0)}:{PORT}", args.trainers), folder, args.steps, args.staleness)
+    nodes = [start_node(network, host, folder, min(args.trainers, 1)) for host in range(HOSTS)]
     wait_for(lambda: alive(network, folder) == HOSTS, 120, "the nodes of the cluster")
     begin = time.monotonic()
     command = [sys.executable, "-m", "toolrl", "train", str(folder / "config.yaml")]
     process = network.start(0, command, folder / "run.log")
     run = Run(process.pid, folder / "run")
     problems: list[str] = []
-    times: dict[str, float] = {}
     wait_for(lambda: len(done(run)) >= STEPS_BEFORE or process.poll() is not None, 300, "the first steps")
     placed = {str(it.get("node")) for it in run.workers().values()}
-    if len(placed) < CONFIG["cluster"]["rollout_workers"]:
+    if len(placed) < WORKERS:
         problems.append(f"the rollout workers were all on {placed}")
     away = HOSTS - 1
+    if args.trainers:
+        away = int(run.trainers()[args.trainers - 1]["node"].rpartition("-")[2])
     down = time.time()
     network.link(away, "down")
-    while time.time() - down < cut and process.poll() is None:
-        ready = [it for it in run.workers().values() if it.get("state") == "ready"]
-        elsewhere = all(not str(it.get("node")).endswith(f"-{away}") for it in ready)
-        if "worker" not in times and elsewhere and len(ready) == len(placed):
-            times["worker"] = time.time() - down
-        time.sleep(0.2)
+    elsewhere = watch(run, process, away, down + args.cut)
     up = time.time()
     network.link(away, "up")
     if process.poll() is not None:
@@ -194,9 +194,8 @@ def train(network: Network, folder: Path, steps: int, staleness: int, cut: float
     status = process.wait()
     if status:
         problems.append(f"the run ended with status {status}")
-    found = look(folder / "run", staleness, steps, problems)
+    found = look(folder / "run", args.staleness, args.steps, problems)
     meanwhile = [at for at in done(run) if down < at < up]
-    after_pause = longest_pause(done(run), down, up)
     if not meanwhile:
         problems.append("no step was trained while the host was away")
     if back is None:
@@ -204,8 +203,8 @@ def train(network: Network, folder: Path, steps: int, staleness: int, cut: float
     return {
         "seconds_away": round(up - down, 1),
         "steps_meanwhile": len(meanwhile),
-        "longest_pause_of_training": round(after_pause, 1),
-        "seconds_until_a_worker_elsewhere": round(times["worker"], 1) if "worker" in times else None,
+        "longest_pause_of_training": round(longest_pause(done(run), down, up), 1),
+        "seconds_until_all_work_elsewhere": round(elsewhere - down, 1) if elsewhere is not None else None,
         "seconds_until_the_host_was_back": round(back, 1) if back is not None else None,
         "seconds": round(time.monotonic() - begin),
         **found,
@@ -213,14 +212,27 @@ def train(network: Network, folder: Path, steps: int, staleness: int, cut: float
     }
 
 
-def start_node(network: Network, host: int, folder: Path) -> subprocess.Popen[bytes]:
-    """A host's part of the Ray cluster. The head has no room for workers, the others for two."""
+def watch(run: Run, process: subprocess.Popen[bytes], away: int, end: float) -> float | None:
+    """Until `end`; when all workers were ready on other hosts, None where they never were."""
+    found = None
+    while time.time() < end and process.poll() is None:
+        workers = [*run.workers().values(), *run.trainers().values()]
+        ready = [it for it in workers if it.get("state") in ("ready", "running") and "node" in it]
+        there = [it for it in ready if str(it["node"]).endswith(f"-{away}")]
+        if found is None and len(ready) == len(workers) >= WORKERS and not there:
+            found = time.time()
+        time.sleep(0.2)
+    return found
+
+
+def start_node(network: Network, host: int, folder: Path, trainers: int) -> subprocess.Popen[bytes]:
+    """A host's part of the Ray cluster. The head has room for a trainer, the others for all that is on one of them."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
                f"--node-ip-address={network.address(host)}", "--object-store-memory=200000000"]  # fmt: skip
     if host:
-        command += [f"--address={network.address(0)}:{PORT}", "--num-cpus=2"]
+        command += [f"--address={network.address(0)}:{PORT}", "--num-cpus=3"]
     else:
-        command += ["--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false"]
+        command += ["--head", f"--port={PORT}", f"--num-cpus={trainers}", "--include-dashboard=false"]
     return network.start(host, command, folder / f"node-{host}.log")
 
 
@@ -232,7 +244,7 @@ def bring_back(network: Network, nodes: list[Any], host: int, folder: Path) -> f
     for pid in network.pids(host):  # What a node that ended has left.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    nodes[host] = start_node(network, host, folder)
+    nodes[host] = start_node(network, host, folder, 0)
     try:
         wait_for(lambda: alive(network, folder) == HOSTS, 60, "the host that was away")
     except TimeoutError:
