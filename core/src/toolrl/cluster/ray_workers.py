@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import os
+import signal
 import socket
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -114,6 +115,17 @@ async def joined(cluster: RayCluster) -> None:
         await asyncio.wait([joining])
         cluster.leave()
         raise
+    finally:
+        _take_signals_back()
+
+
+def _take_signals_back() -> None:
+    """Ray's own handler, below Python's, prints a trace for SIGTERM before it passes the signal on."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+            signal.siginterrupt(signal.SIGTERM, False)
 
 
 def _knock(address: str) -> None:
