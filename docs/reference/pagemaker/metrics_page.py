@@ -69,10 +69,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster/workers": "Workers that are ready; these three only with `cluster.rollout_workers`.",
         "cluster/restarted_workers": "Workers that died and were replaced, since the line before.",
         "cluster/restarted_groups": "Groups that started again because their worker had died, since the line before.",
-        "cluster/restarted_limits": "Restarts of the process that keeps a cluster's limits, since the line before; only "
-        "where there were some.",
-        "cluster/restarted_servers": "Servers of tools, or connections to them, that were lost and work again, since the "
-        "line before; only where there were some.",
+        "cluster/restarted_limits": "Restarts of the process that keeps a cluster's limits, since the line before; "
+        "only where there were some.",
+        "cluster/restarted_servers": "Servers of tools, or connections to them, that were lost and work again, since "
+        "the line before; only where there were some.",
     },
 }
 
