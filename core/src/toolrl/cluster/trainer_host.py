@@ -118,7 +118,7 @@ class TrainerHost:
         if child is not None and child.process.poll() is None:
             child.process.send_signal(number)
 
-    def last_words(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """The end of what the process printed."""
         with self._changed:
             return [line.decode(errors="replace") for line in self._lines]

@@ -264,7 +264,7 @@ class TrainerGroup:
         """The last lines of its log, for a message."""
         lines: Sequence[str] | None = None
         if member.handle is not None and member.state != "lost":
-            lines = await _quietly(asyncio.wait_for(_call(member.handle, "last_words"), GONE_SECONDS))
+            lines = await _quietly(asyncio.wait_for(_call(member.handle, "last_lines"), GONE_SECONDS))
         if lines is None and member.handle is not None:
             lines = member.handle.last_words()
         return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
