@@ -280,7 +280,7 @@ class TrainerPlace(_Place):
 class Trainer:
     """Trainer workers, whatever they do. One that dies takes the group with it, and its rollout workers."""
 
-    steps = 20
+    steps = 50
 
     def config(self, tool: dict[str, Any]) -> dict[str, Any]:
         cluster = {"trainer_workers": TRAINERS, "trainer_cpus": 0, "trainer_restarts": 20}
