@@ -79,7 +79,7 @@ def trained(ranks: Ranks, folder: Path) -> tuple[list[dict[str, float]], dict[st
     """Metrics of two steps on the batch, and the weights after them."""
     policy = Policy(model(), PadOnly(), "fixed", torch.device("cpu"), torch.float32)
     settings = TrainerConfig(learning_rate=1e-3, steps=4, tokens_per_microbatch=64)
-    algorithm = AlgorithmConfig(preset="grpo")
+    algorithm = AlgorithmConfig(preset="dapo", entropy_coef=0.01)
     trainer = PolicyTrainer(policy, settings, algorithm, folder, temperature=1.0, longest=32, ranks=ranks)
     metrics = [trainer.update(groups()) for _ in range(2)]
     return metrics, {name: value.clone() for name, value in policy.model.state_dict().items()}
