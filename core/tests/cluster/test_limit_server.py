@@ -247,6 +247,23 @@ def test_nobody_is_served_who_could_not_be_written_down() -> None:
     in_time(main)
 
 
+def test_what_a_client_sends_while_its_hello_is_written_down_comes_after_it() -> None:
+    async def main(server: LimitServer) -> None:
+        server._keeper = Store()
+        await join(server, "a", TWO)
+        assert await server.update("a", want("a1")) == ["a1"]
+        both = {"x": TWO, "y": ONE}
+        hello = asyncio.create_task(server.hello("a", both, {"a1": "x"}, {}))
+        await asyncio.sleep(0)  # On its way to the store.
+        news = await asyncio.gather(server.update("a", want("a2")), server.update("a", drop("a1")))
+        assert (await hello).lost == ()
+        assert news[0] == ["a2"]
+        assert list(server._clients["a"].claims) == ["a2"]
+        assert (await server.state())["x"] == {"users": 1, "held": 1, "waiting": 0}
+
+    in_time(main)
+
+
 def test_a_hello_says_everything_anew() -> None:
     async def main(server: LimitServer) -> None:
         await join(server, "a", TWO)

@@ -85,6 +85,8 @@ class _Client:
     granted: list[Ticket] = field(default_factory=list)
     """Not yet told."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What it says is taken in in the order in which it comes."""
 
 
 class LimitServer:
@@ -117,9 +119,20 @@ class LimitServer:
         """A client begins, or begins anew, with all that it has. Raises what the keeper raises."""
         if self._began is None:
             self._began = self._now()
-        await self._read_roll()
         me = self._clients.setdefault(client, _Client(self._now()))
         me.heard = self._now()
+        async with me.turn:
+            return await self._welcome(client, me, specs, held, waiting)
+
+    async def _welcome(
+        self,
+        client: str,
+        me: _Client,
+        specs: Mapping[str, LimitSpec],
+        held: Mapping[Ticket, str],
+        waiting: Mapping[Ticket, str],
+    ) -> Welcome:
+        await self._read_roll()
         refused = {name: known for name, spec in specs.items() if (known := self._declare(client, name, spec))}
         await self._write_roll()  # Before it is granted anything: else a server after this might not wait for it.
         if self._clients.get(client) is not me:
@@ -145,13 +158,15 @@ class LimitServer:
         if me is None:
             return None
         me.heard = self._now()
-        if not all(self._uses(client, name) for kind, _, name in changes if kind == "want"):
-            return None  # A limit that isn't its own: the answer to its hello says why.
-        for kind, ticket, name in changes:
-            if kind == "want":
-                self._want(me, ticket, name)
-            else:
-                self._drop(me, ticket)
+        async with me.turn:
+            known = self._clients.get(client) is me
+            if not known or not all(self._uses(client, name) for kind, _, name in changes if kind == "want"):
+                return None  # A limit that isn't its own: the answer to its hello says why.
+            for kind, ticket, name in changes:
+                if kind == "want":
+                    self._want(me, ticket, name)
+                else:
+                    self._drop(me, ticket)
         await asyncio.sleep(0)  # Those whose turn it is already hold their permit after this.
         return self._take_granted(me)
 
