@@ -33,22 +33,16 @@ BUMPY = {
 
         @hookimpl
         def toolrl_tools():
-            yield Component("bumpy", "toolrl_plugin_bumpy.bumpy:build", summary="Adds; stands or breaks where told.")
+            yield Component("bumpy", "toolrl_plugin_bumpy.bumpy:build", summary="Adds; stands where told.")
     """,
     "bumpy": '''
-        """In the second step the tool waits as long as a file says so; BREAK has the second rank fail."""
+        """From the third step on the tool waits as long as a file says so."""
         import asyncio
-        import os
         from pathlib import Path
         from toolrl.protocols import EpisodeContext
         from toolrl.tools import ToolError, tool
 
         def build(options, context):
-            if Path("break").exists() and os.environ.get("RANK") == "1":
-                from toolrl.train.trainer import PolicyTrainer
-                def failing(self, *args, **more):
-                    raise OSError("a cosmic ray")
-                PolicyTrainer._one_update = failing
             return adder
 
         @tool(name="calculator")
@@ -71,7 +65,7 @@ BUMPY_TOOL = {"default": {"tools": ["bumpy"], "rewards": ["exact"], "max_turns":
 
 @pytest.fixture(scope="module")
 def site(workplace: Any) -> Any:
-    """A plugin with a tool that stands or breaks where it is told to."""
+    """A plugin with a tool that stands where it is told to."""
     made = workplace.site("bumpy")
     made.add("bumpy", BUMPY)
     return made
@@ -198,77 +192,58 @@ def test_a_fixed_batch_is_trained_on_as_in_one_process(
 
 
 def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: Any, own_place: Any) -> None:
-    """Colocated. The first rank's death is one between two checkpoints, so that a step is done again."""
+    """Colocated. All are dealt with in the third step, so that the first rank dies between two checkpoints."""
     stand = own_place.folder / "stand"
     stand.touch()
     run = Run(cluster, own_place, site, "killed", environments=BUMPY_TOOL, trainer={"steps": 4, "save_every": 2})
     try:
         os.kill(run.wait(lambda: run.running(1, 2)), signal.SIGKILL)
-        first = run.wait(lambda: "trainer worker 1 was ended by SIGKILL" in run.said and run.running(0, 0))
+        run.wait(lambda: "trainer worker 1 was ended by SIGKILL" in run.said)
         stand.unlink()
-        second = run.wait(lambda: run.running(0, 3))
-        assert first == second, "nobody died meanwhile"
-        os.kill(second, signal.SIGKILL)
+        os.kill(run.wait(lambda: run.running(0, 3)), signal.SIGKILL)
         folder = run.end()
     finally:
         run.process.kill()
     once(folder, 4)
     restarts, repeated = lost(folder)
     assert restarts == 2
-    assert repeated in (0, 1, 2), "what was done since the checkpoint of step 2"
+    assert repeated <= 4, "each time what was done since the checkpoint of step 2"
     assert all(line.metrics["cluster/trainer_workers"] == 2 for line in folder.metrics_lines())
     assert folder.summary()["status"] == "finished"
-    assert "goes on from the last checkpoint" not in run.said or "its last log lines" in run.said
     for rank in range(2):
         log = (folder.directory / "workers" / f"trainer-{rank}.log").read_text()
         assert log.count(f"trainer worker {rank} starts: process") == 3
     assert not (folder.directory / ".trainers.json").exists()
 
 
-def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: Any, own_place: Any) -> None:
-    """Split, with rollout and training overlapping: what only the first rank decides reaches the others."""
+def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: Any, own_place: Any, here: Any) -> None:
+    """Split, with rollout and training overlapping: what only the first rank decides reaches the others. It is killed,
+    and later the run is ended in order."""
     run = Run(
         cluster, own_place, site, "split",
         cluster={"rollout_workers": 2, "placement": "split"},
-        rollout={"max_staleness": 1}, trainer={"steps": 8, "save_every": 1},
+        rollout={"max_staleness": 1}, trainer={"steps": 500, "save_every": 2},
     )  # fmt: skip
     try:
-        os.kill(run.wait(lambda: run.running(0, 2)), signal.SIGKILL)
-        folder = run.end()
-    finally:
-        run.process.kill()
-    once(folder, 8)
-    assert lost(folder)[0] == 1
-    lines = folder.metrics_lines("train")
-    assert {line.metrics["cluster/workers"] for line in lines} == {2.0}
-    assert max(line.metrics["staleness/max"] for line in lines) == 1.0
-    assert all(line.metrics["logprob_mismatch/max"] < 1e-4 for line in lines if line.metrics["staleness/max"] == 0)
-
-
-def test_an_error_of_a_rank_ends_the_run_with_it(cluster: Any, site: Any, own_place: Any) -> None:
-    (own_place.folder / "break").touch()
-    run = Run(cluster, own_place, site, "broken", environments=BUMPY_TOOL)
-    folder = run.end(status=1)
-    assert "OSError: a cosmic ray" in run.said
-    assert "In trainer worker 1:" in run.said, "where it was raised"
-    assert "go on from the last checkpoint" not in run.said
-    assert folder.summary()["status"] == "failed"
-
-
-def test_sigterm_saves_what_is_done(cluster: Any, site: Any, own_place: Any, here: Any) -> None:
-    run = Run(cluster, own_place, site, "ended", trainer={"steps": 500, "save_every": 0})
-    try:
-        run.wait(lambda: run.running(0, 1) and run.running(1, 1))
-        status = here("status", "runs/ended", place=own_place)
+        os.kill(run.wait(lambda: run.running(0, 3)), signal.SIGKILL)
+        run.wait(lambda: "trainer worker 0 was ended by SIGKILL" in run.said)
+        run.wait(lambda: run.running(0, 6) and run.running(1, 6))
+        status = here("status", "runs/split", place=own_place)
         run.process.send_signal(signal.SIGTERM)
         folder = run.end(status=143)
     finally:
         run.process.kill()
-    assert "trainer  state" in status.stdout
+    assert "trainer workers began again: 1 times" in status.stdout
+    assert "trainer  state    process" in status.stdout
+    assert "SIGTERM: saving what is done" in run.said
     assert folder.summary()["status"] == "interrupted"
-    (checkpoint,) = folder.checkpoints.iterdir()
-    done = folder.metrics_lines("train")[-1].step
-    assert checkpoint.name == f"step-{done:06d}"
+    lines = folder.metrics_lines("train")
+    once(folder, len(lines))
+    assert sorted(path.name for path in folder.checkpoints.iterdir())[-1] == f"step-{len(lines):06d}"
+    assert lost(folder)[0] == 1
+    assert {line.metrics["cluster/workers"] for line in lines} == {2.0}
+    assert max(line.metrics["staleness/max"] for line in lines) == 1.0
+    assert all(line.metrics["logprob_mismatch/max"] < 1e-4 for line in lines if line.metrics["staleness/max"] == 0)
 
 
 def test_what_cannot_be_is_refused(cluster: Any, own_place: Any, here: Any) -> None:

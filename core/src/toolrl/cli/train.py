@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,20 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
     from toolrl.cluster.start import trainers_of
     from toolrl.config.spread import check_ranks
     from toolrl.report.folder import RunFolder
+    from toolrl.report.status import TRAINERS, told_status
 
     cluster = loaded.config.cluster
     check_ranks(loaded.config, cluster.trainer_workers > 1 or cluster.shard is True)
-    RunFolder.check(Path(loaded.config.run.dir) / loaded.config.run.name, resume=args.resume, overwrite=args.overwrite)
-    group = trainers_of(loaded, "toolrl.cli.trainer_rank", resume=args.resume, overwrite=args.overwrite, json=args.json)
+    directory = Path(loaded.config.run.dir).absolute() / loaded.config.run.name
+    RunFolder.check(directory, resume=args.resume, overwrite=args.overwrite)
+    group = trainers_of(
+        loaded,
+        "toolrl.cli.trainer_rank",
+        partial(told_status, directory, name=TRAINERS),
+        resume=args.resume,
+        overwrite=args.overwrite,
+        json=args.json,
+    )
     return run_to_end(group.run(), interrupt=group.interrupt)
 
 

@@ -8,12 +8,11 @@ the command knows less what stands in the lines that are left.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from toolrl.cluster.trainer_messages import Beat, Began, Counted, StepDone, TrainerOrder
 from toolrl.protocols import RunInfo, StepReport
-from toolrl.report.folder import RunFolder
 from toolrl.train.doing import Doing
 
 EVERY = 2.0
@@ -22,6 +21,22 @@ _RESTARTED, _REPEATED = "cluster/restarted_trainers", "cluster/repeated_steps"
 
 
 Watch = Callable[[], Mapping[str, float]]
+
+
+class Line(Protocol):
+    """A line of metrics."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+class Folder(Protocol):
+    """The run's folder, as far as it is read here."""
+
+    @property
+    def start_step(self) -> int: ...
+
+    def metrics_lines(self) -> Sequence[Line]: ...
 
 
 class RankReport:
@@ -40,7 +55,7 @@ class RankReport:
         self._doing = doing
         self._tell(Began())
 
-    def counting(self, watch: Watch, folder: RunFolder) -> Watch:
+    def counting(self, watch: Watch, folder: Folder) -> Watch:
         """What `watch` gives, and for the first rank what was lost."""
         if self._order.rank:
             return watch
@@ -55,7 +70,7 @@ class RankReport:
         if report.kind == "train":
             self._tell(StepDone(report.step))
 
-    def counts(self, folder: RunFolder) -> dict[str, float]:
+    def counts(self, folder: Folder) -> dict[str, float]:
         """Metrics for the first rank's next line, which is to be written now."""
         restarted = repeated = 0.0
         if not self._counted:
@@ -67,7 +82,7 @@ class RankReport:
             "cluster/repeated_steps": repeated,
         }
 
-    def _not_told(self, folder: RunFolder) -> tuple[float, float]:
+    def _not_told(self, folder: Folder) -> tuple[float, float]:
         order = self._order
         stands = _told(folder)
         before = stands if order.told is None else order.told
@@ -83,6 +98,6 @@ class RankReport:
             self._tell(Beat(self._doing.what if self._doing is not None else "starting"))
 
 
-def _told(folder: RunFolder) -> Mapping[str, float]:
+def _told(folder: Folder) -> Mapping[str, float]:
     lines = folder.metrics_lines()
     return {name: sum(line.metrics.get(name, 0.0) for line in lines) for name in (_RESTARTED, _REPEATED)}

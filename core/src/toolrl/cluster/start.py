@@ -16,13 +16,16 @@ from toolrl.rollout.source import Oversight
 
 if TYPE_CHECKING:
     from toolrl.cluster.pool import WorkerPool
+    from toolrl.cluster.trainers import Telling
     from toolrl.cluster.training import Training
     from toolrl.train.policy import Policy
 
 
-def trainers_of(loaded: LoadedConfig, module: str, *, resume: bool, overwrite: bool, json: bool) -> Training:
-    """What trains on trainer workers; `module` is what their processes run. Raises ConfigError where Ray isn't
-    installed."""
+def trainers_of(
+    loaded: LoadedConfig, module: str, telling: Telling, *, resume: bool, overwrite: bool, json: bool
+) -> Training:
+    """What trains on trainer workers; `module` is what their processes run, `telling` tells what they do. Raises
+    ConfigError where Ray isn't installed."""
     config = loaded.config
     try:
         from toolrl.cluster.training import Training
@@ -38,7 +41,7 @@ def trainers_of(loaded: LoadedConfig, module: str, *, resume: bool, overwrite: b
         overwrite=overwrite,
         json=json,
     )
-    return Training(order, module)
+    return Training(order, module, telling)
 
 
 def workers_of(

@@ -17,15 +17,14 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from toolrl.cluster.line import FIRST_WARNING, Handle, WorkerLostError
 from toolrl.cluster.messages import unpack_error
 from toolrl.cluster.trainer_messages import Began, Counted, Ended, Output, Place, StepDone, TrainerOrder
 from toolrl.errors import RunStoppedError
-from toolrl.report.status import TRAINERS, told_status
 from toolrl.train.ranks import LostRanksError, OtherRankError
 
 POLL_SECONDS = 5.0
@@ -35,6 +34,7 @@ END_SECONDS = 120.0
 """For the other ranks to end, once one has ended well or was interrupted."""
 GONE_SECONDS = 15.0
 """For a worker to end its process."""
+Telling = Callable[[Callable[[], Mapping[str, Any]]], AbstractAsyncContextManager[None]]
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class TrainerGroup:
     reason_of_wait: Callable[[], str] = lambda: ""
     write: Callable[[bytes, bytes], None] = field(default=lambda out, err: _print(out, err))
     """Takes what the first rank prints."""
+    telling: Telling = lambda gather: nullcontext()
+    """While it is entered, what its argument gives is told to whoever asks what the run does."""
     members: list[Member] = field(default_factory=list)
     _deaths: int = 0
     """Since the last new step."""
@@ -98,7 +100,7 @@ class TrainerGroup:
         often, CancelledError where the run was interrupted."""
         self._task = asyncio.current_task()
         try:
-            async with told_status(Path(self.order.run_dir), self.status, TRAINERS):
+            async with self.telling(self.status):
                 while True:
                     death = await self._generation()
                     if death is None:

@@ -11,14 +11,15 @@ import ray
 from toolrl.cluster.ray_trainers import TrainerPlaces
 from toolrl.cluster.ray_workers import STORE_BYTES, RayCluster, joined
 from toolrl.cluster.trainer_messages import TrainerOrder
-from toolrl.cluster.trainers import TrainerGroup
+from toolrl.cluster.trainers import Telling, TrainerGroup
 
 
 class Training:
     """What `toolrl train` does where trainer workers train."""
 
-    def __init__(self, order: TrainerOrder, module: str) -> None:
-        """`order` is the first rank's; `module` is what each worker's process runs."""
+    def __init__(self, order: TrainerOrder, module: str, telling: Telling) -> None:
+        """`order` is the first rank's; `module` is what each worker's process runs; `telling`: see TrainerGroup."""
+        self._telling = telling
         self._order = order
         self._module = module
         self._group: TrainerGroup | None = None
@@ -44,6 +45,7 @@ class Training:
                     settings.worker_timeout,
                     settings.trainer_restarts,
                     places.reason_of_wait,
+                    telling=self._telling,
                 )
                 return await self._group.run()
             finally:
