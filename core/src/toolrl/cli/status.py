@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from toolrl.report.folder import RunFolder, describe_run
+    from toolrl.report.folder import RunFolder, describe_run, describe_work
     from toolrl.report.status import TRAINERS, read_status
 
     folder = RunFolder.open(args.run)
@@ -46,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
         facts = {"run": folder.directory, "live": live, "summary": folder.summary(), "now": status, "last": last}
         print_json({**facts, "trainers": group})
         return 0
-    print(f"{folder.name}: {describe_run(folder.directory)}")
+    begins = group is not None and not live
+    head = f"starting, {describe_work(folder.summary())}" if begins else describe_run(folder.directory)
+    print(f"{folder.name}: {head}")
     if group is not None:
-        print("\n".join(_trainers(group, live=live)))
-    for block in _blocks(status, last, live=live, folder=folder, begins=group is not None):
+        print("\n".join(_trainers(group)))
+    for block in _blocks(status, last, live=live, folder=folder, begins=begins):
         print(block)
     return 0
 
@@ -99,11 +101,11 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
     return table(rows, header=header)
 
 
-def _trainers(group: Mapping[str, Any], *, live: bool) -> Iterator[str]:
+def _trainers(group: Mapping[str, Any]) -> Iterator[str]:
     """Of the trainer workers, which may all be beginning again while nobody writes the run's folder."""
     count = int(group["restarts"])
     if count:
-        yield f"trainer workers began again: {count} times{'' if live else ', and do so now'}"
+        yield f"times that all trainer workers began again: {count}"
     header = ("trainer", "state", "process", "step", "doing")
     yield "\n" + table(
         [

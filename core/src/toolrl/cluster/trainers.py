@@ -352,5 +352,6 @@ def _print(out: bytes, err: bytes) -> None:
     for stream, data in ((sys.stdout, out), (sys.stderr, err)):
         if data:
             stream.flush()
-            stream.buffer.write(data)
+            # Bytes as they came: a character may stand in two pieces.
+            stream.buffer.write(data) if hasattr(stream, "buffer") else stream.write(data.decode(errors="replace"))
             stream.flush()

@@ -45,8 +45,8 @@ class ClusterConfig(Frame):
         600,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after which a worker that says nothing is given up and replaced; also the time that one "
-        "has to start.",
+        description="Seconds after which a worker, of either kind, that says nothing is given up and replaced; also "
+        "the time that one has to start.",
     )
     worker_restarts: int = Field(
         3,
