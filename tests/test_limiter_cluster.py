@@ -213,6 +213,17 @@ def test_a_restart_of_the_actor_loses_no_permit_and_makes_none(crowd: list[Any])
     ray.get([it.leave.remote() for it in some])
 
 
+def test_after_a_restart_nobody_waits_for_the_lease_while_all_live(crowd: list[Any]) -> None:
+    spec, some = LimitSpec(concurrency=2, lease=3600), crowd[:4]
+    running = [it.rounds.remote("quick", spec, count=8, seconds=0.5) for it in some]
+    wait_for(lambda: state("quick").get("waiting") == 2)
+    ray.kill(ray.get_actor(ACTOR, namespace=NAMESPACE), no_restart=False)
+    held = [span for spans in ray.get(running, timeout=300) for span in spans]
+    assert len(held) == 32
+    assert most_at_once(held) <= 2
+    ray.get([it.leave.remote() for it in some])
+
+
 DRIVER = """
 import asyncio, pathlib, sys, time
 import ray

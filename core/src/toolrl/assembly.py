@@ -50,6 +50,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.restarts import RestartCount, Restarts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
@@ -59,6 +60,7 @@ from toolrl.train.data import EndlessOrder
 from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
+from toolrl.train.led_rollout import LedRollout
 from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
@@ -219,6 +221,8 @@ async def assemble(
         # No other command samples while it trains.
         trains = total_steps > 0 and "data.train" in (data or {})
         overlap = trains and config.rollout.max_staleness > 0
+        # Of several ranks the first one leads those who sample.
+        leads = spread and ranks.first
         own = None if spread else builder.engine(weights, overlap=overlap)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
@@ -226,15 +230,21 @@ async def assemble(
         runner: GroupSource
         engine: TakesWeights
         watch: Callable[[], Mapping[str, float]] = dict
-        if own is None:
+        status: Callable[[], dict[str, Any]] = dict
+        if leads:
             oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
             starting = workers_of(loaded, policy, source, folder.directory, oversight, weights)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
+            if ranks.several:
+                engine = runner = LedRollout(ranks, pool)
+        elif own is None:
+            engine = runner = LedRollout(ranks, None)
         else:
             engine = own
             runner = builder.runner(own, environments, events.episode_end)
             status = partial(_status_here, runner.activity, builder.endpoints)
+            watch = partial(_restarts_here, builder.restarts, RestartCount())
             await stack.enter_async_context(sampling(builder, environments, own))
         if folder.replaces:
             folder.begin()
@@ -251,6 +261,12 @@ def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
     """What this process does, in the form in which a pool tells of its workers."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
     return {"workers": [{**facts, **activity.status(), "breakers": endpoints.states()}]}
+
+
+def _restarts_here(restarts: Restarts, count: RestartCount) -> dict[str, float]:
+    """Metrics of what was started anew."""
+    count.hear(restarts.told())
+    return count.metrics()
 
 
 @asynccontextmanager
@@ -342,7 +358,7 @@ def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) ->
         raise ChatFormatError(text, where=where, hint=error.hint) from error
 
 
-def _cluster_limits() -> ClusterLimits:
+def _cluster_limits(restarts: Restarts) -> ClusterLimits:
     """The line to the limits of a Ray cluster; ray is imported where a tool asks for them and nowhere else."""
     try:
         from toolrl.cluster.limiter import RayLimits
@@ -353,7 +369,7 @@ def _cluster_limits() -> ClusterLimits:
             "policy.limit_scope: `cluster` needs ray, which isn't installed",
             hint="pip install 'toolrl[cluster]', or use `limit_scope: local`.",
         ) from error
-    return RayLimits()
+    return RayLimits(restarted=restarts.limits)
 
 
 class Builder:
@@ -367,7 +383,9 @@ class Builder:
         self._hide = loaded.hide
         self._registry = registry
         self._policy = policy
-        self.endpoints = Endpoints(_cluster_limits)
+        self.restarts = Restarts()
+        """Of what the tools lean on."""
+        self.endpoints = Endpoints(partial(_cluster_limits, self.restarts))
         """What the tools of all environments share: breakers and limits."""
         self._context = BuildContext(
             name="",
@@ -376,6 +394,7 @@ class Builder:
             run_dir=run_dir,
             tokenizer=policy.tokenizer,
             processor=policy.processor,
+            restarted=self.restarts.server,
         )
 
     def environments(self) -> dict[str, Environment]:

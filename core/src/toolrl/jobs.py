@@ -16,45 +16,22 @@ from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
+from toolrl.rollout.source import GroupSource
 from toolrl.train.credit import is_flat
 from toolrl.train.data import EndlessOrder
 from toolrl.train.demonstrations import from_episodes
 from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.train.led_rollout import LedRollout, LedSupply
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.overlap import Overlapping
 from toolrl.train.oversampling import OverSampling
-from toolrl.train.ranks import Ranks
 from toolrl.train.saver import Saved, Saver
 from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
 
 _log = logging.getLogger(__name__)
-
-
-def check_ranks(config: Config, ranks: Ranks) -> None:
-    """Find out before a model is loaded what several ranks can't do. Raises ConfigError."""
-    if ranks.several and config.rollout.max_staleness:
-        raise ConfigError(
-            "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
-            hint="Set it to 0, or train in one process.",
-        )
-    if ranks.several and config.cluster.rollout_workers:
-        raise ConfigError(
-            "cluster.rollout_workers: where weights are spread over ranks, each rank samples its share by itself",
-            hint="Set it to 0, or train in one process.",
-        )
-    if ranks.several and config.rollout.oversampling > 1:
-        raise ConfigError(
-            "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
-            hint="Set it to 1, or train in one process.",
-        )
-    if ranks.several and config.trainer.offload:
-        raise ConfigError(
-            "trainer.offload: what it moves is spread over the ranks",
-            hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
-        )
 
 
 async def train(assembly: Assembly) -> None:
@@ -190,7 +167,13 @@ async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any
 
 
 def _supply(assembly: Assembly) -> Supply:
-    config, runner = assembly.config, assembly.runner
+    if not isinstance(assembly.runner, LedRollout):
+        return _own_supply(assembly, assembly.runner)
+    return LedSupply(assembly.ranks, _own_supply(assembly, assembly.runner.sampler) if assembly.ranks.first else None)
+
+
+def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
+    config = assembly.config
     demand = Demand(
         steps=config.trainer.steps,
         rows=config.trainer.prompts_per_step,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +80,8 @@ class BuildContext:
     """For engines: the torch dtype the run computes in."""
     overlap: bool = False
     """For engines: whether they sample while the weights are trained, and so need weights of their own."""
+    restarted: Callable[[], None] = lambda: None
+    """For tools: to be called when a server that died, or a connection that broke, works again; metrics count it."""
 
 
 @dataclass

@@ -22,7 +22,6 @@ from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
-from toolrl.tools.endpoints import Endpoints
 from toolrl.train import random_state
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 
@@ -36,11 +35,11 @@ class _Replica:
         weights: PolicyWeights,
         engine: RolloutEngine,
         runner: Runner,
-        endpoints: Endpoints,
+        builder: Builder,
         receiver: Receiver,
     ) -> None:
         self.runner = runner
-        self._endpoints = endpoints
+        self._builder = builder
         self._policy = policy
         self._weights = weights
         self._engine = engine
@@ -72,7 +71,8 @@ class _Replica:
 
     def status(self) -> dict[str, Any]:
         """See Replica."""
-        return {**self.runner.activity.status(), "breakers": self._endpoints.states()}
+        breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.told()
+        return {**self.runner.activity.status(), "breakers": breakers, "restarted": restarted}
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            made = _Replica(policy, weights, engine, runner, builder.endpoints, receiver)
+            made = _Replica(policy, weights, engine, runner, builder, receiver)
             try:
                 yield made
             finally:

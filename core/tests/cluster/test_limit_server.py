@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.cluster.limit_server import LimitServer
+from toolrl.cluster.limit_server import LimitServer, Roll
 from toolrl.testing.clock import run_in_virtual_time
 from toolrl.tools.limiter import LimitSpec
 
@@ -147,6 +147,119 @@ def test_a_new_server_grants_nothing_until_all_that_live_have_said_what_they_hol
         assert (await server.state())["y"]["held"] == 1  # Nobody can hold what is new now.
         assert server._watch is not None
         server._watch.cancel()
+
+    in_time(main)
+
+
+class Store:
+    """A roll that outlives servers."""
+
+    def __init__(self) -> None:
+        self.roll: Roll = {}
+        self.broken = False
+
+    async def read(self) -> Roll:
+        await asyncio.sleep(0.01)
+        return self.roll
+
+    async def write(self, roll: Roll) -> None:
+        await asyncio.sleep(0.01)
+        if self.broken:
+            raise OSError("the store is gone")
+        self.roll = {name: tuple(users) for name, users in roll.items()}
+
+
+def end(*servers: LimitServer) -> None:
+    for server in servers:
+        if server._watch is not None:
+            server._watch.cancel()
+        for client in server._clients.values():
+            for claim in client.claims.values():
+                if claim.waiting is not None:
+                    claim.waiting.cancel()
+
+
+def test_a_new_server_goes_on_as_soon_as_all_that_the_old_one_served_are_back() -> None:
+    async def main(_: LimitServer) -> None:
+        store, clock = Store(), asyncio.get_running_loop().time
+        first = LimitServer(keeper=store)
+        for name in ("a", "b", "gone"):
+            await join(first, name, TWO)
+        await first.update("a", want("a1", "a2"))
+        await first.goodbye("gone")
+        assert store.roll == {"x": ("a", "b")}
+        end(first)
+        second, began = LimitServer(recovering=True, keeper=store), clock()
+        assert (await join(second, "new", TWO, waiting={"n1": "x", "n2": "x"})).granted == ()
+        assert (await join(second, "a", TWO, held={"a1": "x"})).lost == ()
+        assert await second.poll("new", 0.1) == []
+        assert store.roll == {"x": ("a", "b", "new")}, "another one after this has to wait for b, too"
+        welcome = await join(second, "b", TWO, waiting={"b1": "x"})
+        assert await second.poll("new", 1) == ["n1"], "the one permit that a doesn't hold"
+        assert (welcome.granted, clock() - began < 1) == ((), True)
+        end(second)
+
+    in_time(main)
+
+
+def test_who_died_with_the_server_is_waited_for_no_longer_than_a_lease() -> None:
+    async def main(_: LimitServer) -> None:
+        store, clock = Store(), asyncio.get_running_loop().time
+        store.roll = {"x": ("a", "dead")}
+        server, began = LimitServer(recovering=True, keeper=store), clock()
+        await join(server, "a", ONE, waiting={"a1": "x"})
+        while not await server.poll("a", 2):
+            pass
+        assert clock() - began == pytest.approx(10, abs=0.1)
+        await asyncio.sleep(2)
+        assert store.roll == {"x": ("a",)}
+        end(server)
+
+    in_time(main)
+
+
+def test_who_says_goodbye_to_a_new_server_is_waited_for_no_longer() -> None:
+    async def main(_: LimitServer) -> None:
+        store = Store()
+        store.roll = {"x": ("a", "b")}
+        server = LimitServer(recovering=True, keeper=store)
+        await join(server, "a", ONE, waiting={"a1": "x"})
+        await server.goodbye("b")
+        assert await server.poll("a", 1) == ["a1"]
+        end(server)
+
+    in_time(main)
+
+
+def test_nobody_is_served_who_could_not_be_written_down() -> None:
+    async def main(server: LimitServer) -> None:
+        server._keeper = store = Store()
+        store.broken = True
+        with pytest.raises(OSError, match="the store is gone"):
+            await join(server, "a", ONE, waiting={"a1": "x"})
+        assert await server.poll("a", 1) == []
+        store.broken = False
+        assert (await join(server, "a", ONE, waiting={"a1": "x"})).granted == ("a1",)
+        store.broken = True
+        await server.goodbye("a")
+        assert server.clients == 0
+
+    in_time(main)
+
+
+def test_what_a_client_sends_while_its_hello_is_written_down_comes_after_it() -> None:
+    async def main(server: LimitServer) -> None:
+        server._keeper = Store()
+        await join(server, "a", TWO)
+        assert await server.update("a", want("a1")) == ["a1"]
+        both = {"x": TWO, "y": ONE}
+        hello = asyncio.create_task(server.hello("a", both, {"a1": "x"}, {}))
+        await asyncio.sleep(0)  # On its way to the store.
+        news = await asyncio.gather(server.update("a", want("a2")), server.update("a", drop("a1")))
+        assert (await hello).lost == ()
+        assert news[0] == ["a2"]
+        assert list(server._clients["a"].claims) == ["a2"]
+        assert (await server.state())["x"] == {"users": 1, "held": 1, "waiting": 0}
 
     in_time(main)
 

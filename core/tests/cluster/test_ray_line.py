@@ -212,6 +212,26 @@ def test_a_restart_keeps_the_limit() -> None:
     in_cluster(main)
 
 
+def test_a_restart_is_told_once_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(cluster: FakeCluster) -> None:
+        told: list[str] = []
+        line = RayLimits(cluster.connect, join=lambda: False, restarted=told.append)
+        limiter = await line.get("x", SPEC)
+        await line.get("y", SPEC)
+        assert told == []
+        for number in (1, 2):
+            cluster.crash()
+            (await limiter.acquire()).release()
+            assert cluster.server is not None
+            assert len(told) == number
+            assert told[-1] == cluster.server._life
+        assert told[0] != told[1]
+        await line.close()
+
+    in_cluster(main)
+    assert "the cluster's limits were lost and are there again" in caplog.text
+
+
 def test_a_process_that_was_silent_for_too_long_hears_that_its_permit_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     async def main(cluster: FakeCluster) -> None:
         async with cluster.line() as one, cluster.line() as two:

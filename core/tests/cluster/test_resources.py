@@ -70,3 +70,34 @@ def test_an_address_where_nobody_listens_is_told_at_once() -> None:
         cluster = RayCluster(ClusterConfig(rollout_workers=1, address=address), 0)
         with pytest.raises(ConfigError, match=f"the Ray cluster '{address}' can't be joined: .*refused"):
             asyncio.run(asyncio.to_thread(cluster.join))
+
+
+def places(*amounts: dict[str, float]) -> list[dict[str, Any]]:
+    return [{"NodeID": f"n{number}", "Resources": resources} for number, resources in enumerate(amounts)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"trainer_workers": 2}, None),
+        ({"trainer_workers": 5}, None),
+        ({"trainer_workers": 6}, "6 workers with 1 CPU each don't fit the Ray cluster, which has room for 5"),
+        ({"trainer_workers": 50, "trainer_cpus": 0}, None),
+        ({"trainer_workers": 1, "trainer_cpus": 2}, "this node has 1 CPU of the 2 CPU that it asks for"),
+        ({"trainer_workers": 1, "trainer_gpus": 1}, "this node has 1 CPU, 0 GPU of the 1 CPU, 1 GPU"),
+        ({"trainer_workers": 2, "rollout_workers": 3}, None),
+        ({"trainer_workers": 2, "rollout_workers": 4}, "room for 3 rollout workers with 1 CPU each, of 4"),
+        ({"trainer_workers": 2, "rollout_workers": 2, "worker_gpus": 1}, "room for 1 rollout workers"),
+    ],
+)
+def test_trainer_workers_fit_beside_rollout_workers(settings: dict[str, Any], told: str | None) -> None:
+    pytest.importorskip("ray")
+    from toolrl.cluster.ray_trainers import check_room
+
+    nodes = places({"CPU": 1}, {"CPU": 2, "GPU": 1}, {"CPU": 2})
+    config = ClusterConfig(**settings)
+    if told is None:
+        check_room(config, nodes, "n0")
+        return
+    with pytest.raises(ConfigError, match=told):
+        check_room(config, nodes, "n0")

@@ -480,6 +480,23 @@ def test_weights_go_out_again_where_their_version_is_the_same() -> None:
     in_farm(main)
 
 
+def test_what_workers_tell_of_restarts_is_in_the_metrics_once() -> None:
+    async def main(farm: Farm) -> None:
+        for number in range(2):
+            replica = farm.living(number).worker._replica
+            told = [("limits", "second life"), ("servers", f"of {number}")]
+            replica.status = lambda told=told: {"restarted": told}  # type: ignore
+        for _ in range(2):
+            await asyncio.gather(*(farm.group(name=str(it)) for it in range(8)))
+        found = farm.pool.metrics()
+        assert found["cluster/restarted_limits"] == 1.0
+        assert found["cluster/restarted_servers"] == 2.0
+        await farm.group()
+        assert "cluster/restarted_limits" not in farm.pool.metrics()
+
+    in_farm(main)
+
+
 def test_status_says_what_each_worker_does() -> None:
     async def main(farm: Farm) -> None:
         going = asyncio.create_task(farm.group())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from toolrl.config.load import check_config
+from toolrl.config.spread import check_ranks, check_torchrun
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
 
@@ -22,6 +23,10 @@ def test_without_a_section_one_process_samples(tree: dict[str, Any], registry: R
         (("cluster.worker=2",), "cluster.worker: unknown key"),
         (("cluster.weight_transfer=post",), "cluster.weight_transfer: "),
         (("cluster.worker_timeout=0",), "cluster.worker_timeout: Input should be > 0"),
+        (("cluster.trainer_workers=-1",), "cluster.trainer_workers: Input should be ≥ 0"),
+        (("cluster.placement=apart",), "cluster.placement: "),
+        (("cluster.placement=split",), "`split` needs processes that sample"),
+        (("cluster.placement=colocated", "cluster.rollout_workers=2"), "there are 2 rollout_workers; leave one"),
         (("deterministic=true", "cluster.rollout_workers=1"), "episodes in several processes can't wait for each"),
     ],
 )
@@ -29,3 +34,39 @@ def test_mistakes_are_named(tree: dict[str, Any], registry: Registry, overrides:
     with pytest.raises(ConfigError) as caught:
         check_config(tree, overrides, registry=registry)
     assert message in "\n".join(caught.value.problems)
+
+
+def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], registry: Registry) -> None:
+    for overrides, split in (
+        ((), False),
+        (("cluster.rollout_workers=1",), True),
+        (("cluster.rollout_workers=1", "cluster.placement=split"), True),
+        (("cluster.trainer_workers=2", "cluster.placement=colocated"), False),
+    ):
+        assert check_config(tree, overrides, registry=registry).config.cluster.split is split
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("rollout.max_staleness=1",), "rollout and training take turns"),
+        (("rollout.oversampling=1.5",), "which groups are cut depends on time"),
+        (("trainer.offload=[optimizer]",), "what it moves is spread over the ranks"),
+    ],
+)
+def test_what_several_ranks_cannot_do(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], message: str
+) -> None:
+    config = check_config(tree, overrides, registry=registry).config
+    check_ranks(config, several=False)
+    with pytest.raises(ConfigError, match=message):
+        check_ranks(config, several=True)
+    split = check_config(tree, (*overrides, "cluster.rollout_workers=2"), registry=registry).config
+    if "offload" not in overrides[0]:
+        check_ranks(split, several=True)
+
+
+def test_torchrun_and_ray_do_not_both_place_the_ranks(tree: dict[str, Any], registry: Registry) -> None:
+    check_torchrun(check_config(tree, registry=registry).config)
+    with pytest.raises(ConfigError, match="torchrun has started ranks already"):
+        check_torchrun(check_config(tree, ("cluster.trainer_workers=2",), registry=registry).config)

@@ -14,7 +14,7 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
-MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses")
+MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report")
 """Where names are written that don't stand in the docstring."""
 
 MEANINGS: dict[str, dict[str, str]] = {
@@ -69,6 +69,15 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster/workers": "Workers that are ready; these three only with `cluster.rollout_workers`.",
         "cluster/restarted_workers": "Workers that died and were replaced, since the line before.",
         "cluster/restarted_groups": "Groups that started again because their worker had died, since the line before.",
+        "cluster/restarted_limits": "Restarts of the process that keeps a cluster's limits, since the line before; "
+        "only where there were some.",
+        "cluster/restarted_servers": "Servers of tools, or connections to them, that were lost and work again, since "
+        "the line before; only where there were some.",
+    },
+    "Trainer workers": {
+        "cluster/trainer_workers": "How many there are; these three only with `cluster.trainer_workers`.",
+        "cluster/restarted_trainers": "How often all of them began again, since the line before.",
+        "cluster/repeated_steps": "Steps that were done again after a restart, since the line before.",
     },
 }
 

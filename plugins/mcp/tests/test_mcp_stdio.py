@@ -373,6 +373,28 @@ def test_a_kill_from_outside(rig: Any) -> None:
     rig.run(work)
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@needs_linux
+@pytest.mark.parametrize("which", ["server", "guard"])
+def test_a_restart_is_told_when_the_server_works_again(rig: Any, which: str) -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        async with rig.started(rig.options(), restarted=lambda: told.append(which)) as toolset:
+            for number in range(2):
+                assert len(told) == number
+                server = int(await rig.call(toolset, "pid"))
+                os.kill(server if which == "server" else _parent(server), signal.SIGKILL)
+                await until(lambda number=number: len(told) > number)
+                assert int(await rig.call(toolset, "pid")) != server
+        assert len(told) == 2
+
+    rig.run(work)
+
+
 def test_a_server_that_hangs_is_restarted(rig: Any) -> None:
     async def work() -> None:
         async with rig.started(rig.options(restart={"probe_timeout": 0.5})) as toolset:

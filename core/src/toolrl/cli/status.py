@@ -30,31 +30,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from toolrl.report.folder import RunFolder, describe_run
-    from toolrl.report.status import read_status
+    from toolrl.report.folder import RunFolder, describe_run, describe_work
+    from toolrl.report.status import TRAINERS, read_status
 
     folder = RunFolder.open(args.run)
     live = folder.is_live()
     # One that was killed has left its last words.
     status = read_status(folder.directory) if live else None
+    group = read_status(folder.directory, TRAINERS)
+    if group is not None and time.time() - float(group["time"]) > _STALE:
+        group = None
     lines = folder.metrics_lines("train") or folder.metrics_lines()
     last = dict(lines[-1].metrics) if lines else {}
     if args.json:
-        print_json({"run": folder.directory, "live": live, "summary": folder.summary(), "now": status, "last": last})
+        facts = {"run": folder.directory, "live": live, "summary": folder.summary(), "now": status, "last": last}
+        print_json({**facts, "trainers": group})
         return 0
-    print(f"{folder.name}: {describe_run(folder.directory)}")
-    for block in _blocks(status, last, live=live, folder=folder):
+    begins = group is not None and not live
+    head = f"starting, {describe_work(folder.summary())}" if begins else describe_run(folder.directory)
+    print(f"{folder.name}: {head}")
+    if group is not None:
+        print("\n".join(_trainers(group)))
+    for block in _blocks(status, last, live=live, folder=folder, begins=begins):
         print(block)
     return 0
 
 
 def _blocks(
-    status: Mapping[str, Any] | None, last: Mapping[str, float], *, live: bool, folder: RunFolder
+    status: Mapping[str, Any] | None, last: Mapping[str, float], *, live: bool, folder: RunFolder, begins: bool
 ) -> Iterator[str]:
     if last:
         yield from _last_step(last)
     if status is None:
-        yield "it isn't running now" if not live else "it is starting: nothing is known yet"
+        yield "it is starting: nothing is known yet" if live or begins else "it isn't running now"
         return
     age = time.time() - float(status.get("time", 0.0))
     doing, seconds = status.get("doing", "starting"), float(status.get("doing_seconds", 0.0))
@@ -93,12 +101,28 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
     return table(rows, header=header)
 
 
+def _trainers(group: Mapping[str, Any]) -> Iterator[str]:
+    """Of the trainer workers, which may all be beginning again while nobody writes the run's folder."""
+    count = int(group["restarts"])
+    if count:
+        yield f"times that all trainer workers began again: {count}"
+    header = ("trainer", "state", "process", "step", "doing")
+    yield "\n" + table(
+        [
+            [str(it["rank"]), it["state"], _process(it), _shown(it["step"]), it["doing"] or "-"]
+            for it in group["trainers"]
+        ],
+        header=header,
+    )
+    yield ""
+
+
 def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
 def _process(worker: Mapping[str, Any]) -> str:
-    return f"{worker['pid']} on {worker['node']}" if "pid" in worker else "-"
+    return f"{worker['pid']} on {worker['node']}" if worker.get("pid") is not None else "-"
 
 
 def _merged_tools(workers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -1,10 +1,12 @@
-"""`toolrl train CONFIG`: reinforcement learning, in one process or in those that torchrun starts."""
+"""`toolrl train CONFIG`: reinforcement learning, in one process, in those of torchrun, or on trainer workers."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolrl.cli.common import add_run_arguments, last_metrics, observers_for, print_result, read
@@ -12,6 +14,8 @@ from toolrl.cli.session import run_to_end
 from toolrl.errors import ToolrlError
 
 if TYPE_CHECKING:
+    from toolrl.cluster.rank_report import RankReport
+    from toolrl.cluster.trainer_messages import TrainerOrder
     from toolrl.config.load import LoadedConfig
     from toolrl.plugins.registry import Registry
     from toolrl.train.ranks import Ranks
@@ -33,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not started_by_torchrun():
         loaded, registry = read(args)
+        if loaded.config.cluster.trainer_workers:
+            return _run_on_workers(args, loaded)
         ranks = ONE
         if loaded.config.cluster.shard is True:
             from toolrl.train.process_group import join
@@ -47,13 +53,51 @@ def run(args: argparse.Namespace) -> int:
         raise
 
 
+def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
+    """Ray places the processes that train; this one watches over them."""
+    from toolrl.cluster.start import trainers_of
+    from toolrl.config.spread import check_ranks
+    from toolrl.report.folder import RunFolder
+    from toolrl.report.status import TRAINERS, told_status
+
+    cluster = loaded.config.cluster
+    check_ranks(loaded.config, cluster.trainer_workers > 1 or cluster.shard is True)
+    directory = Path(loaded.config.run.dir).absolute() / loaded.config.run.name
+    RunFolder.check(directory, resume=args.resume, overwrite=args.overwrite)
+    group = trainers_of(
+        loaded,
+        "toolrl.cli.trainer_rank",
+        partial(told_status, directory, name=TRAINERS),
+        resume=args.resume,
+        overwrite=args.overwrite,
+        json=args.json,
+    )
+    return run_to_end(group.run(), interrupt=group.interrupt)
+
+
+def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankReport) -> int:
+    """This process is that of a trainer worker."""
+    from toolrl.plugins.registry import load_registry
+    from toolrl.train.process_group import join
+    from toolrl.train.ranks import ONE
+
+    config, registry = order.loaded.config, load_registry()
+    several = order.size > 1 or config.cluster.shard is True
+    ranks = join(config.device, config.cluster.rank_timeout) if several else ONE
+    with ranks.explaining():
+        main = _train(args, order.loaded, registry, ranks, report)
+        return run_to_end(main, interrupt=ranks.interrupt if several else None, silent=True)
+
+
 def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
+    from toolrl.config.spread import check_torchrun
     from toolrl.train.process_group import join
 
     loaded, registry, problem = None, None, None
     try:
         loaded, registry = read(args)
+        check_torchrun(loaded.config)
     except ToolrlError as error:
         problem = error
     config = loaded.config if loaded is not None else None
@@ -68,11 +112,18 @@ def _run_as_rank(args: argparse.Namespace) -> int:
         return run_to_end(main, interrupt=ranks.interrupt, silent=not ranks.first)
 
 
-async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry, ranks: Ranks) -> int:
+async def _train(
+    args: argparse.Namespace,
+    loaded: LoadedConfig,
+    registry: Registry,
+    ranks: Ranks,
+    report: RankReport | None = None,
+) -> int:
     from toolrl.assembly import assemble
-    from toolrl.jobs import check_ranks, train
+    from toolrl.config.spread import check_ranks
+    from toolrl.jobs import train
 
-    check_ranks(loaded.config, ranks)
+    check_ranks(loaded.config, ranks.several)
     async with assemble(
         loaded,
         registry,
@@ -84,6 +135,10 @@ async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Regis
         ranks=ranks,
         workers=True,
     ) as assembly:
+        if report is not None:
+            assembly.events.add("trainer worker", report)
+            assembly.watch = report.counting(assembly.watch, assembly.folder)
+            report.began(assembly.doing)
         await train(assembly)
     if ranks.first:
         print_result(args, assembly.folder, last_metrics(assembly.folder))

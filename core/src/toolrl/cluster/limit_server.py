@@ -11,9 +11,12 @@ back within the lease. Nothing here knows ray: `toolrl.cluster.limiter` puts it 
 from __future__ import annotations
 
 import asyncio
+import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from toolrl.tools.limiter import LimitSpec, LocalLimiter, Permit
 
@@ -22,9 +25,25 @@ SILENCE = 0.8
 LOOK = 0.1
 """Share of a lease that passes between two looks. Together less than one lease."""
 
+Roll = Mapping[str, Sequence[str]]
+"""Whom the server serves: clients by the name of the limit."""
 Ticket = str
 Change = tuple[str, Ticket, str]
 """(`want` or `drop`, ticket, name of the limit)."""
+
+_log = logging.getLogger(__name__)
+
+
+class KeepsRoll(Protocol):
+    """A place that outlives the server."""
+
+    async def read(self) -> Roll:
+        """What was written last; empty before that."""
+        ...
+
+    async def write(self, roll: Roll) -> None:
+        """Keep it. Raises whatever keeps it from that."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +56,8 @@ class Welcome:
     """Tickets that hold a permit."""
     lost: tuple[Ticket, ...] = ()
     """Tickets that the client holds, whose permits are others' by now."""
+    life: str = ""
+    """The server's: one that was started in the place of another has its own."""
 
 
 @dataclass(slots=True)
@@ -64,15 +85,24 @@ class _Client:
     granted: list[Ticket] = field(default_factory=list)
     """Not yet told."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What it says is taken in in the order in which it comes."""
 
 
 class LimitServer:
     """All limits of a cluster. All methods run on one event loop."""
 
-    def __init__(self, *, recovering: bool = False) -> None:
-        """`recovering`: one before this was lost, and with it who holds what. For one lease nothing is granted, until
-        every client that lives has said what it holds; so a limit isn't exceeded by a restart."""
+    def __init__(self, *, recovering: bool = False, keeper: KeepsRoll | None = None) -> None:
+        """`recovering`: one before this was lost, and with it who holds what. Nothing is granted until every client
+        that the one before served has said what it holds, or for one lease: some may be dead, or nothing be known of
+        them; so a limit isn't exceeded by a restart. `keeper` keeps whom a server serves."""
+        self._life = uuid.uuid4().hex
         self._recovering = recovering
+        self._keeper = keeper
+        self._awaited: dict[str, set[str]] | None = None
+        """By limit: who was served before and hasn't come back. None before it was read."""
+        self._written: Roll = {}
+        self._writing = asyncio.Lock()
         self._limits: dict[str, _Limit] = {}
         self._clients: dict[str, _Client] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -86,12 +116,27 @@ class LimitServer:
     async def hello(
         self, client: str, specs: Mapping[str, LimitSpec], held: Mapping[Ticket, str], waiting: Mapping[Ticket, str]
     ) -> Welcome:
-        """A client begins, or begins anew, with all that it has."""
+        """A client begins, or begins anew, with all that it has. Raises what the keeper raises."""
         if self._began is None:
             self._began = self._now()
         me = self._clients.setdefault(client, _Client(self._now()))
         me.heard = self._now()
+        async with me.turn:
+            return await self._welcome(client, me, specs, held, waiting)
+
+    async def _welcome(
+        self,
+        client: str,
+        me: _Client,
+        specs: Mapping[str, LimitSpec],
+        held: Mapping[Ticket, str],
+        waiting: Mapping[Ticket, str],
+    ) -> Welcome:
+        await self._read_roll()
         refused = {name: known for name, spec in specs.items() if (known := self._declare(client, name, spec))}
+        await self._write_roll()  # Before it is granted anything: else a server after this might not wait for it.
+        if self._clients.get(client) is not me:
+            return Welcome(life=self._life)  # It said goodbye meanwhile.
         for ticket in [it for it in me.claims if it not in held and it not in waiting]:
             self._drop(me, ticket)
         lost = [it for it, name in held.items() if not (self._uses(client, name) and self._keep(me, it, name))]
@@ -101,9 +146,11 @@ class LimitServer:
         if self._watch is None:
             self._watch = asyncio.create_task(self._look())
         await asyncio.sleep(0)
+        self._came_back(client)  # Who came before waits before those of this hello.
+        await asyncio.sleep(0)
         self._take_granted(me)
         granted = tuple(ticket for ticket in waiting if ticket in me.claims and me.claims[ticket].permit is not None)
-        return Welcome(refused, granted, tuple(lost))
+        return Welcome(refused, granted, tuple(lost), self._life)
 
     async def update(self, client: str, changes: Sequence[Change]) -> list[Ticket] | None:
         """What a client wants and drops; the tickets that got a permit meanwhile. None: say hello first."""
@@ -111,13 +158,15 @@ class LimitServer:
         if me is None:
             return None
         me.heard = self._now()
-        if not all(self._uses(client, name) for kind, _, name in changes if kind == "want"):
-            return None  # A limit that isn't its own: the answer to its hello says why.
-        for kind, ticket, name in changes:
-            if kind == "want":
-                self._want(me, ticket, name)
-            else:
-                self._drop(me, ticket)
+        async with me.turn:
+            known = self._clients.get(client) is me
+            if not known or not all(self._uses(client, name) for kind, _, name in changes if kind == "want"):
+                return None  # A limit that isn't its own: the answer to its hello says why.
+            for kind, ticket, name in changes:
+                if kind == "want":
+                    self._want(me, ticket, name)
+                else:
+                    self._drop(me, ticket)
         await asyncio.sleep(0)  # Those whose turn it is already hold their permit after this.
         return self._take_granted(me)
 
@@ -136,6 +185,8 @@ class LimitServer:
     async def goodbye(self, client: str) -> None:
         """A client ends, and gives back all that it has."""
         self._forget(client)
+        self._came_back(client)  # It holds nothing any more.
+        await self._strike_off()
 
     async def state(self) -> dict[str, dict[str, int]]:
         """By limit: users, tickets that hold a permit, tickets that wait."""
@@ -159,11 +210,17 @@ class LimitServer:
             limit = self._limits[name] = _Limit(spec, LocalLimiter(spec), asyncio.Event())
             closed = (self._began or 0.0) + spec.lease - self._now() if self._recovering else 0.0
             if closed > 0:
-                asyncio.get_running_loop().call_later(closed, limit.opens.set)
+                asyncio.get_running_loop().call_later(closed, self._open, name, limit)
             else:
-                limit.opens.set()
+                self._open(name, limit)
         limit.users.add(client)
         return None
+
+    def _open(self, name: str, limit: _Limit) -> None:
+        """Who hasn't come back by now is dead."""
+        if self._awaited is not None:
+            self._awaited.pop(name, None)
+        limit.opens.set()
 
     def _uses(self, client: str, name: str) -> bool:
         limit = self._limits.get(name)
@@ -214,6 +271,7 @@ class LimitServer:
             leases = [limit.spec.lease for limit in self._limits.values()]
             await asyncio.sleep(LOOK * min(leases, default=10.0))
             self._take_from_the_dead()
+            await self._strike_off()
 
     def _take_from_the_dead(self) -> None:
         now = self._now()
@@ -236,6 +294,47 @@ class LimitServer:
             limit.users.discard(client)
             if not limit.users:
                 del self._limits[name]
+
+    # The roll.
+
+    async def _read_roll(self) -> None:
+        """Whom a server before this served."""
+        async with self._writing:
+            if self._awaited is not None:
+                return
+            found = await self._keeper.read() if self._keeper and self._recovering else {}
+            self._awaited = {name: set(users) for name, users in found.items()}
+
+    async def _write_roll(self) -> None:
+        async with self._writing:
+            # Those that are awaited are still served: this server may die, too.
+            names = self._limits.keys() | {name for name, users in (self._awaited or {}).items() if users}
+            roll = {name: tuple(sorted(self._users(name) | self._missing(name))) for name in sorted(names)}
+            if self._keeper is not None and roll != self._written:
+                await self._keeper.write(roll)
+                self._written = roll
+
+    async def _strike_off(self) -> None:
+        """Take those who left off the roll. One who stays on it costs a later server no more than a wait."""
+        try:
+            await self._write_roll()
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
+            _log.warning("who uses the cluster's limits can't be written down: %s", error)
+
+    def _users(self, name: str) -> set[str]:
+        limit = self._limits.get(name)
+        return limit.users if limit is not None else set()
+
+    def _missing(self, name: str) -> set[str]:
+        return (self._awaited or {}).get(name, set())
+
+    def _came_back(self, client: str) -> None:
+        """It has said all that it holds. Limits that wait for nobody else open."""
+        for name, missing in list((self._awaited or {}).items()):
+            missing.discard(client)
+            limit = self._limits.get(name)
+            if limit is not None and not missing:
+                self._open(name, limit)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -10,15 +10,16 @@ The actor is called `toolrl-limits` in the namespace `toolrl`, whatever namespac
 that made it; with the goodbye of its last client it ends. Wants and releases of a process are sent in batches: what
 gathers while one message is on its way goes with the next. Turns come back on a call that lasts until there is one.
 
-Where the actor or its node dies, ray starts it anew, and every client says what it holds. Until all that live have done
-so, for one lease, it grants nothing: a limit isn't exceeded, but waits; those who wait are served in the order in which
-they come back.
+Where the actor or its node dies, ray starts it anew, and every client says what it holds. Until all that it served have
+done so, and for one lease at most, it grants nothing: a limit isn't exceeded, but waits; those who wait are served in
+the order in which they come back. Whom it served stands in the key-value store of Ray's head.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import signal
 import threading
@@ -29,8 +30,9 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.experimental import internal_kv
 
-from toolrl.cluster.limit_server import Change, LimitServer, Ticket, Welcome
+from toolrl.cluster.limit_server import Change, LimitServer, Roll, Ticket, Welcome
 from toolrl.errors import ConfigError, ToolUnavailableError
 from toolrl.tools.endpoints import limits_differ
 from toolrl.tools.limiter import LimitSpec
@@ -47,11 +49,25 @@ SENDERS, LISTENERS = 3, 2
 _log = logging.getLogger(__name__)
 
 
+class _Roll:
+    """The server's roll in the key-value store of Ray's head, which outlives actors."""
+
+    async def read(self) -> Roll:
+        """See KeepsRoll."""
+        data = await asyncio.to_thread(internal_kv._internal_kv_get, ACTOR, namespace=NAMESPACE)
+        return {name: tuple(users) for name, users in json.loads(data).items()} if data else {}
+
+    async def write(self, roll: Roll) -> None:
+        """See KeepsRoll."""
+        await asyncio.to_thread(internal_kv._internal_kv_put, ACTOR, json.dumps(roll), True, namespace=NAMESPACE)
+
+
 class _Actor(LimitServer):
     """The server as an actor, which ends with its last client."""
 
     def __init__(self, recovering: bool) -> None:
-        super().__init__(recovering=recovering or ray.get_runtime_context().was_current_actor_reconstructed)
+        recovering = recovering or ray.get_runtime_context().was_current_actor_reconstructed
+        super().__init__(recovering=recovering, keeper=_Roll())
 
     async def goodbye(self, client: str) -> None:
         await super().goodbye(client)
@@ -106,11 +122,21 @@ def join_cluster() -> bool:
 class RayLimits:
     """This process's line to the actor. Belongs to the event loop in which it is first used."""
 
-    def __init__(self, connect: Callable[..., Any] = connect_actor, *, join: Callable[[], bool] = join_cluster) -> None:
+    def __init__(
+        self,
+        connect: Callable[..., Any] = connect_actor,
+        *,
+        join: Callable[[], bool] = join_cluster,
+        restarted: Callable[[str], None] = lambda life: None,
+    ) -> None:
         """`connect(recovering=…)` gives an actor's handle, `join()` says whether it made this process part of a
-        cluster, which is then left in the end."""
+        cluster, which is then left in the end. `restarted(life)` is called when another server is in the place of one
+        that this process knew, with its name."""
         self._connect = connect
         self._join = join
+        self._restarted = restarted
+        self._life = ""
+        """Of the server that welcomed this process last."""
         self._joined = False
         self._client = uuid.uuid4().hex
         self._server: Any = None
@@ -271,6 +297,10 @@ class RayLimits:
         return welcome
 
     def _welcomed(self, welcome: Welcome) -> None:
+        if self._life not in ("", welcome.life):
+            _log.warning("the cluster's limits were lost and are there again; %d calls waited", len(self._waiting))
+            self._restarted(welcome.life)
+        self._life = welcome.life
         self._deliver(welcome.granted)
         for name in welcome.refused.keys() & self._accepted - self._refused.keys():
             _log.error(

@@ -27,6 +27,7 @@ from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import Oversight
+from toolrl.tools.restarts import RestartCount
 from toolrl.types import Group, Task
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class WorkerPool:
         self._broken: BaseException | None = None
         self._all_ready: asyncio.Future[None] | None = None
         self._losses = Losses()
+        self._seen_restarts = RestartCount()
 
     # Start, stop.
 
@@ -137,7 +139,8 @@ class WorkerPool:
 
     def metrics(self) -> dict[str, float]:
         """Since this was last asked: what was lost, and how many workers there are now."""
-        return self._losses.metrics(sum(line.state == "ready" for line in self._lines))
+        ready = sum(line.state == "ready" for line in self._lines)
+        return {**self._losses.metrics(ready), **self._seen_restarts.metrics()}
 
     def status(self) -> dict[str, Any]:
         """What each worker does now, and what waits here."""
@@ -240,6 +243,7 @@ class WorkerPool:
 
     def reported(self, line: Line, report: Report) -> None:
         """Take in what a worker has done, and give it more."""
+        self._seen_restarts.hear((report.status or {}).get("restarted", ()))
         for key, count in report.ended.items():
             job = line.jobs.get(key)
             if job is not None:

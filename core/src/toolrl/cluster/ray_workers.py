@@ -6,9 +6,11 @@ sampling and which weights are current.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
+import signal
 import socket
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ from toolrl.errors import ConfigError
 
 MOST_CALLS = 1000
 """Methods of a worker that may be under way at once."""
+STORE_BYTES = 200 * 2**20
+"""Of a cluster's object store, for episodes under way."""
 KNOCK_SECONDS, WARNING_SECONDS = 10.0, 30.0
 
 _log = logging.getLogger(__name__)
@@ -100,6 +104,28 @@ class RayCluster:
                     hint="`ray status --address ADDRESS` says how it is. Driver and nodes need the same versions of "
                     "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
                 ) from error
+
+
+async def joined(cluster: RayCluster) -> None:
+    """Join it, in a thread, so that whoever ends the run meanwhile is heard."""
+    joining = asyncio.ensure_future(asyncio.to_thread(cluster.join))
+    try:
+        await asyncio.shield(joining)
+    except asyncio.CancelledError:
+        await asyncio.wait([joining])
+        cluster.leave()
+        raise
+    finally:
+        _take_signals_back()
+
+
+def _take_signals_back() -> None:
+    """Ray's own handler, below Python's, prints a trace for SIGTERM before it passes the signal on."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+            signal.siginterrupt(signal.SIGTERM, False)
 
 
 def _knock(address: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,25 +11,11 @@ from toolrl.cluster.broadcast import BroadcastCourier
 from toolrl.cluster.handover import Courier
 from toolrl.cluster.messages import WorkerSpec
 from toolrl.cluster.pool import WorkerPool
-from toolrl.cluster.ray_workers import RayCluster, RayHandle, own_address, put
+from toolrl.cluster.ray_workers import STORE_BYTES, RayCluster, RayHandle, joined, own_address, put
 from toolrl.cluster.weights import FileCourier, StoreCourier
 from toolrl.config.cluster import ClusterConfig
 from toolrl.protocols import WeightSource
 from toolrl.rollout.source import Oversight
-
-STORE_BYTES = 200 * 2**20
-"""Of a cluster's object store, for episodes under way."""
-
-
-async def _joined(cluster: RayCluster) -> None:
-    """In a thread, so that whoever ends the run meanwhile is heard."""
-    joining = asyncio.ensure_future(asyncio.to_thread(cluster.join))
-    try:
-        await asyncio.shield(joining)
-    except asyncio.CancelledError:
-        await asyncio.wait([joining])
-        cluster.leave()
-        raise
 
 
 @asynccontextmanager
@@ -45,7 +30,7 @@ async def rollout_workers(
     through_store = settings.weight_transfer == "object_store"
     size = sum(parameter.nbytes for parameter in weights.module().parameters()) if through_store else 0
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
-    await _joined(cluster)
+    await joined(cluster)
     try:
         courier = courier_of(settings, Path(spec.run_dir), known_ids, longest)
 

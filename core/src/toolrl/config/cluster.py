@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from toolrl.config.frame import Frame
 
 
 class ClusterConfig(Frame):
-    """Processes that a run is spread over: rollout workers, placed by Ray, and those that `torchrun -m toolrl train`
-    starts, its ranks. Without either everything is done in one."""
+    """Processes that a run is spread over: rollout workers and trainer workers, placed by Ray; in place of the latter
+    the ranks that `torchrun -m toolrl train` starts. Without any of these everything is done in one."""
 
     address: str | None = Field(
         None,
@@ -46,14 +46,37 @@ class ClusterConfig(Frame):
         600,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after which a worker that says nothing is given up and replaced; also the time that one "
-        "has to start.",
+        description="Seconds after which a worker, of either kind, that says nothing is given up and replaced; also "
+        "the time that one has to start.",
     )
     worker_restarts: int = Field(
         3,
         ge=0,
         description="The run stops when a worker dies once more than this before it has finished a group again, or "
         "when so many workers died over one group.",
+    )
+    trainer_workers: int = Field(
+        0,
+        ge=0,
+        description="Processes that train one model together, placed by Ray; the first on the node of the command. 0 "
+        "to train in the command's own process, or in those that torchrun starts.",
+    )
+    trainer_cpus: float = Field(
+        1, ge=0, allow_inf_nan=False, description="CPUs that Ray sets aside for each trainer worker."
+    )
+    trainer_gpus: int = Field(
+        0, ge=0, description="GPUs that Ray lends each trainer worker, which computes on the first; with 0 on the CPU."
+    )
+    trainer_restarts: int = Field(
+        3,
+        ge=0,
+        description="When a trainer worker dies, all of them go on from the last checkpoint. The run stops when that "
+        "happens once more than this without a new step in between.",
+    )
+    placement: Literal["colocated", "split"] | None = Field(
+        None,
+        description="colocated: each process that trains samples its share of the episodes too; split: the rollout "
+        "workers sample, and those who train only train. None: split where there are rollout_workers.",
     )
     shard: Literal["auto", True] = Field(
         "auto",
@@ -72,3 +95,19 @@ class ClusterConfig(Frame):
         description="Seconds that a rank waits for the others before it ends the run with an error. Longer than the "
         "slowest share of a rollout.",
     )
+
+    @property
+    def split(self) -> bool:
+        """Whether others sample than train."""
+        return self.rollout_workers > 0
+
+    @model_validator(mode="after")
+    def _agree(self) -> ClusterConfig:
+        if self.placement == "split" and not self.rollout_workers:
+            raise ValueError("placement: `split` needs processes that sample; set rollout_workers")
+        if self.placement == "colocated" and self.rollout_workers:
+            raise ValueError(
+                f"placement: `colocated` means that those who train sample, and there are {self.rollout_workers} "
+                "rollout_workers; leave one of them out"
+            )
+        return self

@@ -41,7 +41,7 @@ class Events:
         self.failures: dict[str, int] = {}
         """How often each observer has raised; those that never did are left out."""
         for name, observer in observers.items():
-            self._add(name, observer)
+            self.add(name, observer)
 
     def run_start(self) -> None:
         """Everything is built and started."""
@@ -63,7 +63,8 @@ class Events:
         """The run is over; `error` is what ended it, None where it finished."""
         self._tell("toolrl_run_end", error=error)
 
-    def _add(self, name: str, observer: Observer) -> None:
+    def add(self, name: str, observer: Observer) -> None:
+        """Tell this observer too, after the others. Raises PluginError."""
         manager = _Manager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         try:

@@ -9,7 +9,8 @@
     summary.json     status, duration, first, last and best metrics
     report.html      all of it in one page
     .status.json     what the run does now, while it goes on
-    workers/         logs of the rollout workers, where there are any
+    .trainers.json   what its trainer workers do, where there are any
+    workers/         logs of rollout workers and trainer workers, where there are any
 
 A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
 run goes on.
@@ -32,6 +33,7 @@ from toolrl.report.episodes import EpisodeStore
 from toolrl.report.files import FolderLock, json_line, read_lines, write_atomic
 from toolrl.report.metrics import MetricsLine, MetricsLog
 from toolrl.report.records import StoredEpisode
+from toolrl.report.status import TRAINERS
 from toolrl.report.summary import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
@@ -82,11 +84,31 @@ class RunFolder:
         no run yet, or one that ended before it reported anything, neither matters. Raises ToolrlError.
         """
         directory = Path(path).absolute()
-        if directory.exists() and not directory.is_dir():
-            raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
         is_run = is_run_folder(directory)
         idle = is_run and _did_nothing(directory)
-        if is_run and not (resume or overwrite or idle):
+        cls._refuse(directory, resume, overwrite, is_run and not idle)
+        folder = cls(directory, config, total_steps)
+        if not _claim(directory, folder._lock):
+            raise _being_written(directory)
+        folder._plugins = dict(plugins or {})
+        folder.replaces = is_run and not resume
+        if not is_run or (idle and not resume):
+            folder.begin()
+        return folder
+
+    @classmethod
+    def check(cls, path: str | Path, *, resume: bool, overwrite: bool) -> None:
+        """Find out whether `create` would take this folder, and leave it as it is. Raises ToolrlError."""
+        directory = Path(path).absolute()
+        cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _did_nothing(directory))
+        if FolderLock(directory / ".lock").held_elsewhere():
+            raise _being_written(directory)
+
+    @staticmethod
+    def _refuse(directory: Path, resume: bool | None, overwrite: bool, holds_work: bool) -> None:
+        if directory.exists() and not directory.is_dir():
+            raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
+        if holds_work and not (resume or overwrite):
             raise ToolrlError(
                 f"there is a run here already ({describe_run(directory)})",
                 where=str(directory),
@@ -94,24 +116,12 @@ class RunFolder:
                 + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
-        if not is_run and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
+        if not is_run_folder(directory) and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
             raise ToolrlError(
                 "the folder isn't empty and holds no run",
                 where=str(directory),
                 hint="Give the run another name by --set run.name=NAME.",
             )
-        folder = cls(directory, config, total_steps)
-        if not _claim(directory, folder._lock):
-            raise ToolrlError(
-                "another process is writing this run",
-                where=str(directory),
-                hint="Wait for it or stop it, or give this run another name by --set run.name=NAME.",
-            )
-        folder._plugins = dict(plugins or {})
-        folder.replaces = is_run and not resume
-        if not is_run or (idle and not resume):
-            folder.begin()
-        return folder
 
     def begin(self) -> None:
         """Delete the older run that `overwrite` replaces, if there is one, and make the folder this run's."""
@@ -282,6 +292,14 @@ def _did_nothing(directory: Path) -> bool:
     )
 
 
+def _being_written(directory: Path) -> ToolrlError:
+    return ToolrlError(
+        "another process is writing this run",
+        where=str(directory),
+        hint="Wait for it or stop it, or give this run another name by --set run.name=NAME.",
+    )
+
+
 def _claim(directory: Path, lock: FolderLock) -> bool:
     """Make the folder and lock it: False where another process holds it, ToolrlError where it can't be written."""
     try:
@@ -297,7 +315,9 @@ def _claim(directory: Path, lock: FolderLock) -> bool:
 
 def _is_leftover(path: Path) -> bool:
     """Whether a file is what a run leaves that was killed before it wrote its config."""
-    return path.name in (".lock", "plugins.json") or (path.name.startswith(".") and path.suffix == ".tmp")
+    return path.name in (".lock", "plugins.json", "workers", TRAINERS) or (
+        path.name.startswith(".") and path.suffix == ".tmp"
+    )
 
 
 def _delete_run(directory: Path) -> None:

@@ -20,6 +20,8 @@ from toolrl.errors import DataError
 from toolrl.report.files import write_atomic
 
 NAME = ".status.json"
+TRAINERS = ".trainers.json"
+"""The same of the command that watches over trainer workers: it is there also while all of them begin again."""
 EVERY = 2.0
 """Seconds."""
 
@@ -27,13 +29,18 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) -> AsyncIterator[None]:
-    """While this is entered the folder's status file says what `gather` gives, as JSON values; then it is deleted."""
-    path = directory / NAME
+async def told_status(
+    directory: Path, gather: Callable[[], Mapping[str, Any]], name: str = NAME
+) -> AsyncIterator[None]:
+    """While this is entered the folder's status file says what `gather` gives, as JSON values; then it is deleted.
+    Nothing is said while there is no folder."""
+    path = directory / name
     failed = False
 
     def write() -> None:
         nonlocal failed
+        if not directory.is_dir():
+            return
         try:
             facts = {"time": time.time(), "pid": os.getpid(), **gather()}
             write_atomic(path, json.dumps(facts, default=str), durable=False)
@@ -56,9 +63,9 @@ async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) 
         path.unlink(missing_ok=True)
 
 
-def read_status(directory: Path) -> dict[str, Any] | None:
+def read_status(directory: Path, name: str = NAME) -> dict[str, Any] | None:
     """What the run last said, None where it says nothing now. Raises DataError."""
-    path = directory / NAME
+    path = directory / name
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -25,12 +25,14 @@ import torch
 import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError
-from toolrl.train.ranks import OtherRankError, RankError, Ranks
+from toolrl.train.ranks import LostRanksError, OtherRankError, RankError, Ranks
 
 T = TypeVar("T")
 
 _READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
+_TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
+"""What the RuntimeErrors of torch.distributed say of it, in small letters."""
 _GRACE = 5.0
 """Seconds that a rank which lost another looks for what that one says."""
 _ALIKE = 2.0
@@ -103,10 +105,7 @@ class ProcessGroup(Ranks):
             # gloo raises RuntimeError alike where a connection broke and where nobody came.
             raise self._lost(what, error) from error
         except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise RankError(
-                f"rank {self.rank} can't send what it has at {what!r}: {error}",
-                hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
-            ) from error
+            raise self._unsendable(what, error) from error
         apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
         if apart:
             raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
@@ -153,6 +152,27 @@ class ProcessGroup(Ranks):
             raise asyncio.CancelledError
         return [part.value for part in parts]
 
+    async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
+        held: list[T] = []
+        packed: list[bytes] = []
+
+        async def part() -> None:
+            if work is None:
+                return
+            held.append(await work)
+            try:
+                packed.append(pickle.dumps(held[0], protocol=5))
+            except Exception as error:  # Told to all, who would wait for it.
+                raise self._unsendable(what, error) from error
+
+        await self.all_of(part(), what)
+        sent: list[Any] = [packed[0] if packed else None]
+        try:
+            await asyncio.to_thread(dist.broadcast_object_list, sent, src=0, group=self.talk)
+        except (RuntimeError, ValueError) as error:
+            raise self._lost(what, error) from error
+        return held[0] if held else pickle.loads(sent[0])
+
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
         write one checkpoint."""
@@ -182,6 +202,8 @@ class ProcessGroup(Ranks):
             found = self._told(_GRACE)
             if found is not None and found.rank != self.rank:
                 return found.error()
+            if not isinstance(error, RankError) and _is_of_transport(error):
+                error = self._lost("an exchange of weights or gradients", error)
         return self._tell(error)
 
     def use_device(self) -> None:
@@ -221,8 +243,14 @@ class ProcessGroup(Ranks):
             time.sleep(0.1)
         return _Failure(**json.loads(self._store.get(key)))
 
-    def _lost(self, what: str, error: Exception) -> RankError:
+    def _unsendable(self, what: str, error: Exception) -> RankError:
         return RankError(
+            f"rank {self.rank} can't send what it has at {what!r}: {error}",
+            hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
+        )
+
+    def _lost(self, what: str, error: Exception) -> LostRanksError:
+        return LostRanksError(
             f"rank {self.rank} lost the other ranks at {what!r}: {_first_line(error)}{self._places()}",
             hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
             "that stayed behind says why.",
@@ -265,9 +293,10 @@ def join(device: str, timeout: float, problem: Exception | None = None) -> Proce
         _agree(store, rank, size, problem)
         return ProcessGroup(store, rank, size, kind, local, timeout)
     except (RuntimeError, ValueError) as error:
-        raise RankError(
+        raise LostRanksError(
             f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
-            hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`.",
+            hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`, or have Ray place them by "
+            "cluster.trainer_workers.",
         ) from error
 
 
@@ -307,6 +336,13 @@ def _pick(device: str, local: int, size: int) -> tuple[str, int]:
             )
         torch.cuda.set_device(local)
     return kind, local
+
+
+def _is_of_transport(error: Exception) -> bool:
+    """Whether a RuntimeError says that another rank can't be reached. They have no class of their own: gloo's are plain
+    ones."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in _TRANSPORT)
 
 
 def _first_line(error: Exception) -> str:

@@ -30,6 +30,10 @@ class RankError(ToolrlError):
     """The ranks can't go on together: one is gone, late, or at another point of the run."""
 
 
+class LostRanksError(RankError):
+    """Other ranks are gone or late, and none of them told why."""
+
+
 class OtherRankError(RankError):
     """Another rank failed, and told why."""
 
@@ -84,6 +88,12 @@ class Ranks:
         """Every rank awaits a part of its own; all get all parts, by rank. Where one raises, all do. Where one was
         interrupted, all are cancelled here."""
         return [await work]
+
+    async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
+        """What the first rank gets from awaiting `work`; the others have none. Where it raises, all do. Where one was
+        interrupted, all are cancelled here."""
+        assert work is not None, "the first rank does it"
+        return await work
 
     def use_device(self) -> None:
         """To be called in a thread before it computes: torch keeps the current device by thread."""

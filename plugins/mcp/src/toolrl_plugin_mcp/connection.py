@@ -73,9 +73,10 @@ class Connection:
         forgets: bool = False,
         hide: Callable[[str], str] = str,
         changed: Callable[[], None] = lambda: None,
+        restarted: Callable[[], None] = lambda: None,
     ) -> None:
         """`forgets`: the server is behind a URL, and may have forgotten the session. `hide` takes secrets out of
-        messages. `changed` is called whenever state or listing is another one."""
+        messages. `changed` is called whenever state or listing is another one, `restarted` when it works again."""
         self.label = label
         self.state: State = "new"
         self.listing = Listing()
@@ -88,6 +89,7 @@ class Connection:
         self._forgets = forgets
         self._hide = hide
         self._changed = changed
+        self._restarted = restarted
         self._link: Link | None = None
         self._signals: LifeSignals | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -298,7 +300,9 @@ class Connection:
         self._link, self.listing = link, listing
         self._ready_at = time.monotonic()
         self._set("ready")
-        if not opened.done():
+        if opened.done():
+            self._restarted()
+        else:
             opened.set_result(None)
         await self._serve(link, signals)
 

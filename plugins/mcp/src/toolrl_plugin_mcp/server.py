@@ -63,8 +63,9 @@ class Server:
         forgets: bool = False,
         hide: Callable[[str], str] = str,
         listed: Callable[[Listing], None] = lambda _: None,
+        restarted: Callable[[], None] = lambda: None,
     ) -> None:
-        """`forgets` and `hide` are those of Connection. `listed` is told of each new list of tools."""
+        """`forgets`, `hide` and `restarted` are those of Connection. `listed` is told of each new list of tools."""
         self.name = name
         self._options = options
         self._listed = listed
@@ -79,6 +80,7 @@ class Server:
                 forgets=forgets,
                 hide=hide,
                 changed=self._changed,
+                restarted=restarted,
             )
             for number in range(instances)
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from toolrl.errors import ConfigError, ToolsetError
@@ -41,7 +41,9 @@ def build(options: McpOptions, context: BuildContext) -> McpToolset:
             where=where,
             hint="pip install 'toolrl-plugin-mcp[images]', or set `images: note`.",
         )
-    return McpToolset(context.name, all_servers(options, where), options, images=images, where=where)
+    return McpToolset(
+        context.name, all_servers(options, where), options, images=images, where=where, restarted=context.restarted
+    )
 
 
 def check() -> str:
@@ -60,8 +62,10 @@ class McpToolset:
         *,
         images: bool = False,
         where: str | None = None,
+        restarted: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
+        self._restarted = restarted
         self._options = options
         self._where = where
         self._secrets = Secrets(servers.values())
@@ -161,6 +165,7 @@ class McpToolset:
             forgets=name in self._remote,
             hide=self._secrets.hide,
             listed=lambda listing: self._listed(name, listing),
+            restarted=self._restarted,
         )
 
     def _made_catalog(self) -> Catalog:

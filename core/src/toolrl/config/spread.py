@@ -1,0 +1,38 @@
+"""What a config asks for that several processes, or the way in which they were started, can't do."""
+
+from __future__ import annotations
+
+from toolrl.config.model import Config
+from toolrl.errors import ConfigError
+
+
+def check_ranks(config: Config, several: bool) -> None:
+    """Find out before a model is loaded what ranks that share the work can't do; `several` says whether they do. Raises
+    ConfigError."""
+    if not several:
+        return
+    if config.rollout.max_staleness and not config.cluster.split:
+        raise ConfigError(
+            "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
+            hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
+        )
+    if config.rollout.oversampling > 1 and not config.cluster.split:
+        raise ConfigError(
+            "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
+            hint="Set it to 1, have others sample by cluster.rollout_workers, or train in one process.",
+        )
+    if config.trainer.offload:
+        raise ConfigError(
+            "trainer.offload: what it moves is spread over the ranks",
+            hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
+        )
+
+
+def check_torchrun(config: Config) -> None:
+    """Raises ConfigError where the config has Ray place what torchrun has started already."""
+    if config.cluster.trainer_workers:
+        raise ConfigError(
+            f"cluster.trainer_workers: {config.cluster.trainer_workers} are to be placed by Ray, and torchrun has "
+            "started ranks already",
+            hint="Run `toolrl train` without torchrun, or set it to 0.",
+        )

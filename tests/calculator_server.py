@@ -1,0 +1,23 @@
+"""An MCP server with one tool, the calculator: `worker_kill_battery.py` kills it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from mcp.server.mcpserver import MCPServer
+except ImportError:  # mcp 1.x
+    from mcp.server.fastmcp import FastMCP as MCPServer
+
+from toolrl_plugin_calculator.evaluate import Evaluator
+
+server: Any = MCPServer("sums")
+
+
+@server.tool()
+def calculator(expression: str) -> str:
+    """Evaluates an arithmetic expression exactly."""
+    return Evaluator()(expression)
+
+
+server.run()
