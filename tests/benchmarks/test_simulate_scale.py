@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("torch")
 
 MODULES = (
-    "scale_parameters", "scale_arithmetic", "scale_worker", "scale_simulation", "simulate_scale", "schedule_slow_tools",
+    "scale_parameters", "scale_arithmetic", "scale_worker", "scale_simulation", "simulate_scale", "scale_inputs",
+    "schedule_slow_tools",
 )  # fmt: skip
 
 
@@ -282,6 +283,22 @@ def test_the_script_writes_what_it_prints(bench: Any, tmp_path: Path, capsys: py
     assert capsys.readouterr().out.splitlines() == [
         "| GPUs | tool, s | colocated | split, 0 | split, 1 |", "| --- | --- | --- | --- | --- |", printed[-1]
     ]  # fmt: skip
+
+
+def test_what_is_measured_is_what_is_read(bench: Any) -> None:
+    import scale_inputs
+
+    from toolrl.cluster.messages import pack_group, unpack_group
+
+    group = scale_inputs.a_group()
+    load = bench.parameters.Load()
+    assert len(group.episodes) == load.group
+    assert {len(episode.ids) for episode in group.episodes} == {load.length}
+    assert {episode.sampled_tokens for episode in group.episodes} == {load.sampled}
+    assert unpack_group(pack_group(group)) == group
+    found = {**scale_inputs.episodes_part(), "deal_512_s": asyncio.run(scale_inputs.deal_part(4))}
+    assert found.keys() <= bench.parameters.Measured.__dataclass_fields__.keys()
+    assert all(value > 0 for value in found.values())
 
 
 def test_a_file_of_something_else_is_refused(bench: Any, tmp_path: Path) -> None:
