@@ -24,6 +24,7 @@ LAYERS = [
     {"hookspecs", "component"},
     {"protocols"},
     {"types", "errors"},
+    {"frozen"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

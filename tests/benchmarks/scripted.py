@@ -147,14 +147,19 @@ class Work:
 
     def say(self, variant: int, turn: int) -> Say:
         """The turn of an episode of this variant."""
-        chance = random.Random(f"say {variant} {turn}")
-        words = " ".join(chance.choices(_WORDS, k=self.words))
-        if turn >= self.turns - 1:
-            return Say(f"{words}. The answer is {chance.randrange(1000)}.")
-        name = "multiply" if turn % 2 else "add"
-        arguments = {"a": chance.randrange(100, 1000), "b": chance.randrange(100, 1000)}
-        call = json.dumps({"name": name, "arguments": arguments})
-        return Say(f"{words}.\n<tool_call>\n{call}\n</tool_call>", name, arguments)
+        return _say(self, variant, turn)
+
+
+@cache  # A run is checked against it while it is timed, and making it up takes a tenth of what a turn does.
+def _say(work: Work, variant: int, turn: int) -> Say:
+    chance = random.Random(f"say {variant} {turn}")
+    words = " ".join(chance.choices(_WORDS, k=work.words))
+    if turn >= work.turns - 1:
+        return Say(f"{words}. The answer is {chance.randrange(1000)}.")
+    name = "multiply" if turn % 2 else "add"
+    arguments = {"a": chance.randrange(100, 1000), "b": chance.randrange(100, 1000)}
+    call = json.dumps({"name": name, "arguments": arguments})
+    return Say(f"{words}.\n<tool_call>\n{call}\n</tool_call>", name, arguments)
 
 
 _WORDS = tuple(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toolrl.frozen import quick_init
+
 Role = Literal["system", "user", "assistant", "tool"]
 Span = tuple[int, int]
 """Half-open [start, end): of characters in a turn's text, or of tokens in an episode's ids, as the field says."""
@@ -46,6 +48,7 @@ class MediaInput:
         return MediaInput(self.kind, (start + by, end + by), self.key, self.tensors, self.token_types)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a parser read from a turn."""
@@ -81,6 +84,7 @@ class CallError:
     raw: str = ""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message, in the field's usual shape."""
@@ -146,6 +150,7 @@ class ToolSpec:
         return cls(inner["name"], str(inner.get("description") or ""), parameters)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """The answer to one call. Always something that the model can read."""
@@ -164,6 +169,7 @@ class ToolResult:
     """True where the policy cut the text."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One answered call of a turn."""
@@ -175,6 +181,7 @@ class CallRecord:
     seconds: float = 0.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
     """What a parser made of a turn's text."""
@@ -193,6 +200,7 @@ class ParsedTurn:
     where its content stood."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How one generation samples."""
@@ -228,6 +236,7 @@ class Generation:
     """Prompt tokens that were served from a cache."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """Tokens that a chat format made."""
@@ -239,6 +248,7 @@ class Rendered:
     """True where the ids end inside an opened thinking block."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A text with the way back to its tokens."""
@@ -272,6 +282,7 @@ class RewardEntry:
     weight: float = 1.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of a turn's text and who wrote it."""
@@ -282,6 +293,7 @@ class Segment:
     """Tokens of the episode's ids."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One assistant turn: what was sampled, what was read from it, what was answered."""
@@ -327,6 +339,7 @@ class EpisodeFailure:
     traceback: str = ""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One finished episode. The four token fields have the same length."""

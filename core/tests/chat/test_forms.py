@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.chat.forms import Forms
@@ -88,6 +88,7 @@ def _answers(*contents: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("name", WRITES)
+@settings(deadline=None)  # Finding a form renders often, and a loaded machine is slow at it.
 @given(contents=st.lists(st.text(min_size=1), min_size=1, max_size=3))
 def test_a_form_gives_what_rendering_gives(name: str, contents: list[str]) -> None:
     forms, rendered = _forms(WRITES[name])

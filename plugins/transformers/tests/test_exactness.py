@@ -154,9 +154,11 @@ def test_rows_with_a_common_beginning_read_it_once(
     read: list[int] = []
     decode = ModelRunner.decode
 
-    def noted(self: Any, slots: Any, ids: Any, positions: Any, length: int, shifts: Any, shared: int) -> Any:
+    def noted(
+        self: Any, slots: Any, ids: Any, positions: Any, length: int, shifts: Any, shared: int, *rest: Any
+    ) -> Any:
         read.append(shared)
-        return decode(self, slots, ids, positions, length, shifts, shared)
+        return decode(self, slots, ids, positions, length, shifts, shared, *rest)
 
     async def together(running: Any, name: str, asked: list[list[int]]) -> list[Any]:
         async with running.hold():

@@ -24,7 +24,7 @@ Origin = Literal["prompt", "sampled", "given"]
 class TokenBuffer:
     """Ids with loss mask, log-probabilities and weight versions, all of one length. One episode, one owner."""
 
-    __slots__ = ("_handed_out", "_ids", "_logprobs", "_loss_mask", "_pieces", "_versions")
+    __slots__ = ("_handed_out", "_ids", "_logprobs", "_loss_mask", "_new", "_pieces", "_versions")
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -32,6 +32,9 @@ class TokenBuffer:
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._pieces: list[tuple[Origin, int]] = []
+        self._new: list[tuple[int, Sequence[float] | None, Sequence[int]]] = []
+        """Pieces that mask, log-probabilities and versions don't hold yet: number of tokens, and what was sampled with
+        them, None for given ones. Nobody reads these before the end, and lists that grow with each turn cost more."""
         self._handed_out: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -64,7 +67,7 @@ class TokenBuffer:
             )
         if count == 0:
             return
-        values = list(map(float, logprobs))
+        values = tuple(map(float, logprobs))
         # Where one isn't finite, the sum isn't; where they are huge, it may not be either: then each is looked at.
         if not math.isfinite(sum(values)) or max(values) > MAX_LOGPROB:
             _check_each(ids, values)
@@ -72,22 +75,32 @@ class TokenBuffer:
             raise ExactnessError(
                 f"the engine gave weight version {min(versions)}", hint="Versions count from 0; −1 marks given tokens."
             )
-        self._append("sampled", ids, values, versions)
+        self._append("sampled", ids, values, tuple(versions))
 
     def _append(
-        self, origin: Origin, ids: Sequence[int], logprobs: Sequence[float] = (), versions: Sequence[int] = ()
+        self, origin: Origin, ids: Sequence[int], logprobs: Sequence[float] | None = None, versions: Sequence[int] = ()
     ) -> None:
         count = len(ids)
         if count == 0:
             return
         if min(ids) < 0:
             raise ExactnessError(f"{origin} token id {min(ids)} is negative")
-        sampled = origin == "sampled"
         self._ids.extend(ids)
-        self._loss_mask.extend([int(sampled)] * count)
-        self._logprobs.extend(logprobs if sampled else [0.0] * count)
-        self._versions.extend(versions if sampled else [-1] * count)
+        self._new.append((count, logprobs, versions))
         self._pieces.append((origin, count))
+
+    def _catch_up(self) -> None:
+        """Bring mask, log-probabilities and versions up to the last piece."""
+        for count, logprobs, versions in self._new:
+            if logprobs is None:
+                self._loss_mask += [0] * count
+                self._logprobs += [0.0] * count
+                self._versions += [-1] * count
+            else:
+                self._loss_mask += [1] * count
+                self._logprobs += logprobs
+                self._versions += versions
+        self._new.clear()
 
     def _needs_prompt(self, what: str) -> None:
         if not self._pieces:
@@ -107,22 +120,30 @@ class TokenBuffer:
     @property
     def loss_mask(self) -> tuple[int, ...]:
         """1 exactly on sampled tokens."""
+        self._catch_up()
         return tuple(self._loss_mask)
 
     @property
     def logprobs(self) -> tuple[float, ...]:
         """The engine's on sampled tokens, 0.0 elsewhere."""
+        self._catch_up()
         return tuple(self._logprobs)
 
     @property
     def weight_versions(self) -> tuple[int, ...]:
         """The version that sampled a token, −1 elsewhere."""
+        self._catch_up()
         return tuple(self._versions)
 
     @property
     def prompt_length(self) -> int:
         """Tokens before the first sampled one; all of them where nothing was sampled."""
-        return self._loss_mask.index(1) if 1 in self._loss_mask else len(self._ids)
+        length = 0
+        for origin, count in self._pieces:
+            if origin == "sampled":
+                break
+            length += count
+        return length
 
     @property
     def pieces(self) -> tuple[tuple[Origin, int], ...]:
@@ -132,6 +153,7 @@ class TokenBuffer:
     def check(self) -> None:
         """Go over the whole sequence: equal lengths, mask 1 exactly on the sampled pieces, log-probability 0.0 and
         version −1 exactly on the others. Raises ExactnessError. Linear; for the end of an episode and for tests."""
+        self._catch_up()
         total = len(self._ids)
         if not len(self._loss_mask) == len(self._logprobs) == len(self._versions) == total:
             raise ExactnessError("ids, loss mask, log-probabilities and weight versions differ in length")

@@ -16,6 +16,7 @@ from typing import Any
 
 from toolrl.chat.control import Shield, alternatives, finder, well_formed
 from toolrl.chat.decoding import Decoder
+from toolrl.chat.fixed import FixedPieces
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded
 
@@ -39,22 +40,51 @@ class Codec:
         self._plain: _PlainCopy | None = None
         self._decoder = Decoder(tokenizer)
         self._direct = _direct_backend(tokenizer)
+        self._fixed: FixedPieces | None = None
         self._heads = self._find_heads()
 
     # Encoding.
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole text as the tokenizer splits it, nothing added."""
+        text = well_formed(text)
+        if not self._is_direct():
+            return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        by_pieces = self._fixed(text) if self._fixed is not None and not self._direct.encode_special_tokens else None
+        return self._encode_directly(text) if by_pieces is None else by_pieces
+
+    def learn(self, text: str) -> None:
+        """Be quick from now on with what stands between the added tokens of this text, which a template writes."""
+        fixed = self._pieces()
+        if fixed is not None:
+            fixed.learn(text)
+
+    def learn_what_returns(self, text: str) -> None:
+        """The same, of what this text has in common with one before it: instructions, and descriptions of tools."""
+        fixed = self._pieces()
+        if fixed is not None:
+            fixed.learn_what_returns(text)
+
+    def _pieces(self) -> FixedPieces | None:
+        if not self._is_direct() or self._direct.encode_special_tokens:
+            return None
+        if self._fixed is None:
+            tokens = list(self.tokenizer.added_tokens_decoder.values())
+            self._fixed = FixedPieces(tokens, self.added, self._encode_directly)
+        return self._fixed
+
+    def _is_direct(self) -> bool:
         direct = self._direct
-        if (
+        return (
             direct is not None
             and direct.truncation is None
             and direct.padding is None
             and direct.encode_special_tokens == self.tokenizer.split_special_tokens
-        ):
-            ids: list[int] = direct.encode_batch_fast([well_formed(text)], add_special_tokens=False)[0].ids
-            return ids
-        return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
+        )
+
+    def _encode_directly(self, text: str) -> list[int]:
+        ids: list[int] = self._direct.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
 
     def encode_after(self, text: str, before: str = "") -> list[int]:
         """Ids of a text that goes on from another, which ends with `before` where that is known."""

@@ -91,7 +91,7 @@ class Decoder:
     def _by_bytes(self, ids: Sequence[int]) -> Decoded:
         known = self._cache
         try:
-            pieces = [known[token_id] for token_id in ids]
+            pieces = list(map(known.__getitem__, ids))
         except KeyError:
             pieces = [self._bytes(token_id) for token_id in ids]
         joined = b"".join(pieces)

@@ -126,10 +126,16 @@ class Forms:
     """The forms of one template. `fill` gives None where there is none for these messages (yet)."""
 
     def __init__(
-        self, source: str | None, variables: Mapping[str, Any], after_turn: AfterTurn, is_end: Callable[[str], bool]
+        self,
+        source: str | None,
+        variables: Mapping[str, Any],
+        after_turn: AfterTurn,
+        is_end: Callable[[str], bool],
+        found: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`source` is the template's, None where it has several; `is_end` says whether a text begins with what ends a
-        turn."""
+        turn; `found` is told what a new form gives."""
+        self._found = found
         self._render = _compile(source, variables) if source is not None else None
         self._after_turn = after_turn
         self._is_end = is_end
@@ -184,6 +190,7 @@ class Forms:
             filled = "".join([piece for pair in zip(parts, [*trial, ""], strict=True) for piece in pair])
             if self._after_turn(_messages(kind, trial), None) != filled:
                 return None
+        self._found("".join([piece for pair in zip(parts, [*contents, ""], strict=True) for piece in pair]))
         return tuple(parts)
 
 

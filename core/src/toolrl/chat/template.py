@@ -76,6 +76,8 @@ class TemplateFormat(TokenFormat):
         if rendered is None:
             shield = Shield()
             text = self._conversation_text(messages, known, shield, generation_prompt=True)
+            if not shield:
+                self._codec.learn_what_returns(text)
             rendered = self._rendered(self._codec.encode_shielded(text, shield), messages, text)
             if key is not None:
                 # The episodes of a group open alike, one soon after the other.

@@ -33,6 +33,7 @@ _KNOWN = (
     ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", "", ""),
     ThinkingMarks("<|channel>thought", "<channel|>", "\n", ""),
 )
+_OPENINGS = tuple(marks.opening for marks in _KNOWN)
 
 
 def marks_in(text: str) -> ThinkingMarks:
@@ -43,7 +44,9 @@ def marks_in(text: str) -> ThinkingMarks:
 def opened_marks(text: str) -> ThinkingMarks | None:
     """The marks of the thinking block that a prompt ends inside of, or None."""
     text = text.rstrip()
-    return next((marks for marks in _KNOWN if text.endswith(marks.opening)), None)
+    if not text.endswith(_OPENINGS):
+        return None
+    return next(marks for marks in _KNOWN if text.endswith(marks.opening))
 
 
 def closes_thinking(text: str) -> bool:

@@ -59,6 +59,7 @@ class TurnEnds:
             render.seen_variables,
             lambda messages, by: self._render_after_turn(messages, (), generation_prompt=True, render=by),
             lambda text: self.mark(text) is not None,
+            codec.learn,
         )
 
     # What ends a turn.

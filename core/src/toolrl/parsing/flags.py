@@ -19,11 +19,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.frozen import changed
 from toolrl.parsing.scanner import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span
 
@@ -41,8 +42,15 @@ class Content:
     def __init__(self, text: str, spans: Sequence[Span]) -> None:
         self.text = text
         self.spans = spans
-        self.joined = "".join([text[first:last] for first, last in spans])
-        self._starts = list(accumulate((last - first for first, last in spans), initial=0))
+
+    @cached_property
+    def joined(self) -> str:
+        """All of it in one piece."""
+        return "".join([self.text[first:last] for first, last in self.spans])
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((last - first for first, last in self.spans), initial=0))
 
     def between(self, start: int, end: int) -> str:
         """The content among the text's characters [start, end)."""
@@ -102,8 +110,10 @@ class EndFlags:
             status = "continue"
         elif errors and status == "final":
             status = "calls"
+        if not errors and answer is parsed.answer and status == parsed.status:
+            return parsed
         items = in_order(parsed.items, errors, text) if errors else parsed.items
-        return replace(parsed, items=items, answer=answer, status=status)
+        return changed(parsed, items=items, answer=answer, status=status)
 
     def _read(self, content: Content, stopped_by: str | None) -> Found:
         answer: str | None = None
@@ -140,6 +150,8 @@ def _flag(name: str, problems: list[str]) -> Flag | None:
 def _answer(content: Content, stopped_by: str | None) -> Found:
     """`<answer>…</answer>`; the closing tag may be the stop string that was cut off."""
     errors: list[CallError] = []
+    if "answer>" not in content.text:
+        return None, errors
     opened: Span | None = None
     opened_in: Span = (0, 0)
     pair: Span | None = None

@@ -15,11 +15,12 @@ import enum
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ExactnessError, ParserError, ToolsetError
+from toolrl.frozen import changed
 from toolrl.parsing.results import tool_messages
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
@@ -194,7 +195,7 @@ class EpisodeRun:
         started = time.perf_counter()
         self.state = State.GENERATING
         text, parsed = await self._generate(session)
-        items = tuple(self._identified(item, text) for item in parsed.items)
+        items = tuple([self._identified(item, text) for item in parsed.items])
         turn = Turn(
             index=len(self._turns),
             segments=(text.segment(),),
@@ -206,7 +207,7 @@ class EpisodeRun:
             generate_seconds=time.perf_counter() - started,
         )
         self._turns.append(turn)
-        calls = tuple(item for item in items if isinstance(item, ToolCall))
+        calls = tuple([item for item in items if isinstance(item, ToolCall)])
         self._messages.append(Message("assistant", parsed.content, tool_calls=calls, reasoning=parsed.reasoning))
         if parsed.answer is not None:
             self._answer = parsed.answer
@@ -246,7 +247,17 @@ class EpisodeRun:
         inline_possible = text.ended_by_string
         started = time.perf_counter()
         records = await session.answer(turn.items, started=started - self._started)
-        turn = replace(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
+        turn = Turn(
+            turn.index,
+            turn.segments,
+            turn.items,
+            tuple(records),
+            turn.finish,
+            turn.content,
+            turn.reasoning,
+            turn.generate_seconds,
+            time.perf_counter() - started,
+        )
         self._turns[-1] = turn
         self._credit(turn)
         answers = self.environment.parser.render_results(records)
@@ -293,7 +304,7 @@ class EpisodeRun:
         if len(self._buffer) + len(ids) >= self.limits.max_episode_tokens:
             return "context_full"
         segment = TurnText.tool_segment(answer, len(self._buffer), len(ids))
-        self._turns[-1] = replace(turn, segments=(*turn.segments, segment))
+        self._turns[-1] = changed(turn, segments=(*turn.segments, segment))
         self._buffer.given(ids)
         # A thinking block that the prompt opened was closed before the call, or the call would be part of it.
         self._in_thinking = False
@@ -335,7 +346,7 @@ class EpisodeRun:
         name, tokens = f"call_{self._calls}", text.token_span(item.span)
         if type(item) is ToolCall:  # What `replace` does, in a third of its time.
             return ToolCall(item.name, item.arguments, name, item.span, tokens, item.raw, item.recovered)
-        return replace(item, id=name, tokens=tokens)
+        return changed(item, id=name, tokens=tokens)
 
     # Rewards.
 
@@ -374,7 +385,7 @@ class EpisodeRun:
 
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
         if self._scored is not None:  # The tokens are the same, and were gone over.
-            return replace(
+            return changed(
                 self._scored,
                 stop_reason=stop,
                 rewards=tuple(self._rewards),
@@ -390,10 +401,10 @@ class EpisodeRun:
             environment=self.environment.name,
             group=self.plan.group,
             index=self.plan.index,
-            ids=tuple(buffer.ids),
-            loss_mask=tuple(buffer.loss_mask),
-            logprobs=tuple(buffer.logprobs),
-            weight_versions=tuple(buffer.weight_versions),
+            ids=buffer.ids,
+            loss_mask=buffer.loss_mask,
+            logprobs=buffer.logprobs,
+            weight_versions=buffer.weight_versions,
             prompt_length=buffer.prompt_length,
             turns=tuple(self._turns),
             messages=tuple(self._messages),

@@ -12,7 +12,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-OBJECTS = 20_000
+OBJECTS = 100_000
 """New objects after which the collector looks, while episodes run."""
 
 _running = 0

@@ -6,9 +6,10 @@ import asyncio
 import copy
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from toolrl.frozen import changed
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
 from toolrl.tools.threads import Job
@@ -74,9 +75,18 @@ def _step(layer: Layer, inner: Next, invocation: Invocation) -> Awaitable[ToolRe
     return layer(invocation, inner)
 
 
+_IMMUTABLE = frozenset({str, int, float, bool, type(None)})
+
+
 async def call_tool(invocation: Invocation) -> ToolResult:
     """The call itself, with what came back checked. The tool gets arguments of its own: what it does to them must not
     change what the episode says the model wrote."""
-    call = replace(invocation.call, arguments=copy.deepcopy(invocation.call.arguments))
+    call, own = invocation.call, invocation.call.arguments
+    flat = type(own) is dict and _IMMUTABLE.issuperset(map(type, own.values()))
+    own = dict(own) if flat else copy.deepcopy(own)
+    if type(call) is ToolCall:  # What `changed` does, in a third of its time.
+        call = ToolCall(call.name, own, call.id, call.span, call.tokens, call.raw, call.recovered)
+    else:
+        call = changed(call, arguments=own)
     result = check_result(await invocation.session.call(call), invocation.shown)
-    return result if result.error is None else replace(result, text=invocation.hide(result.text))
+    return result if result.error is None else changed(result, text=invocation.hide(result.text))

@@ -29,6 +29,9 @@ class Limited:
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         limiter = self._limiters.get(invocation.endpoint)
+        traits = invocation.traits
+        if limiter is None and traits.inline and traits.process is None:  # It leaves nothing behind.
+            return await following(invocation)
         invocation.strays = []
         with noting_jobs() as invocation.jobs:
             if limiter is None:

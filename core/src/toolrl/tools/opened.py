@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallBudget, Policy
+from toolrl.tools.promptly import Begun
 from toolrl.tools.stray import Watch
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
@@ -116,8 +117,11 @@ class Opened:
         """Close the session. What fails here is logged: the episode is over, and its result or error stands."""
         watch = Watch()
         try:
-            async with asyncio.timeout(self.entry.policy.session_timeout):
-                await self._manager.__aexit__(kind, error, trace)
+            # Nobody knows what kind of awaitable a toolset's manager gives.
+            begun = Begun(awaited(self._manager.__aexit__(kind, error, trace)))
+            if not begun.ended:
+                async with asyncio.timeout(self.entry.policy.session_timeout):
+                    await begun.rest()
         except BaseException as raised:  # see above
             if not watch.failed(raised):
                 raise
@@ -125,11 +129,20 @@ class Opened:
                 _log.exception("tool %r: closing its session failed", self.entry.name)
 
 
-async def blamed(name: str, what: str, work: Awaitable[T], seconds: float | None = None) -> T:
-    limit, watch = asyncio.timeout(seconds), Watch()
+async def awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def blamed(name: str, what: str, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """What `work` gives, within so many seconds. Raises ToolsetError, which begins with `what`."""
+    limit: asyncio.Timeout | None = None
+    watch = Watch()
     try:
-        async with limit:
-            return await work
+        begun = Begun(work)
+        if begun.ended:
+            return begun.value
+        async with asyncio.timeout(seconds) as limit:
+            return await begun.rest()
     except ToolError as error:
         raise ToolsetError(f"{what}: {error.message}", where=name) from error
     except ToolrlError:
@@ -137,6 +150,7 @@ async def blamed(name: str, what: str, work: Awaitable[T], seconds: float | None
     except BaseException as error:
         if not watch.failed(error):
             raise
-        if limit.expired():
-            raise ToolsetError(f"{what}: no answer within {seconds:g} s (policy.session_timeout)", where=name) from None
+        if limit is not None and limit.expired():
+            text = f"{what}: no answer within {seconds:g} s (policy.session_timeout)"
+            raise ToolsetError(text, where=name) from None
         raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error

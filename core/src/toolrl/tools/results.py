@@ -47,9 +47,11 @@ def check_result(result: Any, tool: str) -> ToolResult:
         raise TypeError(f"tool {tool!r} returned a ToolResult whose text is {_kind(result.text)}, expected a str")
     if result.error is not None and not isinstance(result.error, str):
         raise TypeError(f"tool {tool!r} returned a ToolResult whose error is {_kind(result.error)}, expected a str")
-    if not isinstance(result.media, tuple | list) or not all(isinstance(it, Media) for it in result.media):
+    media = result.media
+    plain = type(media) is tuple and not media
+    if not plain and not (isinstance(media, tuple | list) and all(isinstance(it, Media) for it in media)):
         raise TypeError(f"tool {tool!r} returned a ToolResult whose media are {_kind(result.media)}, expected Media")
-    if not isinstance(result.metrics, Mapping):
+    if type(result.metrics) is not dict and not isinstance(result.metrics, Mapping):
         raise TypeError(f"tool {tool!r} returned {_kind(result.metrics)} as metrics, expected a dict of name to number")
     if result.reward is not None:
         _number(result.reward, tool, "reward")

@@ -33,7 +33,7 @@ class Signature:
         self.injected = context_parameter(function)
         text, described = _read_docstring(function)
         fields = _fields(function, self.injected, described)
-        self._names = [field.alias or "" for _, field in fields.values()]
+        self._names = [(field.alias or "", f"p{index}") for index, (_, field) in enumerate(fields.values())]
         try:
             self._model = pydantic.create_model(name, **fields)  # type: ignore[call-overload]
             parameters = model_schema(self._model)
@@ -45,7 +45,7 @@ class Signature:
     def coerce(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments for the function. Unknown ones are left out. Raises ArgumentsError."""
         values = validated(self._model, arguments, self.spec.name)
-        return {name: getattr(values, f"p{index}") for index, name in enumerate(self._names)}
+        return {name: getattr(values, place) for name, place in self._names}
 
 
 def context_parameter(function: Callable[..., Any]) -> str | None:

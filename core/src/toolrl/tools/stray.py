@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from toolrl.tools.promptly import until
+
 T = TypeVar("T")
 CLEANUP_SECONDS = 5.0
 """How long something that was cancelled may take to end."""
@@ -83,7 +85,7 @@ async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None
     """
     task = asyncio.create_task(_outcome(work))
     try:
-        await asyncio.wait((task,), timeout=seconds)
+        await until(task, seconds)
     except asyncio.CancelledError:
         await stop(task, left)
         raise

@@ -18,6 +18,7 @@ from toolrl.errors import ToolLimitError, ToolTimeoutError
 from toolrl.tools import stray
 from toolrl.tools.invocation import Invocation, Next
 from toolrl.tools.options import DEFAULT_TIMEOUT
+from toolrl.tools.promptly import until
 from toolrl.types import ToolResult
 
 _LOOK_SECONDS = 0.1
@@ -58,7 +59,10 @@ class TimeLimit:
             )
         outcome = work.result()
         if isinstance(outcome, BaseException):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # Or it would hold this frame, and the frame it, until the collector looks.
         return outcome
 
     async def _wait(self, work: asyncio.Task[Any], invocation: Invocation, seconds: float) -> None:
@@ -66,8 +70,10 @@ class TimeLimit:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         left = seconds
-        while not work.done() and left > 0:
-            await asyncio.wait((work,), timeout=left)
+        while left > 0:
+            await until(work, left)
+            if work.done():
+                return
             left = end + min(sum(job.waited for job in invocation.jobs), self._queue_timeout) - clock()
             if left > 0 and any(job.queued for job in invocation.jobs):
                 left = max(left, _LOOK_SECONDS)

@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
+from toolrl.frozen import changed
 from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.opened import Opened, ToolEntry, blamed
+from toolrl.tools.opened import Opened, ToolEntry, awaited, blamed
 from toolrl.tools.policy import Invocation, Policy, ToolFailure
 from toolrl.tools.processes import PROCESSES
 from toolrl.tools.stray import dismiss
@@ -91,7 +92,7 @@ class ToolBox:
         try:
             for entry in self._entries:
                 self._started.append(entry.toolset)
-                await blamed(entry.name, "didn't start", entry.toolset.start())
+                await blamed(entry.name, "didn't start", awaited(entry.toolset.start()))
             self._check_names()  # Some know their tools only now.
             for entry, policy in zip(self._entries, self._policies, strict=True):
                 await policy.prepare(known_traits(entry.toolset))
@@ -264,7 +265,7 @@ class ToolBoxSession:
                     if key is not None:
                         shared[key] = task
                 tasks.append(task)
-        return tuple(replace(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
+        return tuple(changed(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
 
     async def rewards(self) -> list[RewardEntry]:
         """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
@@ -299,7 +300,7 @@ class ToolBoxSession:
         else:
             result = ToolResult(self._unknown(item.name), error="unknown_tool")
         if result.error is not None:
-            result = replace(result, text=self._hide(result.text))
+            result = changed(result, text=self._hide(result.text))
         return CallRecord(item, result, begin - zero, time.perf_counter() - begin)
 
     async def _call(self, tool: _Bound, call: ToolCall) -> ToolResult:
@@ -321,7 +322,7 @@ class ToolBoxSession:
         if not invocation.effort:
             return result
         effort = {f"policy/{name}": amount for name, amount in invocation.effort.items()}
-        return replace(result, metrics={**result.metrics, **effort})
+        return changed(result, metrics={**result.metrics, **effort})
 
     def _pure_key(self, item: ToolCall | CallError) -> str | None:
         """The same text for calls that one run can answer; None for what has to run by itself."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
 from toolrl.train.fused_layer import Pass, Weights, layer, norm
+from toolrl.train.pages import Memory
 from toolrl.train.tree import TokenTree, grow
 from toolrl.train.tree_attention import model_inputs, over_trees
 
@@ -42,6 +43,7 @@ class FusedLayers:
         self._heads = int(model.config.num_attention_heads)
         self._scale = float(attention.scaling)
         self._eps = float(model.model.norm.variance_epsilon)
+        self._memory = Memory()
 
     @classmethod
     def of(cls, model: Any) -> FusedLayers | None:
@@ -96,7 +98,8 @@ class FusedLayers:
         half = self._dim // 2
         sin_ND = torch.cat((-sin_1ND[0, :, :half], sin_1ND[0, :, half:]), dim=-1)
         keep = torch.is_grad_enabled()
-        return Pass(tree, cos_1ND[0][:, None], sin_ND[:, None], self._heads, self._dim, self._eps, self._scale, keep)
+        cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_ND[:, None]
+        return Pass(tree, cos_N1D, sin_N1D, self._heads, self._dim, self._eps, self._scale, keep, self._memory)
 
     def _agrees(self) -> bool:
         """Compare with the module on a small tree. Says so where they differ."""

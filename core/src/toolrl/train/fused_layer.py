@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from toolrl.train.fused_attention import attend, attend_backward
+from toolrl.train.pages import Memory
 from toolrl.train.tree import TokenTree
 
 _ROWS = 1024
 """Tokens of a stretch, for each thread."""
+_PROJECTION = ("query", "key", "value")
+"""Weights that attention's input is multiplied with: one product does for the three."""
 
 
 class Weights(NamedTuple):
@@ -64,6 +66,11 @@ class Pass:
     scale: float
     keep: bool
     """Whether a backward pass follows."""
+    memory: Memory
+
+    def new(self, like: Tensor, *shape: int) -> Tensor:
+        """A tensor for what is kept from one layer to the next, or until the backward pass."""
+        return self.memory.take(shape, like.dtype)
 
 
 class _Gradients:
@@ -73,6 +80,19 @@ class _Gradients:
         self._weights = weights
         self._needed = dict(zip(Weights._fields, needed, strict=True))
         self._sums: dict[str, Tensor] = {}
+        self._joined: Tensor | None = None
+
+    def projection(self, grad: Tensor, x: Tensor) -> None:
+        """Of queries, keys and values side by side, from the gradient of what they give."""
+        if any(self._needed[name] for name in _PROJECTION):
+            if self._joined is None:
+                self._joined = grad.t() @ x
+            else:
+                self._joined.addmm_(grad.t(), x)
+        if any(self._needed[f"{name}_bias"] for name in _PROJECTION):
+            parts = grad.sum(0).split([len(getattr(self._weights, name)) for name in _PROJECTION])
+            for name, part in zip(_PROJECTION, parts, strict=True):
+                self.add(f"{name}_bias", part)
 
     def product(self, name: str, grad: Tensor, x: Tensor) -> None:
         """Of a linear map from x, and its bias, from the gradient of what it gives."""
@@ -89,6 +109,10 @@ class _Gradients:
             self._sums[name] = self._sums[name].add_(value) if name in self._sums else value
 
     def all(self) -> tuple[Tensor | None, ...]:
+        if self._joined is not None:
+            parts = self._joined.split([len(getattr(self._weights, name)) for name in _PROJECTION])
+            for name, part in zip(_PROJECTION, parts, strict=True):
+                self.add(name, part)
         return tuple(self._sums.get(name) for name in Weights._fields)
 
 
@@ -109,8 +133,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x_NH: Tensor, rows_M: Tensor | None, settings: Pass, *parameters: Tensor | None) -> Tensor:
         weights = Weights(*parameters)
         raw, turned, value = _project(x_NH, weights, settings)
-        key_heads = value.shape[1]
-        query, key = turned[:, : settings.heads], turned[:, settings.heads : settings.heads + key_heads]
+        query, key = turned[:, : settings.heads], turned[:, settings.heads :]
         out, total = attend(query, key, value, settings.tree, settings.scale)
         mixed, x = out.flatten(1), x_NH
         if rows_M is not None:
@@ -131,16 +154,17 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         if rows_M is not None:
             grad_x = torch.zeros_like(x).index_add_(0, rows_M, grad_x)
             grad_mixed = grad_mixed.new_zeros(len(x), mixed.shape[1]).index_add_(0, rows_M, grad_mixed)
-        grad_turned, grad_value = torch.empty_like(turned), torch.empty_like(value)
-        heads = (slice(None), slice(settings.heads)), (slice(None), slice(settings.heads, None))
+        sizes = [settings.heads, value.shape[1], value.shape[1]]
+        grad_made = settings.new(x, len(x), sum(sizes), settings.dim)
+        grad_query, grad_key, grad_value = grad_made.split(sizes, dim=1)
         attend_backward(
             grad_mixed.view_as(out),
-            (turned[heads[0]], turned[heads[1]], value, out, total),
-            (grad_turned[heads[0]], grad_turned[heads[1]], grad_value),
+            (turned[:, : settings.heads], turned[:, settings.heads :], value, out, total),
+            (grad_query, grad_key, grad_value),
             settings.tree,
             settings.scale,
         )
-        _project_backward(grad_turned, grad_value.flatten(1), x, raw, weights, settings, grads, grad_x)
+        _project_backward(grad_made, x, raw, weights, settings, grads, grad_x)
         return grad_x, None, None, *grads.all()
 
 
@@ -167,8 +191,12 @@ class _Norm(torch.autograd.Function):  # type: ignore[misc]
         return grad_x, grad_weight if ctx.needs_input_grad[1] else None, None
 
 
+def _stretch() -> int:
+    return _ROWS * int(torch.get_num_threads())
+
+
 def _stretches(count: int) -> Iterator[slice]:
-    size = _ROWS * torch.get_num_threads()
+    size = _stretch()
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
@@ -185,10 +213,11 @@ def _norm_backward(grad: Tensor, normal: Tensor, inverse: Tensor, weight: Tensor
 
     With n = x / rms(x) and g = grad · weight: ∂x = (g − n · mean(g · n)) / rms(x).
     """
-    of_weight = (grad * normal).sum(0)
-    grad.mul_(weight)
-    mean = (grad * normal).sum(-1, keepdim=True).div_(grad.shape[-1])
-    return grad.addcmul_(normal, mean, value=-1.0).mul_(inverse), of_weight
+    product = grad * normal
+    of_weight = product.sum(0)
+    mean = torch.linalg.vecdot(product, weight) if weight.ndim > 1 else product @ weight
+    mean = mean.div_(grad.shape[-1])[..., None]
+    return grad.mul_(weight).addcmul_(normal, mean, value=-1.0).mul_(inverse), of_weight
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
@@ -202,32 +231,36 @@ def _head_norms(weights: Weights, heads: int, key_heads: int) -> Tensor | None:
     return torch.cat([weights.query_norm.expand(heads, -1), weights.key_norm.expand(key_heads, -1)])
 
 
+def _joined(weights: Weights) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of queries, keys and values below each other."""
+    biases = [bias for bias in (weights.query_bias, weights.key_bias, weights.value_bias) if bias is not None]
+    return torch.cat([weights.query, weights.key, weights.value]), torch.cat(biases) if biases else None
+
+
 def _project(x_NH: Tensor, weights: Weights, settings: Pass) -> tuple[Tensor | None, Tensor, Tensor]:
     """Queries and keys side by side as they come from the weights, where a norm follows; as attention takes them; and
     values: all `[N, heads, dim]`."""
     count, dim, heads = len(x_NH), settings.dim, settings.heads
     key_heads = weights.key.shape[0] // dim
     norms = _head_norms(weights, heads, key_heads)
-    turned = x_NH.new_empty(count, heads + key_heads, dim)
-    value = x_NH.new_empty(count, key_heads, dim)
-    raw = torch.empty_like(turned) if norms is not None and settings.keep else None
+    weight, bias = _joined(weights)
+    made = settings.new(x_NH, count, heads + 2 * key_heads, dim)
+    before, value = made.split([heads + key_heads, key_heads], dim=1)
+    # Where nothing needs them as they were, they are turned in their place.
+    turned = settings.new(x_NH, *before.shape) if norms is not None else before
     for rows in _stretches(count):
         h = _normalised(x_NH[rows], settings.eps)[0].mul_(weights.before)
-        both = raw[rows] if raw is not None else torch.empty_like(turned[rows])
-        flat = both.flatten(1)
-        _linear(h, weights.query, weights.query_bias, flat[:, : heads * dim])
-        _linear(h, weights.key, weights.key_bias, flat[:, heads * dim :])
-        _linear(h, weights.value, weights.value_bias, value[rows].flatten(1))
+        _linear(h, weight, bias, made[rows].flatten(1))
+        both = before[rows]
         if norms is not None:
             both = _normalised(both, settings.eps)[0].mul_(norms)
         rolled = both.roll(dim // 2, dims=-1)
         torch.mul(both, settings.cos_N1D[rows], out=turned[rows]).addcmul_(rolled, settings.sin_N1D[rows])
-    return raw, turned, value
+    return before if norms is not None else None, turned, value
 
 
 def _project_backward(
-    grad_turned: Tensor,
-    grad_value: Tensor,
+    grad_made: Tensor,
     x_NH: Tensor,
     raw: Tensor | None,
     weights: Weights,
@@ -235,44 +268,45 @@ def _project_backward(
     grads: _Gradients,
     grad_x: Tensor,
 ) -> None:
-    """Add to `grad_x` what comes through queries, keys and values."""
+    """Add to `grad_x` what comes through queries, keys and values, whose gradients `[N, heads, dim]` are side by side
+    and are overwritten."""
     heads, dim = settings.heads, settings.dim
-    norms = _head_norms(weights, heads, grad_turned.shape[1] - heads)
+    key_heads = weights.key.shape[0] // dim
+    norms = _head_norms(weights, heads, key_heads)
+    weight, _ = _joined(weights)
     for rows in _stretches(len(x_NH)):
-        back = grad_turned[rows]
+        back = grad_made[rows, : heads + key_heads]
         both = (back * settings.sin_N1D[rows]).roll(dim // 2, dims=-1).addcmul_(back, settings.cos_N1D[rows])
         if norms is not None and raw is not None:
             both, of_norms = _norm_backward(both, *_normalised(raw[rows], settings.eps), norms)
             grads.add("query_norm", of_norms[:heads].sum(0))
             grads.add("key_norm", of_norms[heads:].sum(0))
-        flat = both.flatten(1)
-        query, key, value = flat[:, : heads * dim], flat[:, heads * dim :], grad_value[rows]
+        back.copy_(both)
+        flat = grad_made[rows].flatten(1)
         normal, inverse = _normalised(x_NH[rows], settings.eps)
-        h = normal * weights.before
-        grads.product("query", query, h)
-        grads.product("key", key, h)
-        grads.product("value", value, h)
-        grad = torch.mm(query, weights.query).addmm_(key, weights.key).addmm_(value, weights.value)
-        grad, of_norm = _norm_backward(grad, normal, inverse, weights.before)
+        grads.projection(flat, normal * weights.before)
+        grad, of_norm = _norm_backward(flat @ weight, normal, inverse, weights.before)
         grads.add("before", of_norm)
         grad_x[rows] += grad
 
 
 def _finish(x: Tensor, mixed: Tensor, weights: Weights, settings: Pass) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention's output through its projection, and the gated map: what the layer gives, and what is kept."""
-    y, between = torch.empty_like(x), torch.empty_like(x)
+    y, between = settings.new(x, *x.shape), settings.new(x, *x.shape)
     size = len(x) if settings.keep else 0
-    gates, ups = (x.new_empty(size, weights.gate.shape[0]) for _ in range(2))
+    gates, ups = (settings.new(x, size, weights.gate.shape[0]) for _ in range(2))
+    spare = settings.new(x, min(_stretch(), len(x)), weights.gate.shape[0])
     for rows in _stretches(len(x)):
         middle = torch.addmm(x[rows], mixed[rows], weights.out.t(), out=between[rows])
         if weights.out_bias is not None:
             middle += weights.out_bias
         h = _normalised(middle, settings.eps)[0].mul_(weights.after)
-        into = (gates[rows], ups[rows]) if settings.keep else (x.new_empty(len(h), len(weights.gate)) for _ in range(2))
+        into = (gates[rows], ups[rows]) if settings.keep else (torch.empty_like(spare[: len(h)]) for _ in range(2))
         gate, up = into
         _linear(h, weights.gate, weights.gate_bias, gate)
         _linear(h, weights.up, weights.up_bias, up)
-        torch.addmm(middle, F.silu(gate).mul_(up), weights.down.t(), out=y[rows])
+        product = torch.ops.aten.silu.out(gate, out=spare[: len(h)]).mul_(up)
+        torch.addmm(middle, product, weights.down.t(), out=y[rows])
         if weights.down_bias is not None:
             y[rows] += weights.down_bias
     return y, between, gates, ups
@@ -289,14 +323,17 @@ def _finish_backward(
     grads: _Gradients,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the layer's input, as far as it comes past attention, and of attention's output."""
-    grad_x, grad_mixed = torch.empty_like(between), torch.empty_like(mixed)
+    grad_x, grad_mixed = settings.new(between, *between.shape), settings.new(mixed, *mixed.shape)
+    # The same memory for each stretch, which so stays in the processor's cache.
+    spare = settings.new(between, 3, min(_stretch(), len(between)), weights.gate.shape[0])
     for rows in _stretches(len(between)):
         grad_out, gate, up = grad_y[rows], gates[rows], ups[rows]
-        grad_product = grad_out @ weights.down
-        active = F.silu(gate)
-        grads.product("down", grad_out, active * up)
-        grad_up = active.mul_(grad_product)
-        grad_gate = torch.ops.aten.silu_backward(grad_product.mul_(up), gate)
+        grad_product, grad_up, grad_gate = spare[:, : len(gate)]
+        torch.mm(grad_out, weights.down, out=grad_product)
+        active = torch.ops.aten.silu.out(gate, out=grad_up)
+        grads.product("down", grad_out, torch.mul(active, up, out=grad_gate))
+        active.mul_(grad_product)
+        torch.ops.aten.silu_backward.grad_input(grad_product.mul_(up), gate, grad_input=grad_gate)
         normal, inverse = _normalised(between[rows], settings.eps)
         h = normal * weights.after
         grads.product("gate", grad_gate, h)

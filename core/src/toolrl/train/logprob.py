@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from toolrl.train.fused import FusedLayers
 from toolrl.train.head import HeadTransform, probe_head
+from toolrl.train.pages import Memory
 from toolrl.train.tree import TokenTree
 from toolrl.train.tree_attention import model_inputs
 
@@ -67,6 +68,7 @@ class TokenScorer:
                 self.fallback,
             )
         self._fused: FusedLayers | None = None
+        self._memory = Memory()
 
     def fuse(self) -> None:
         """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
@@ -110,8 +112,9 @@ class TokenScorer:
                 hidden_BTH = base(**inputs)[0]
                 hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
-                hidden_NH, head.weight, head.bias, labels_N, temperature, transform=transform, entropy=entropy
-            )
+                hidden_NH, head.weight, head.bias, labels_N, temperature,
+                transform=transform, entropy=entropy, memory=self._memory,
+            )  # fmt: skip
         else:
             logits_NV = self._own_logits(inputs, predictors_N)
             logprobs_N, entropy_N = _reduce_logits(logits_NV, labels_N, temperature, entropy)
@@ -144,11 +147,13 @@ def selected_logprobs(
     entropy: bool = False,
     chunk_rows: int | None = None,
     keep: bool | None = None,
+    memory: Memory | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(transform(hidden · weightᵀ + bias) / temperature) at the labels, and the entropies (zeros where they
     aren't asked for): two tensors [N], float32, or float64 where the hidden states are.
 
-    `chunk_rows` and `keep` (hold all chunks' probabilities for the backward pass) default to what fits the device.
+    `chunk_rows` and `keep` (hold all chunks' exponentials for the backward pass) default to what fits the device.
+    `memory`: where to hold them on a CPU.
     """
     transform = transform or HeadTransform()
     vocabulary = weight_VH.shape[0]
@@ -160,7 +165,7 @@ def selected_logprobs(
         keep = hidden_NH.shape[0] * vocabulary * wide.itemsize <= keep_bytes
     # A soft cap's derivative needs the logits themselves, which the probabilities don't give back.
     keep = keep and torch.is_grad_enabled() and transform.softcap is None
-    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide)
+    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide, memory or Memory())
     logprobs_N, entropy_N = _SelectedLogprobs.apply(hidden_NH, weight_VH, bias_V, labels_N, settings)
     return logprobs_N, entropy_N
 
@@ -178,6 +183,13 @@ class _Settings:
     chunk_rows: int
     keep: bool
     wide: torch.dtype
+    memory: Memory
+
+    def room(self, rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+        """A tensor to keep for a chunk; on a CPU in memory that is used again."""
+        if device.type == "cpu":
+            return self.memory.take((rows, vocabulary), self.wide)
+        return torch.empty((rows, vocabulary), dtype=self.wide, device=device)
 
     def chunks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.chunk_rows):
@@ -186,7 +198,8 @@ class _Settings:
     def logits(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """What softmax is taken of, in the wide type; a tensor of its own, free to be overwritten."""
         raw = torch.nn.functional.linear(hidden, weight, bias).to(self.wide)
-        return self.transform.apply_(raw).div_(self.temperature)
+        logits = self.transform.apply_(raw)
+        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
 
 class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -208,23 +221,24 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         count = hidden_NH.shape[0]
         logprobs_N = hidden_NH.new_empty(count, dtype=settings.wide)
         entropy_N = hidden_NH.new_zeros(count, dtype=settings.wide)
+        total_N1 = hidden_NH.new_empty((count, 1), dtype=settings.wide)
         kept: list[torch.Tensor] = []
         for rows in settings.chunks(count):
             logits = settings.logits(hidden_NH[rows], weight_VH, bias_V)
             selected = logits.gather(1, labels_N[rows, None]).squeeze(1)
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
-            exponential = shifted.exp()
-            total = exponential.sum(dim=1, keepdim=True)
+            if settings.keep:
+                kept.append(settings.room(len(shifted), len(weight_VH), shifted.device))
+            exponential = torch.exp(shifted, out=kept[-1]) if kept else shifted.exp()
+            total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)
             if settings.entropy:
                 # Σ p·z with z shifted by its greatest, so that nothing large cancels.
-                entropy_N[rows] = log_total.squeeze(1) - torch.linalg.vecdot(exponential, shifted) / total.squeeze(1)
-            if settings.keep:
-                kept.append(exponential.div_(total))
+                entropy_N[rows] = log_total.squeeze(1) - shifted.mul_(exponential).sum(dim=1) / total.squeeze(1)
         ctx.settings = settings
-        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, *kept)
+        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept)
         ctx.set_materialize_grads(False)
         if not settings.entropy:
             ctx.mark_non_differentiable(entropy_N)
@@ -235,13 +249,13 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
     def backward(
         ctx: Any, grad_logprobs_N: torch.Tensor | None, grad_entropy_N: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden_NH, weight_VH, bias_V, labels_N, entropy_N, *kept = ctx.saved_tensors
+        hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept = ctx.saved_tensors
         settings: _Settings = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if kept and grad_logprobs_N is not None and grad_entropy_N is None and hidden_NH.dtype == settings.wide:
             factor_N = grad_logprobs_N * (settings.transform.scale / settings.temperature)
             return _grads_of_logprobs(
-                factor_N, kept, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
+                factor_N, kept, total_N1, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
             )
         grad_hidden = torch.empty_like(hidden_NH) if needs_hidden else None
         # Sums over chunks are kept wide: in bfloat16 the later chunks would be rounded away.
@@ -251,7 +265,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             hidden = hidden_NH[rows]
             capped: torch.Tensor | None = None
             if settings.keep:
-                probabilities = kept[number]
+                probabilities = kept[number] / total_N1[rows]
             else:
                 logits = settings.logits(hidden, weight_VH, bias_V)
                 capped = logits * settings.temperature if settings.transform.softcap is not None else None
@@ -285,6 +299,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 def _grads_of_logprobs(
     factor_N: torch.Tensor,
     kept: Sequence[torch.Tensor],
+    total_N1: torch.Tensor,
     hidden_NH: torch.Tensor,
     weight_VH: torch.Tensor,
     bias_V: torch.Tensor | None,
@@ -292,25 +307,28 @@ def _grads_of_logprobs(
     settings: _Settings,
     needed: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of hidden states, weight and bias from that of each raw label's logit, where the probabilities are kept
-    and nothing else has a gradient.
+    """Gradients of hidden states, weight and bias from that of each raw label's logit, where the exponentials of logits
+    are kept with their totals, and nothing else has a gradient.
 
-    The gradient of logits f · (onehot(y) − p) is never made: f goes to the hidden states, which are narrower, and the
-    onehot part is a row of the weight.
+    The gradient of logits f · (onehot(y) − p) is never made, nor is p = exponential / total: f and the total go to the
+    hidden states, which are narrower, and the onehot part is a row of the weight.
     """
     scaled_NH = hidden_NH * factor_N[:, None]
     grad_hidden = torch.empty_like(hidden_NH) if needed[0] else None
     grad_weight = torch.zeros_like(weight_VH).index_add_(0, labels_N, scaled_NH) if needed[1] else None
     grad_bias = torch.zeros_like(bias_V).index_add_(0, labels_N, factor_N) if needed[2] else None
-    for rows, probabilities in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
+    scaled_NH.div_(total_N1)
+    share_N = factor_N / total_N1[:, 0]
+    for rows, exponentials in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
         if grad_hidden is not None:
-            torch.mm(probabilities, weight_VH, out=grad_hidden[rows])
+            torch.mm(exponentials, weight_VH, out=grad_hidden[rows])
         if grad_weight is not None:
-            grad_weight.addmm_(probabilities.t(), scaled_NH[rows], alpha=-1.0)
+            grad_weight.addmm_(exponentials.t(), scaled_NH[rows], alpha=-1.0)
         if grad_bias is not None:
-            grad_bias.addmv_(probabilities.t(), factor_N[rows], alpha=-1.0)
+            grad_bias.addmv_(exponentials.t(), share_N[rows], alpha=-1.0)
     if grad_hidden is not None:
-        grad_hidden = torch.sub(weight_VH.index_select(0, labels_N), grad_hidden).mul_(factor_N[:, None])
+        grad_hidden.mul_(-share_N[:, None])
+        grad_hidden.addcmul_(weight_VH.index_select(0, labels_N), factor_N[:, None])
     return grad_hidden, grad_weight, grad_bias, None, None
 
 

@@ -7,7 +7,8 @@ no row.
 Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that
 decoding goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are
 computed once and their keys and values copied; a beginning that several new prompts share is computed once before
-the rest of each. What all decoding rows have in common at the start is read once in each step.
+the rest of each. What all decoding rows have in common at the start is read once in each step, and what groups of them
+have in common once for each group.
 
 Nothing here knows of threads: `worker.py` calls it from its own.
 """
@@ -26,6 +27,7 @@ from toolrl.errors import EngineError
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
+from toolrl_plugin_transformers.prefixes import Prefixes, group, read
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
 from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
@@ -83,6 +85,7 @@ class Batch:
         self._shifts: torch.Tensor | None = None
         self._length = 0
         self._shared = 0
+        self._prefixes: Prefixes | None = None
 
     @property
     def idle(self) -> bool:
@@ -174,7 +177,9 @@ class Batch:
         self._reserve(len(self.rows), self._length, used=len(self.rows))
         # On their way to the device before it has work to do: afterwards the copy would wait for that.
         uniforms = torch.tensor([row.uniforms.draw() for row in self.rows]).to(self.slots.shape.device)
-        logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length, self._shifts, self._shared)
+        logits_BV = self.runner.decode(
+            self.slots, self._ids, self._positions, self._length, self._shifts, self._shared, self._prefixes
+        )
         self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
         self._positions += 1
         self._length += 1
@@ -187,6 +192,7 @@ class Batch:
         self._positions = torch.tensor([len(row.tokens) - 1 for row in self.rows], device=device)
         self._length = max(len(row.tokens) for row in self.rows)
         self._shared = self._in_common()
+        self._prefixes = self._grouped()
         shifts = [row.pictures.shift for row in self.rows]
         self._shifts = torch.tensor(shifts, device=device) if any(shifts) else None
 
@@ -202,9 +208,17 @@ class Batch:
             shared = common_prefix(first, row.tokens, shared)
         return shared if shared >= READ_ONCE else 0
 
+    def _grouped(self) -> Prefixes | None:
+        """What groups of rows have in common beyond that; None where reading it once for a group doesn't pay."""
+        if not self.share or not self.runner.reads_prefixes:
+            return None
+        grouping = group([row.tokens for row in self.rows], self._shared)
+        return read(self.slots, grouping) if grouping is not None else None
+
     def _set_rows(self, rows: list[Request]) -> None:
         self.rows = rows
         self._settings = None
+        self._prefixes = None
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
         """Append a token to each row, and let go of those that end with it."""

@@ -13,11 +13,14 @@ third of the speed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+from toolrl.train.pages import new_zeros
 
 COLUMN_STEP = 64
 """Columns are added in multiples of this."""
@@ -59,8 +62,8 @@ class SlotCache:
         s = self.shape
         # Zeros and not empty memory: a masked column still enters a product, and 0 · NaN is NaN.
         return (
-            torch.zeros(s.layers, slots, s.heads, columns + 1, s.key_dim, dtype=s.dtype, device=s.device),
-            torch.zeros(s.layers, slots, s.heads, columns + 1, s.value_dim, dtype=s.dtype, device=s.device),
+            new_zeros((s.layers, slots, s.heads, columns + 1, s.key_dim), s.dtype, s.device),
+            new_zeros((s.layers, slots, s.heads, columns + 1, s.value_dim), s.dtype, s.device),
         )
 
     def size_for(self, slots: int, columns: int) -> tuple[int, int]:
@@ -116,10 +119,12 @@ class SlotCache:
 
     def spread(self, sources: list[int], first: int, length: int) -> None:
         """Copy slots to the slots `first …`, in order."""
-        index = torch.tensor(sources, device=self.shape.device)
-        end = first + len(sources)
-        self.keys[:, first:end, :, :length] = self.keys[:, :, :, :length].index_select(1, index)
-        self.values[:, first:end, :, :length] = self.values[:, :, :, :length].index_select(1, index)
+        # A source at a time, for all that follow it: nothing is gathered in between, which would be copied twice.
+        for source, run in groupby(range(len(sources)), sources.__getitem__):
+            places = [first + index for index in run]
+            target = slice(places[0], places[-1] + 1)
+            self.keys[:, target, :, :length] = self.keys[:, source : source + 1, :, :length]
+            self.values[:, target, :, :length] = self.values[:, source : source + 1, :, :length]
 
     def wipe(self, slot: int) -> None:
         """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""

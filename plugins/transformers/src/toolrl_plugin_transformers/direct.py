@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
+from toolrl.train.pages import new_zeros
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.memory import total_memory
+from toolrl_plugin_transformers.prefixes import Prefixes, attend
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
@@ -62,7 +64,12 @@ class Direct:
         """Transposed weights by module."""
         if _pays_to_turn(module):
             linear = [part for part in without_parts(module) if type(part) is nn.Linear]
-            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
+            # Side by side: in a few huge pages all of them are found at once, and each step reads all of them.
+            sizes = [part.weight.numel() for part in linear]
+            together = new_zeros((sum(sizes),), torch.float32, torch.device("cpu")).split(sizes)
+            self._turned = {
+                part: room.view(part.weight.shape[::-1]) for part, room in zip(linear, together, strict=True)
+            }
         self._seen: list[tuple[int, int]] = []
         self._stale = True
 
@@ -118,9 +125,10 @@ class Direct:
         columns_BT: Tensor,
         mask: Tensor,
         shared: int = 0,
+        prefixes: Prefixes | None = None,
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
-        decoding rows the first `shared` columns are those of the first row."""
+        decoding rows the first `shared` columns are those of the first row, or the first are those in `prefixes`."""
         if self._stale:
             for part, turned in self._turned.items():
                 turned.copy_(part.weight.t())
@@ -138,10 +146,13 @@ class Direct:
             h = _norm(x, layer.before)
             keys, values = slots.keys[number], slots.values[number]
             query = self._project(h, layer.attention, cos, sin, keys, values, index)
-            heads = _attend(
-                query.unflatten(0, (batch, width)), keys[rows, :, :length], values[rows, :, :length],
-                mask, layer.attention.scaling, shared,
-            )  # fmt: skip
+            query = query.unflatten(0, (batch, width))
+            stored = keys[rows, :, :length], values[rows, :, :length]
+            if prefixes is not None and width == 1:
+                grouped = query.reshape(batch, self._kv_heads, -1, keys.shape[-1]) * layer.attention.scaling
+                heads = attend(grouped, *stored, mask, prefixes, number).reshape(batch, -1)
+            else:
+                heads = _attend(query, *stored, mask, layer.attention.scaling, shared)
             if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
                 heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
             x = x + self._linear(heads, layer.attention.o_proj)

@@ -1,0 +1,136 @@
+"""What rows that decode have in common at the start: all of them, and groups of them beyond that.
+
+The episodes of a group have their prompt in common, and those of one environment the system prompt with the tools.
+Decoding is bound by what it reads, so keys and values that rows have in common are read once for all of them: up to
+`shared` once in a step, from there up to `common` once for each group. Every row still holds all of its own in its
+slot; here are copies of what groups have in common, made when the rows change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.sessions import common_prefix
+
+WORTH_GROUPING = 1024
+"""Tokens, added up over rows, that needn't be read in a step: for fewer the extra calls cost more than they save."""
+_PADDING = 4
+"""Groups are padded to the largest one, up to so many times the number of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Which rows have the tokens from `shared` to `common` in common."""
+
+    shared: int
+    """Tokens at the start that all rows have in common."""
+    common: int
+    """Tokens at the start that the rows of each group have in common."""
+    members: tuple[tuple[int, ...], ...]
+    """Rows of each group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """A grouping with the keys and values that it saves reading. F groups, padded to M members each."""
+
+    shared: int
+    common: int
+    groups: int
+    rows_FM: Tensor
+    """int64, flat: the rows by group; padding repeats a group's first."""
+    places_B: Tensor
+    """int64: where each row stands in `rows_FM`."""
+    keys: Tensor
+    """`[layers, heads · F, common − shared, dim]`."""
+    values: Tensor
+    """The same of the values."""
+
+
+def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
+    """Put rows of tokens into groups; None where that doesn't pay.
+
+    The last token of each row is left out: it isn't computed yet. All groups have `common` tokens in common, so many
+    that the most is saved: in lexicographic order each pair of neighbours that agree up to there saves that part.
+    """
+    if len(rows) < 2:
+        return None
+    limit = min(map(len, rows)) - 1
+    order = sorted(range(len(rows)), key=lambda row: rows[row][shared:])
+    alike = [common_prefix(rows[one], rows[other], limit) for one, other in pairwise(order)]
+    saved, common = max((count * (length - shared), length) for count, length in enumerate(sorted(alike)[::-1], 1))
+    if saved < WORTH_GROUPING:
+        return None
+    members = [[order[0]]]
+    for row, length in zip(order[1:], alike, strict=True):
+        if length < common:
+            members.append([])
+        members[-1].append(row)
+    if len(members) * max(map(len, members)) > _PADDING * len(rows):
+        return None
+    return Grouping(shared, common, tuple(map(tuple, members)))
+
+
+def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
+    """Copy what the groups have in common out of the slot of each one's first row."""
+    widest = max(map(len, grouping.members))
+    rows = [row for group in grouping.members for row in (*group, *[group[0]] * (widest - len(group)))]
+    places = {row: place for place, row in reversed(list(enumerate(rows)))}
+    device = slots.shape.device
+    first = torch.tensor([group[0] for group in grouping.members], device=device)
+    part = slice(grouping.shared, grouping.common)
+    # Heads before groups, so that the queries of one head are side by side for what all rows have in common.
+    keys, values = (
+        block[:, :, :, part].index_select(1, first).transpose(1, 2).flatten(1, 2).contiguous()
+        for block in (slots.keys, slots.values)
+    )
+    return Prefixes(
+        grouping.shared,
+        grouping.common,
+        len(grouping.members),
+        torch.tensor(rows, device=device),
+        torch.tensor([places[row] for row in range(len(places))], device=device),
+        keys,
+        values,
+    )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefixes: Prefixes, layer: int) -> Tensor:
+    """One scaled query a head `[B, H, G, D]`, keys and values `[B, H, L, D]`, mask `[B, 1, 1, L]`; gives what the query
+    has. Of the first `common` keys only those in row 0 and in `prefixes` are read."""
+    batch, heads, group = query.shape[:3]
+    shared, common, groups = prefixes.shared, prefixes.common, prefixes.groups
+
+    def by_head(x: Tensor) -> Tensor:
+        """`[B, H, G, …]` to `[H, F · M · G, …]`."""
+        return x.transpose(0, 1).index_select(1, prefixes.rows_FM).flatten(1, 2)
+
+    def by_row(x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, group)).index_select(1, prefixes.places_B).transpose(0, 1)
+
+    def by_group(x: Tensor) -> Tensor:
+        """`[H, F · M · G, …]` to `[H · F, M · G, …]`."""
+        return x.unflatten(1, (groups, -1)).flatten(0, 1)
+
+    queries = by_head(query)
+    of_group = torch.bmm(by_group(queries), prefixes.keys[layer].transpose(1, 2))
+    of_group = of_group.unflatten(0, (heads, groups)).flatten(1, 2)
+    if shared:
+        of_all = torch.bmm(queries, key[0, :, :shared].transpose(1, 2))
+        of_group = torch.cat((of_all, of_group), dim=-1)
+    own = torch.bmm(query.flatten(0, 1), key[:, :, common:].flatten(0, 1).transpose(1, 2))
+    own = own.unflatten(0, (batch, heads)) + mask[..., common:]
+    weights = torch.cat((by_row(of_group), own), dim=-1).softmax(-1)
+    before = by_head(weights[..., :common])
+    mixed = torch.bmm(by_group(before[..., shared:]), prefixes.values[layer])
+    mixed = mixed.unflatten(0, (heads, groups)).flatten(1, 2)
+    if shared:
+        mixed.baddbmm_(before[..., :shared], value[0, :, :shared])
+    own_value = value[:, :, common:].flatten(0, 1)
+    return torch.baddbmm(by_row(mixed).flatten(0, 1), weights[..., common:].flatten(0, 1), own_value).view_as(query)
