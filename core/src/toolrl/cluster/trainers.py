@@ -160,7 +160,7 @@ class TrainerGroup:
     async def _start(self) -> None:
         """Have every worker placed, then every rank's process begun."""
         for member in self.members:
-            member.ended, member.pid, member.doing = None, None, ""
+            member.ended, member.pid, member.doing, member.step = None, None, "", None
             member.state = "placing" if member.handle is None else "starting"
             if member.handle is None:
                 member.handle = self.spawn(member.rank)
