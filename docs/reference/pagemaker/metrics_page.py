@@ -14,7 +14,7 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
-MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report")
+MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report", "tools.restarts")
 """Where names are written that don't stand in the docstring."""
 
 MEANINGS: dict[str, dict[str, str]] = {

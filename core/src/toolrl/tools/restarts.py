@@ -51,4 +51,5 @@ class RestartCount:
     def metrics(self) -> dict[str, float]:
         """Since this was last asked, under the names that reports know; of what there was none, nothing."""
         new, self._new = self._new, Counter()
-        return {f"cluster/restarted_{kind}": float(count) for kind, count in sorted(new.items())}
+        counts = {"cluster/restarted_limits": new[LIMITS], "cluster/restarted_servers": new[SERVERS]}
+        return {name: float(count) for name, count in counts.items() if count}
