@@ -8,7 +8,6 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from toolrl.chat import fixed
-from toolrl.chat.codec import Codec
 from toolrl.chat.fixed import FixedPieces
 from toolrl.types import Message
 
