@@ -20,8 +20,11 @@ from toolrl_plugin_transformers.sessions import common_prefix
 
 WORTH_GROUPING = 1024
 """Tokens, added up over rows, that needn't be read in a step: for fewer the extra calls cost more than they save."""
-_PADDING = 4
-"""Groups are padded to the largest one, up to so many times the number of rows."""
+_PADDING = 2
+"""Groups are padded to the largest one, up to so many times the number of rows: beyond that the padding takes longer to
+compute than it saves reading."""
+_MEMBERS = 2
+"""Rows to a group, on average: with fewer, most is copied and read as before, and in more calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,12 @@ def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
     """
     if len(rows) < 2:
         return None
+    fewest = len(rows) - len(rows) // _MEMBERS  # Pairs of neighbours that have to agree, so that groups are few.
     limit = min(map(len, rows)) - 1
     order = sorted(range(len(rows)), key=lambda row: rows[row][shared:])
     alike = [common_prefix(rows[one], rows[other], limit) for one, other in pairwise(order)]
-    saved, common = max((count * (length - shared), length) for count, length in enumerate(sorted(alike)[::-1], 1))
+    lengths = sorted(alike, reverse=True)[fewest - 1 :]
+    saved, common = max((count * (length - shared), length) for count, length in enumerate(lengths, fewest))
     if saved < WORTH_GROUPING:
         return None
     members = [[order[0]]]
