@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+
+import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolrl.types import Sampling
+from toolrl_plugin_transformers import batch
 from toolrl_plugin_transformers import prefixes as module
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache
-from toolrl_plugin_transformers.prefixes import WORTH_GROUPING, Grouping, attend, group, read
+from toolrl_plugin_transformers.prefixes import WORTH_GROUPING, Grouping, Prefixes, attend, group, read, seated
 
 
 @st.composite
@@ -98,3 +106,61 @@ def test_rows_that_are_mostly_alone_are_not_copied() -> None:
     large = [[*[1] * beginning, number, 9] for number in range(24)]
     small = [[*[2 + number // 2] * beginning, number, 9] for number in range(8)]
     assert group([*large, *small], 0) is None
+
+
+def test_beginnings_are_copied_anew_only_where_groups_or_weights_change(
+    build: Any, sizes: Any, engine: Any, plain_logprobs: Any, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that end one after the other, and weights that change while they decode."""
+    model = build(transformers.Qwen3Config(**sizes, head_dim=16))
+    prompts = [[n, *[(7 * i + n) % 250 for i in range(150)]] for n in range(2)]
+    calls: list[str] = []
+    grouped = threading.Event()
+
+    def noted(slots: SlotCache, grouping: Grouping) -> Prefixes:
+        calls.append("read")
+        grouped.set()
+        return read(slots, grouping)
+
+    def noted_seats(prefixes: Prefixes, grouping: Grouping) -> Prefixes:
+        calls.append("seated")
+        return seated(prefixes, grouping)
+
+    monkeypatch.setattr(module, "WORTH_GROUPING", 100)
+    monkeypatch.setattr(batch, "read", noted)
+    monkeypatch.setattr(batch, "seated", noted_seats)
+
+    async def begin(running: Any, name: str) -> list[tuple[list[int], Any]]:
+        found = []
+        async with running.hold():
+            for prompt in prompts:
+                for number in range(6):
+                    sampling, session = Sampling(20 + 2 * number, seed=number), f"{name} {prompt[0]} {number}"
+                    found.append((prompt, asyncio.ensure_future(running.generate(prompt, sampling, session=session))))
+            await asyncio.sleep(0.05)
+        return found
+
+    async def check(begun: list[tuple[list[int], Any]], version: int) -> None:
+        for prompt, job in begun:
+            got = await job
+            expected = plain_logprobs(model, prompt, got.ids)
+            places = [place for place, sampled_by in enumerate(got.versions) if sampled_by == version]
+            assert [got.logprobs[at] for at in places] == pytest.approx([expected[at] for at in places], abs=1e-4)
+
+    async def run() -> None:
+        async with engine(model) as running:
+            await check(await begin(running, "first"), 0)
+            assert calls.count("read") < calls.count("seated")
+            grouped.clear()
+            begun = await begin(running, "second")
+            assert await asyncio.to_thread(grouped.wait, 60)
+            async with running.hold():
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.mul_(1.1)
+                await running.update_weights(weights(model, 1), 1)
+                calls.clear()
+            await check(begun, 1)
+            assert calls[:1] in ([], ["read"])  # Empty where all had ended before.
+
+    asyncio.run(run())

@@ -3,13 +3,13 @@
 The episodes of a group have their prompt in common, and those of one environment the system prompt with the tools.
 Decoding is bound by what it reads, so keys and values that rows have in common are read once for all of them: up to
 `shared` once in a step, from there up to `common` once for each group. Every row still holds all of its own in its
-slot; here are copies of what groups have in common, made when the rows change.
+slot; here are copies of what groups have in common, made when the groups change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -82,11 +82,25 @@ def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
     return Grouping(shared, common, tuple(map(tuple, members)))
 
 
-def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
-    """Copy what the groups have in common out of the slot of each one's first row."""
+def _seats(grouping: Grouping, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`rows_FM` and `places_B` of these groups."""
     widest = max(map(len, grouping.members))
     rows = [row for group in grouping.members for row in (*group, *[group[0]] * (widest - len(group)))]
     places = {row: place for place, row in reversed(list(enumerate(rows)))}
+    return (
+        torch.tensor(rows, device=device),
+        torch.tensor([places[row] for row in range(len(places))], device=device),
+    )
+
+
+def seated(prefixes: Prefixes, grouping: Grouping) -> Prefixes:
+    """The same beginnings for other rows: `grouping` has as many groups, in the same order."""
+    rows_FM, places_B = _seats(grouping, prefixes.keys.device)
+    return replace(prefixes, rows_FM=rows_FM, places_B=places_B)
+
+
+def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
+    """Copy what the groups have in common out of the slot of each one's first row."""
     device = slots.shape.device
     first = torch.tensor([group[0] for group in grouping.members], device=device)
     part = slice(grouping.shared, grouping.common)
@@ -99,8 +113,7 @@ def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
         grouping.shared,
         grouping.common,
         len(grouping.members),
-        torch.tensor(rows, device=device),
-        torch.tensor([places[row] for row in range(len(places))], device=device),
+        *_seats(grouping, device),
         keys,
         values,
     )
