@@ -43,6 +43,9 @@ end_with_parent()
 what = order.cwd
 print("rank", environment["RANK"], "of", environment["WORLD_SIZE"], environment["MASTER_PORT"], flush=True)
 print("oh", file=sys.stderr, flush=True)
+if what == "devices":
+    print("sees", repr(os.environ.get("CUDA_VISIBLE_DEVICES")), flush=True)
+    what = "well"
 if what == "well":
     events.send(StepDone(3))
     print("the last word", flush=True)
@@ -103,6 +106,17 @@ def test_what_a_process_says_is_handed_on_and_kept(host: TrainerHost, tmp_path: 
     log = (tmp_path / "run" / "workers" / "trainer-1.log").read_text()
     assert log.startswith(f"trainer worker 1 starts: process {pid} on ")
     assert "the last word\n" in log
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(0, b"sees ''\n"), (1, b"sees '3'\n")])
+def test_who_is_lent_no_gpu_sees_none(
+    host: TrainerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, seen: bytes
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # Ray leaves the node's own where it lends none.
+    lent = TrainerHost("pretended_rank", "127.0.0.1", gpus=gpus)
+    lent.start(order_of(tmp_path, "devices"))
+    assert seen in until_it_ends(lent).out
+    lent.stop()
 
 
 def test_an_error_is_told_and_stands_in_the_log(host: TrainerHost, tmp_path: Path) -> None:

@@ -55,9 +55,11 @@ class _Process:
 class TrainerHost:
     """One trainer worker. `start` may be called again when its process has ended."""
 
-    def __init__(self, module: str, address: str | None = None) -> None:
-        """`module` is run as the rank's process; `address` is the node's, found out where it is None."""
+    def __init__(self, module: str, address: str | None = None, *, gpus: int | None = None) -> None:
+        """`module` is run as the rank's process; `address` is the node's, found out where it is None; `gpus` is how
+        many are lent to this: with 0 the process sees none of the node's."""
         self._module = module
+        self._gpus = gpus
         self._address = address
         self._changed = threading.Condition()
         self._now: _Process | None = None
@@ -146,6 +148,9 @@ class TrainerHost:
         orders_out, orders_in = os.pipe()
         events_out, events_in = os.pipe()
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS_OWN}
+        if self._gpus == 0:
+            # Ray names the devices that it lends, and hides none where it lends none.
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", self._module, str(orders_out), str(events_in)],
