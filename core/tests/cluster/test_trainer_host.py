@@ -184,6 +184,20 @@ def test_one_that_does_not_leave_after_its_last_word_is_ended(
     assert ended.status == 0
 
 
+def test_a_number_whose_process_is_gone_is_left_alone(
+    host: TrainerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have it by then."""
+    monkeypatch.setattr("toolrl.cluster.trainer_host.EXIT_SECONDS", 0.5)
+    killed: list[int] = []
+    monkeypatch.setattr("toolrl.cluster.trainer_host.os.killpg", lambda pid, number: killed.append(pid))
+    pid = host.start(order_of(tmp_path, "error"))
+    until_it_ends(host)
+    time.sleep(1.0)  # Longer than it is waited for.
+    host.end()
+    assert killed == [pid], "once, for what it may have left, as soon as it was gone"
+
+
 def test_the_interface_of_an_address() -> None:
     pytest.importorskip("fcntl")
     assert _interface_of("127.0.0.1") == "lo"

@@ -130,7 +130,7 @@ class TrainerHost:
         child = self._now
         if child is not None:
             self._killing = True
-            _kill(child)
+            _end(child)
             child.process.wait()
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ class TrainerHost:
         with self._changed:
             spare, self._spare = self._spare, None
         if spare is not None:
-            _kill(spare)
+            _end(spare)
             spare.process.wait()
 
     # Threads.
@@ -232,7 +232,7 @@ class TrainerHost:
         if event.said:
             self._write(event.said.encode())
             self._lines.extend(line.encode() for line in event.said.splitlines() if line.strip())
-        late = threading.Timer(EXIT_SECONDS, _kill, [child])
+        late = threading.Timer(EXIT_SECONDS, _end, [child])
         late.daemon = True
         late.start()
 
@@ -258,6 +258,12 @@ def _kill(child: _Process) -> None:
     """It and its process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, signal.SIGKILL)
+
+
+def _end(child: _Process) -> None:
+    """It and its process group, if it is there: the number of one that is gone may be another's by now."""
+    if child.process.poll() is None:
+        _kill(child)
 
 
 def _named(child: _Process) -> str:
