@@ -258,9 +258,7 @@ async def assemble(
         yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
 
 
-def _status_here(
-    activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount
-) -> dict[str, Any]:
+def _status_here(activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount) -> dict[str, Any]:
     """What this process does, in the form in which a pool tells of its workers."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
     count.hear(restarts.told())
