@@ -270,8 +270,14 @@ class LimitServer:
         while True:
             leases = [limit.spec.lease for limit in self._limits.values()]
             await asyncio.sleep(LOOK * min(leases, default=10.0))
+            served = bool(self._clients)
             self._take_from_the_dead()
             await self._strike_off()
+            if served and not self._clients:
+                self.nobody_left()
+
+    def nobody_left(self) -> None:
+        """The last client was taken for dead. For subclasses: a server by itself waits for others."""
 
     def _take_from_the_dead(self) -> None:
         now = self._now()
