@@ -291,6 +291,22 @@ def test_drivers_share_a_limit_and_may_not_disagree(cluster: Any, tmp_path: Path
     assert most_at_once([*held, *theirs]) <= 2
 
 
+def test_the_actor_ends_when_its_last_client_was_killed(cluster: Any) -> None:
+    spec, (last,) = LimitSpec(concurrency=1, lease=LEASE), make(1)
+    ray.get(last.take.remote("last", spec))
+    assert state("last") == {"users": 1, "held": 1, "waiting": 0}
+    os.kill(ray.get(last.where.remote())[1], signal.SIGKILL)
+
+    def is_gone() -> bool:
+        try:
+            ray.get_actor(ACTOR, namespace=NAMESPACE)
+        except ValueError:
+            return True
+        return False
+
+    wait_for(is_gone)
+
+
 def test_a_tool_box_uses_it(cluster: Any) -> None:
     policy = PolicyOptions(concurrency=2, limit_scope="cluster", limit_name="tools")
 

@@ -243,8 +243,9 @@ async def assemble(
         else:
             engine = own
             runner = builder.runner(own, environments, events.episode_end)
-            status = partial(_status_here, runner.activity, builder.endpoints)
-            watch = partial(_restarts_here, builder.restarts, RestartCount())
+            count = RestartCount()
+            status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts, count)
+            watch = partial(_restarts_here, builder.restarts, count)
             await stack.enter_async_context(sampling(builder, environments, own))
         if folder.replaces:
             folder.begin()
@@ -257,10 +258,12 @@ async def assemble(
         yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
 
 
-def _status_here(activity: Activity, endpoints: Endpoints) -> dict[str, Any]:
+def _status_here(activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount) -> dict[str, Any]:
     """What this process does, in the form in which a pool tells of its workers."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
-    return {"workers": [{**facts, **activity.status(), "breakers": endpoints.states()}]}
+    count.hear(restarts.told())
+    here = {**facts, **activity.status(), "breakers": endpoints.states()}
+    return {"restarted": count.totals(), "workers": [here]}
 
 
 def _restarts_here(restarts: Restarts, count: RestartCount) -> dict[str, float]:

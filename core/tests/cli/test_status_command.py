@@ -44,6 +44,7 @@ def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     folder.metrics.append(StepReport(4, "train", metrics), 16)
     workers = [worker(0), worker(1, breakers={"api": "open", "db": "closed"}), {"worker": 2, "state": "starting"}]
     facts = {"doing": "updating, step 5", "doing_seconds": 4.0, "waiting_groups": 9, "workers": workers}
+    facts["restarted"] = {"limits": 1, "servers": 3}
 
     async def ask() -> tuple[str, dict[str, Any]]:
         async with told_status(folder.directory, lambda: facts):
@@ -63,6 +64,8 @@ def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines["search"] == ["search", "8", "2", "20.0", "20.0", "500.0"]
     assert "circuit breaker of 'api' in worker 1: open" in text
     assert "'db'" not in text
+    assert "started again since it began: the cluster's limits 1, servers of tools 3" in text
+    assert data["now"]["restarted"] == {"limits": 1, "servers": 3}
     assert data["now"]["workers"][1]["breakers"] == {"api": "open", "db": "closed"}
     assert (data["live"], data["last"]["time/step"]) == (True, 3.0)
     assert not (folder.directory / NAME).exists(), "it is deleted in the end"

@@ -128,6 +128,41 @@ def test_limits_that_differ_are_refused_while_somebody_uses_them() -> None:
     in_time(main)
 
 
+def test_polls_end_with_the_goodbye() -> None:
+    async def main(server: LimitServer) -> None:
+        await join(server, "a", LimitSpec(concurrency=1, lease=3600))
+        polls = [asyncio.create_task(server.poll("a", 900)) for _ in range(2)]
+        await asyncio.sleep(1)
+        await server.goodbye("a")
+        await asyncio.wait(polls, timeout=1)
+        assert [poll.done() and poll.result() for poll in polls] == [[], []]
+
+    in_time(main)
+
+
+def test_a_server_whose_last_client_died_is_told_of_it_when_nobody_is_on_the_roll() -> None:
+    class Lonely(LimitServer):
+        left: tuple[Roll, ...] = ()
+
+        def nobody_left(self) -> None:
+            self.left = (*self.left, dict(self._written))
+
+    async def main(_: LimitServer) -> None:
+        server = Lonely()
+        await join(server, "a", waiting={"a1": "x"})
+        await join(server, "b", waiting={"b1": "x"})
+        await asyncio.sleep(5)
+        await server.poll("b", 1)
+        await asyncio.sleep(5)
+        assert (server.clients, server.left) == (1, ()), "one of them lives"
+        await asyncio.sleep(60)
+        assert (server.clients, server.left) == (0, ({},)), "once"
+        assert server._watch is not None
+        server._watch.cancel()
+
+    in_time(main)
+
+
 def test_a_new_server_grants_nothing_until_all_that_live_have_said_what_they_hold() -> None:
     async def main(_: LimitServer) -> None:
         server, clock = LimitServer(recovering=True), asyncio.get_running_loop().time

@@ -221,6 +221,14 @@ def test_what_was_lost_is_told_to_the_next_first_rank() -> None:
     assert last.told == counted.told
 
 
+def test_who_dies_after_the_first_rank_ended_well_brings_nothing_back() -> None:
+    """The first one ends well when all have come to the end, so nothing is left to do."""
+    world = World([[Began(), Ended(0)], [Began(), Ended(death="was ended by SIGSEGV")]], WELL)
+    assert play(world).order.restarts == 0
+    world = World([[Began(), b"", Silent], [Began(), Ended(death="was ended by SIGSEGV")]], WELL)
+    assert play(world).order.restarts == 1, "before that it does"
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_an_interruption_reaches_all_ranks(running: bool) -> None:
     world = World([[*([Began()] if running else []), Silent], [*([Began()] if running else []), Silent]])

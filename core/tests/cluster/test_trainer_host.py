@@ -43,6 +43,9 @@ end_with_parent()
 what = order.cwd
 print("rank", environment["RANK"], "of", environment["WORLD_SIZE"], environment["MASTER_PORT"], flush=True)
 print("oh", file=sys.stderr, flush=True)
+if what == "devices":
+    print("sees", repr(os.environ.get("CUDA_VISIBLE_DEVICES")), flush=True)
+    what = "well"
 if what == "well":
     events.send(StepDone(3))
     print("the last word", flush=True)
@@ -103,6 +106,17 @@ def test_what_a_process_says_is_handed_on_and_kept(host: TrainerHost, tmp_path: 
     log = (tmp_path / "run" / "workers" / "trainer-1.log").read_text()
     assert log.startswith(f"trainer worker 1 starts: process {pid} on ")
     assert "the last word\n" in log
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(0, b"sees ''\n"), (1, b"sees '3'\n")])
+def test_who_is_lent_no_gpu_sees_none(
+    host: TrainerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, seen: bytes
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # Ray leaves the node's own where it lends none.
+    lent = TrainerHost("pretended_rank", "127.0.0.1", gpus=gpus)
+    lent.start(order_of(tmp_path, "devices"))
+    assert seen in until_it_ends(lent).out
+    lent.stop()
 
 
 def test_an_error_is_told_and_stands_in_the_log(host: TrainerHost, tmp_path: Path) -> None:
@@ -168,6 +182,20 @@ def test_one_that_does_not_leave_after_its_last_word_is_ended(
     ended = until_it_ends(host).ended
     assert ended is not None
     assert ended.status == 0
+
+
+def test_a_number_whose_process_is_gone_is_left_alone(
+    host: TrainerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have it by then."""
+    monkeypatch.setattr("toolrl.cluster.trainer_host.EXIT_SECONDS", 0.5)
+    killed: list[int] = []
+    monkeypatch.setattr("toolrl.cluster.trainer_host.os.killpg", lambda pid, number: killed.append(pid))
+    pid = host.start(order_of(tmp_path, "error"))
+    until_it_ends(host)
+    time.sleep(1.0)  # Longer than it is waited for.
+    host.end()
+    assert killed == [pid], "once, for what it may have left, as soon as it was gone"
 
 
 def test_the_interface_of_an_address() -> None:

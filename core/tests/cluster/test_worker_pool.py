@@ -493,6 +493,7 @@ def test_what_workers_tell_of_restarts_is_in_the_metrics_once() -> None:
         assert found["cluster/restarted_servers"] == 2.0
         await farm.group()
         assert "cluster/restarted_limits" not in farm.pool.metrics()
+        assert farm.pool.status()["restarted"] == {"limits": 1, "servers": 2}, "all of them since the start"
 
     in_farm(main)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolrl.config.load import check_config
-from toolrl.config.spread import check_ranks, check_torchrun
+from toolrl.config.spread import check_devices, check_ranks, check_torchrun
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
 
@@ -70,3 +70,19 @@ def test_torchrun_and_ray_do_not_both_place_the_ranks(tree: dict[str, Any], regi
     check_torchrun(check_config(tree, registry=registry).config)
     with pytest.raises(ConfigError, match="torchrun has started ranks already"):
         check_torchrun(check_config(tree, ("cluster.trainer_workers=2",), registry=registry).config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("device=cuda",), "device is 'cuda', and Ray lends the trainer workers no GPU"),
+        (("device=cpu", "cluster.trainer_gpus=1"), "device is 'cpu', and Ray lends each trainer worker 1 GPU"),
+    ],
+)
+def test_trainer_workers_compute_where_they_are_lent_a_device(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_devices(check_config(tree, overrides, registry=registry).config)
+    for fits in (("device=auto",), ("device=cpu",), ("device=cuda", "cluster.trainer_gpus=1")):
+        check_devices(check_config(tree, fits, registry=registry).config)

@@ -17,3 +17,4 @@ def test_what_several_processes_saw_counts_once_and_what_each_saw_counts_each() 
     one.server()
     count.hear([list(it) for it in one.told()])  # As it comes from JSON.
     assert count.metrics() == {"cluster/restarted_servers": 1.0}
+    assert count.totals() == {"limits": 1, "servers": 3}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json, table
+from toolrl.tools.restarts import LIMITS, SERVERS
 
 if TYPE_CHECKING:
     from toolrl.report.folder import RunFolder
@@ -76,6 +77,7 @@ def _blocks(
     tools = _merged_tools(workers)
     if tools:
         yield "\n" + _tools(tools)
+    yield from _restarts(status.get("restarted", {}))
     yield from _breakers(workers)
     logs = folder.directory / "workers"
     if logs.is_dir():
@@ -144,6 +146,14 @@ def _tools(tools: Mapping[str, Mapping[str, float]]) -> str:
         for name, it in tools.items()
     ]
     return table(rows, header=("tool", "calls", "errors", "p50 ms", "p95 ms", "max ms"))
+
+
+def _restarts(counts: Mapping[str, int]) -> Iterator[str]:
+    """What tools lean on, and what of it died and works again."""
+    names = {LIMITS: "the cluster's limits", SERVERS: "servers of tools"}
+    told = [f"{name} {counts[kind]}" for kind, name in names.items() if counts.get(kind)]
+    if told:
+        yield f"\nstarted again since it began: {', '.join(told)}"
 
 
 def _breakers(workers: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -56,12 +56,13 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
     """Ray places the processes that train; this one watches over them."""
     from toolrl.cluster.start import trainers_of
-    from toolrl.config.spread import check_ranks
+    from toolrl.config.spread import check_devices, check_ranks
     from toolrl.report.folder import RunFolder
     from toolrl.report.status import TRAINERS, told_status
 
     cluster = loaded.config.cluster
     check_ranks(loaded.config, cluster.trainer_workers > 1 or cluster.shard is True)
+    check_devices(loaded.config)
     directory = Path(loaded.config.run.dir).absolute() / loaded.config.run.name
     RunFolder.check(directory, resume=args.resume, overwrite=args.overwrite)
     group = trainers_of(

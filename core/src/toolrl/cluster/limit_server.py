@@ -178,7 +178,8 @@ class LimitServer:
         me.heard = self._now()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not me.granted:  # Another poll of the client's may have taken the news.
+                # Another poll of the client's may have taken the news.
+                while not me.granted and self._clients.get(client) is me:
                     await me.news.wait()
         return self._take_granted(me)
 
@@ -270,8 +271,14 @@ class LimitServer:
         while True:
             leases = [limit.spec.lease for limit in self._limits.values()]
             await asyncio.sleep(LOOK * min(leases, default=10.0))
+            served = bool(self._clients)
             self._take_from_the_dead()
             await self._strike_off()
+            if served and not self._clients:
+                self.nobody_left()
+
+    def nobody_left(self) -> None:
+        """The last client was taken for dead. For subclasses: a server by itself waits for others."""
 
     def _take_from_the_dead(self) -> None:
         now = self._now()
@@ -287,9 +294,10 @@ class LimitServer:
 
     def _forget(self, client: str) -> None:
         me = self._clients.pop(client, None)
-        for ticket in list(me.claims) if me is not None else ():
-            assert me is not None
-            self._drop(me, ticket)
+        if me is not None:
+            for ticket in list(me.claims):
+                self._drop(me, ticket)
+            me.news.set()  # Its polls end: an actor can't end before all its calls have.
         for name, limit in list(self._limits.items()):
             limit.users.discard(client)
             if not limit.users:

@@ -7,8 +7,9 @@
     await limits.close()
 
 The actor is called `toolrl-limits` in the namespace `toolrl`, whatever namespace a driver uses, and outlives the driver
-that made it; with the goodbye of its last client it ends. Wants and releases of a process are sent in batches: what
-gathers while one message is on its way goes with the next. Turns come back on a call that lasts until there is one.
+that made it; with the goodbye or the death of its last client it ends. Wants and releases of a process are sent in
+batches: what gathers while one message is on its way goes with the next. Turns come back on a call that lasts until
+there is one.
 
 Where the actor or its node dies, ray starts it anew, and every client says what it holds. Until all that it served have
 done so, and for one lease at most, it grants nothing: a limit isn't exceeded, but waits; those who wait are served in
@@ -73,6 +74,10 @@ class _Actor(LimitServer):
         await super().goodbye(client)
         if not self.clients:
             ray.actor.exit_actor()
+
+    def nobody_left(self) -> None:
+        # No call goes on whose end could be this one's.
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def connect_actor(*, recovering: bool = False) -> Any:

@@ -146,6 +146,7 @@ class WorkerPool:
         """What each worker does now, and what waits here."""
         return {
             "waiting_groups": len(self._waiting),
+            "restarted": self._seen_restarts.totals(),
             "workers": [_status(line) for line in self._lines],
         }
 

@@ -59,7 +59,8 @@ class TrainerPlaces:
             max_restarts=0,
             max_task_retries=0,
         )
-        return RayHandle(kind.remote(self._module), self._run_dir / "workers" / f"trainer-{rank}.log")
+        worker = kind.remote(self._module, gpus=self._config.trainer_gpus)
+        return RayHandle(worker, self._run_dir / "workers" / f"trainer-{rank}.log")
 
     def reason_of_wait(self) -> str:
         """Why a worker may not have its place yet."""

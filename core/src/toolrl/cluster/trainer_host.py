@@ -55,9 +55,11 @@ class _Process:
 class TrainerHost:
     """One trainer worker. `start` may be called again when its process has ended."""
 
-    def __init__(self, module: str, address: str | None = None) -> None:
-        """`module` is run as the rank's process; `address` is the node's, found out where it is None."""
+    def __init__(self, module: str, address: str | None = None, *, gpus: int | None = None) -> None:
+        """`module` is run as the rank's process; `address` is the node's, found out where it is None; `gpus` is how
+        many are lent to this: with 0 the process sees none of the node's."""
         self._module = module
+        self._gpus = gpus
         self._address = address
         self._changed = threading.Condition()
         self._now: _Process | None = None
@@ -128,7 +130,7 @@ class TrainerHost:
         child = self._now
         if child is not None:
             self._killing = True
-            _kill(child)
+            _end(child)
             child.process.wait()
 
     def stop(self) -> None:
@@ -137,7 +139,7 @@ class TrainerHost:
         with self._changed:
             spare, self._spare = self._spare, None
         if spare is not None:
-            _kill(spare)
+            _end(spare)
             spare.process.wait()
 
     # Threads.
@@ -146,6 +148,9 @@ class TrainerHost:
         orders_out, orders_in = os.pipe()
         events_out, events_in = os.pipe()
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS_OWN}
+        if self._gpus == 0:
+            # Ray names the devices that it lends, and hides none where it lends none.
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", self._module, str(orders_out), str(events_in)],
@@ -227,7 +232,7 @@ class TrainerHost:
         if event.said:
             self._write(event.said.encode())
             self._lines.extend(line.encode() for line in event.said.splitlines() if line.strip())
-        late = threading.Timer(EXIT_SECONDS, _kill, [child])
+        late = threading.Timer(EXIT_SECONDS, _end, [child])
         late.daemon = True
         late.start()
 
@@ -253,6 +258,12 @@ def _kill(child: _Process) -> None:
     """It and its process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, signal.SIGKILL)
+
+
+def _end(child: _Process) -> None:
+    """It and its process group, if it is there: the number of one that is gone may be another's by now."""
+    if child.process.poll() is None:
+        _kill(child)
 
 
 def _named(child: _Process) -> str:

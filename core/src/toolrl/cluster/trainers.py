@@ -220,6 +220,10 @@ class TrainerGroup:
         if self._interrupted:
             raise asyncio.CancelledError
         deaths = [_Death(rank, end.death) for rank, end in ends.items() if end.death is not None]
+        if deaths and 0 in ends and ends[0].status == 0:
+            # All had come to the end by then, so nothing is left to do.
+            _log.warning("trainer worker %d %s after the run had ended well", deaths[0].rank, deaths[0].reason)
+            return None
         if deaths:
             return deaths[0]
         lost = [error for error in errors.values() if isinstance(error, LostRanksError)]

@@ -36,3 +36,20 @@ def check_torchrun(config: Config) -> None:
             "started ranks already",
             hint="Run `toolrl train` without torchrun, or set it to 0.",
         )
+
+
+def check_devices(config: Config) -> None:
+    """Raises ConfigError where trainer workers are to compute on devices that Ray doesn't lend them, or are lent some
+    that they don't use."""
+    gpus = config.cluster.trainer_gpus
+    if config.device.startswith("cuda") and not gpus:
+        raise ConfigError(
+            f"cluster.trainer_gpus: device is {config.device!r}, and Ray lends the trainer workers no GPU",
+            hint="Set cluster.trainer_gpus to 1; or leave device out to train on the CPU.",
+        )
+    if config.device == "cpu" and gpus:
+        raise ConfigError(
+            f"cluster.trainer_gpus: device is 'cpu', and Ray lends each trainer worker {gpus} GPU"
+            f"{'s' if gpus > 1 else ''}",
+            hint="Set cluster.trainer_gpus to 0; or leave device out to train on the GPUs.",
+        )

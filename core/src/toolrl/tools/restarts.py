@@ -40,6 +40,7 @@ class RestartCount:
     def __init__(self) -> None:
         self._heard: set[Restart] = set()
         self._new: Counter[str] = Counter()
+        self._all: Counter[str] = Counter()
 
     def hear(self, told: Iterable[Iterable[str]]) -> None:
         """Of one process, what it tells of itself: all since its start."""
@@ -47,9 +48,14 @@ class RestartCount:
             if (kind, name) not in self._heard:
                 self._heard.add((kind, name))
                 self._new[kind] += 1
+                self._all[kind] += 1
 
     def metrics(self) -> dict[str, float]:
         """Since this was last asked, under the names that reports know; of what there was none, nothing."""
         new, self._new = self._new, Counter()
         counts = {"cluster/restarted_limits": new[LIMITS], "cluster/restarted_servers": new[SERVERS]}
         return {name: float(count) for name, count in counts.items() if count}
+
+    def totals(self) -> dict[str, int]:
+        """By kind, all that was heard of, those of processes that are gone included."""
+        return dict(self._all)
