@@ -54,3 +54,24 @@ def test_changed_is_replace() -> None:
     assert result.text == "text"
     with pytest.raises(TypeError):
         changed(Message("user", "hi"), nothing_of_the_kind=1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timed(ToolResult):
+    """A tool's own kind of result: its constructor has something to check, and something to find out."""
+
+    cost: float = 0.0
+    length: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.cost < 0:
+            raise ValueError("a cost is no gain")
+        object.__setattr__(self, "length", len(self.text))
+
+
+def test_changed_data_of_a_kind_of_its_own_is_checked_and_completed_as_ever() -> None:
+    made = Timed("four", cost=1.0)
+    assert changed(made, text="seven!!") == dataclasses.replace(made, text="seven!!")
+    assert changed(made, text="seven!!").length == 7
+    with pytest.raises(ValueError, match="no gain"):
+        changed(made, cost=-1.0)

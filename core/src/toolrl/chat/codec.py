@@ -57,13 +57,13 @@ class Codec:
         """Be quick from now on with what stands between the added tokens of this text, which a template writes."""
         fixed = self._pieces()
         if fixed is not None:
-            fixed.learn(text)
+            fixed.learn(well_formed(text))
 
     def learn_what_returns(self, text: str) -> None:
         """The same, of what this text has in common with one before it: instructions, and descriptions of tools."""
         fixed = self._pieces()
         if fixed is not None:
-            fixed.learn_what_returns(text)
+            fixed.learn_what_returns(well_formed(text))
 
     def _pieces(self) -> FixedPieces | None:
         if not self._is_direct() or self._direct.encode_special_tokens:

@@ -71,11 +71,12 @@ class FixedPieces:
             self._keep(again, text)
 
     def _keep(self, pieces: Sequence[str], text: str) -> None:
+        before = self._kept
         for piece in pieces:
             if piece and self._kept + len(piece) <= _MOST_KEPT and piece not in self._known:
                 self._kept += len(piece)
                 self._known[piece] = tuple(self._encode(piece))
-        if self(text) != self._encode(text):
+        if self._kept > before and self(text) != self._encode(text):
             self._pattern = None
 
     def __call__(self, text: str) -> list[int] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import sys
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -35,11 +36,11 @@ def _block(size: int) -> mmap.mmap | None:
     """Zeros in huge pages; None where they can't be had or don't pay."""
     if not _CAN or size < _WORTH:
         return None
-    # Private: pages that processes share are small ones nearly everywhere.
-    block = mmap.mmap(-1, -(-size // _HUGE) * _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
+        # Private: pages that processes share are small ones nearly everywhere.
+        block = mmap.mmap(-1, -(-size // _HUGE) * _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         block.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without them
+    except OSError:  # a kernel without them, or no memory: torch says so in its own way
         return None
     return block
 
@@ -53,11 +54,14 @@ class Memory:
 
     def __init__(self) -> None:
         self._blocks: list[mmap.mmap] = []
+        self._lock = threading.Lock()
+        """A block that was found has to be referred to before another thread looks."""
 
     def take(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A contiguous tensor; what it holds is left from before."""
         count = math.prod(shape)
-        block = self._find(count * dtype.itemsize)
+        with self._lock:
+            block = self._find(count * dtype.itemsize)
         if block is None:
             return torch.empty(tuple(shape), dtype=dtype)
         return torch.frombuffer(block, dtype=dtype, count=count).view(tuple(shape))
@@ -71,12 +75,13 @@ class Memory:
             return self._blocks[min(fitting, key=lambda number: len(self._blocks[number]))]
         # Some to spare: the next step's tensors have other sizes.
         ample = (-(-size // _HUGE) + size // 8 // _HUGE) * _HUGE
-        for number in reversed(free):
-            if sum(map(len, self._blocks)) + ample <= _KEPT:
-                break
-            del self._blocks[number]
-        if sum(map(len, self._blocks)) + ample > _KEPT:
+        above = sum(map(len, self._blocks)) + ample - _KEPT
+        if above > sum(len(self._blocks[number]) for number in free):
             return None
+        for number in reversed(free):
+            if above <= 0:
+                break
+            above -= len(self._blocks.pop(number))
         block = _block(ample)
         if block is not None:
             self._blocks.append(block)

@@ -27,7 +27,7 @@ from toolrl.errors import EngineError
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
-from toolrl_plugin_transformers.prefixes import Prefixes, group, read
+from toolrl_plugin_transformers.prefixes import Prefixes, group, read, seated
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
 from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
@@ -86,6 +86,8 @@ class Batch:
         self._length = 0
         self._shared = 0
         self._prefixes: Prefixes | None = None
+        self._beginnings: list[list[int]] = []
+        """The tokens that the groups in `_prefixes` have in common: rows come and go, and mostly the groups stay."""
 
     @property
     def idle(self) -> bool:
@@ -213,12 +215,21 @@ class Batch:
         if not self.share or not self.runner.reads_prefixes:
             return None
         grouping = group([row.tokens for row in self.rows], self._shared)
-        return read(self.slots, grouping) if grouping is not None else None
+        if grouping is None:
+            return None
+        shared, common = grouping.shared, grouping.common
+        beginnings = [self.rows[members[0]].tokens[:common] for members in grouping.members]
+        known, self._beginnings, held = self._beginnings, beginnings, self._prefixes
+        if held is not None and (held.shared, held.common) == (shared, common) and known == beginnings:
+            return seated(held, grouping)
+        self._prefixes = held = None  # Its memory can go before the next is made.
+        return read(self.slots, grouping)
 
     def _set_rows(self, rows: list[Request]) -> None:
         self.rows = rows
         self._settings = None
-        self._prefixes = None
+        if not rows:
+            self._prefixes = None
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
         """Append a token to each row, and let go of those that end with it."""
@@ -243,6 +254,7 @@ class Batch:
             if row.error is None:
                 self.store.park(session, self.slots, session.slot, session.valid)
             else:
+                self._prefixes = None  # What isn't finite may have come from there.
                 self.slots.wipe(session.slot)
                 self.store.drop(session)
         rows = list(self.rows)

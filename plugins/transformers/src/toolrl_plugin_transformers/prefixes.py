@@ -3,13 +3,13 @@
 The episodes of a group have their prompt in common, and those of one environment the system prompt with the tools.
 Decoding is bound by what it reads, so keys and values that rows have in common are read once for all of them: up to
 `shared` once in a step, from there up to `common` once for each group. Every row still holds all of its own in its
-slot; here are copies of what groups have in common, made when the rows change.
+slot; here are copies of what groups have in common, made when the groups change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -20,8 +20,11 @@ from toolrl_plugin_transformers.sessions import common_prefix
 
 WORTH_GROUPING = 1024
 """Tokens, added up over rows, that needn't be read in a step: for fewer the extra calls cost more than they save."""
-_PADDING = 4
-"""Groups are padded to the largest one, up to so many times the number of rows."""
+_PADDING = 2
+"""Groups are padded to the largest one, up to so many times the number of rows: beyond that the padding takes longer to
+compute than it saves reading."""
+_MEMBERS = 2
+"""Rows to a group, on average: with fewer, most is copied and read as before, and in more calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,12 @@ def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
     """
     if len(rows) < 2:
         return None
+    fewest = len(rows) - len(rows) // _MEMBERS  # Pairs of neighbours that have to agree, so that groups are few.
     limit = min(map(len, rows)) - 1
     order = sorted(range(len(rows)), key=lambda row: rows[row][shared:])
     alike = [common_prefix(rows[one], rows[other], limit) for one, other in pairwise(order)]
-    saved, common = max((count * (length - shared), length) for count, length in enumerate(sorted(alike)[::-1], 1))
+    lengths = sorted(alike, reverse=True)[fewest - 1 :]
+    saved, common = max((count * (length - shared), length) for count, length in enumerate(lengths, fewest))
     if saved < WORTH_GROUPING:
         return None
     members = [[order[0]]]
@@ -77,11 +82,25 @@ def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
     return Grouping(shared, common, tuple(map(tuple, members)))
 
 
-def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
-    """Copy what the groups have in common out of the slot of each one's first row."""
+def _seats(grouping: Grouping, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`rows_FM` and `places_B` of these groups."""
     widest = max(map(len, grouping.members))
     rows = [row for group in grouping.members for row in (*group, *[group[0]] * (widest - len(group)))]
     places = {row: place for place, row in reversed(list(enumerate(rows)))}
+    return (
+        torch.tensor(rows, device=device),
+        torch.tensor([places[row] for row in range(len(places))], device=device),
+    )
+
+
+def seated(prefixes: Prefixes, grouping: Grouping) -> Prefixes:
+    """The same beginnings for other rows: `grouping` has as many groups, in the same order."""
+    rows_FM, places_B = _seats(grouping, prefixes.keys.device)
+    return replace(prefixes, rows_FM=rows_FM, places_B=places_B)
+
+
+def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
+    """Copy what the groups have in common out of the slot of each one's first row."""
     device = slots.shape.device
     first = torch.tensor([group[0] for group in grouping.members], device=device)
     part = slice(grouping.shared, grouping.common)
@@ -94,8 +113,7 @@ def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
         grouping.shared,
         grouping.common,
         len(grouping.members),
-        torch.tensor(rows, device=device),
-        torch.tensor([places[row] for row in range(len(places))], device=device),
+        *_seats(grouping, device),
         keys,
         values,
     )
