@@ -128,6 +128,18 @@ def test_limits_that_differ_are_refused_while_somebody_uses_them() -> None:
     in_time(main)
 
 
+def test_polls_end_with_the_goodbye() -> None:
+    async def main(server: LimitServer) -> None:
+        await join(server, "a", LimitSpec(concurrency=1, lease=3600))
+        polls = [asyncio.create_task(server.poll("a", 900)) for _ in range(2)]
+        await asyncio.sleep(1)
+        await server.goodbye("a")
+        await asyncio.wait(polls, timeout=1)
+        assert [poll.done() and poll.result() for poll in polls] == [[], []]
+
+    in_time(main)
+
+
 def test_a_server_whose_last_client_died_is_told_of_it_when_nobody_is_on_the_roll() -> None:
     class Lonely(LimitServer):
         left: tuple[Roll, ...] = ()

@@ -178,7 +178,8 @@ class LimitServer:
         me.heard = self._now()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not me.granted:  # Another poll of the client's may have taken the news.
+                # Another poll of the client's may have taken the news.
+                while not me.granted and self._clients.get(client) is me:
                     await me.news.wait()
         return self._take_granted(me)
 
@@ -293,9 +294,10 @@ class LimitServer:
 
     def _forget(self, client: str) -> None:
         me = self._clients.pop(client, None)
-        for ticket in list(me.claims) if me is not None else ():
-            assert me is not None
-            self._drop(me, ticket)
+        if me is not None:
+            for ticket in list(me.claims):
+                self._drop(me, ticket)
+            me.news.set()  # Its polls end: an actor can't end before all its calls have.
         for name, limit in list(self._limits.items()):
             limit.users.discard(client)
             if not limit.users:
