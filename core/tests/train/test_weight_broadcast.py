@@ -264,6 +264,46 @@ class Process(Worker):
             raise TransferBrokenError(answer.decode())
 
 
+def test_those_who_live_wait_for_no_word_of_a_death_that_the_trainer_saw(tiny: Any) -> None:
+    """gloo tells the trainer that a connection broke; that its worker is dead is told much later."""
+    model = tiny.model("llama", seed=0)
+    processes = [subprocess.Popen([sys.executable, str(MEMBER)], stdin=-1, stdout=-1) for _ in range(2)]
+    dead, other = (Process(number + 1, it) for number, it in enumerate(processes))
+    here = Worker(0, tiny.model("llama", seed=1))
+    dead.dies = signal.SIGKILL
+    broken = asyncio.Event()
+
+    class Late(Process):
+        async def update(self, handoff: Handoff, part: Handoff) -> None:
+            try:
+                await dead.update(handoff, part)
+            finally:
+                await broken.wait()
+
+    class Hears(Worker):
+        async def update(self, handoff: Handoff, part: Handoff) -> None:
+            try:
+                await super().update(handoff, part)
+            except TransferBrokenError:
+                broken.set()
+                raise
+
+    hears, late = Hears(0, here.model), Late(1, dead.process)
+
+    async def main(courier: BroadcastCourier) -> None:
+        handoff = await courier.publish(Weights(model, 1), 1)
+        await hand_over(courier, handoff, [hears, late, other])  # type: ignore[list-item]
+        assert same(model, hears.model)
+
+    try:
+        run(main, made(tiny, 1, timeout=3600.0))
+        assert [len(it.told) for it in (hears, dead, other)] == [2, 1, 2]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def test_a_group_that_never_works_ends_the_run_with_the_reason(tiny: Any) -> None:
     model, worker = tiny.model("llama", seed=0), Worker(0, tiny.model("llama", seed=1))
 

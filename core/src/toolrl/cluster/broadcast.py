@@ -89,6 +89,12 @@ class BroadcastCourier:
         sending = in_thread(lambda: circle.lead(turn, data))
         parts = (replace(circle.meeting, rank=rank, turn=turn) for rank in range(1, circle.meeting.size))
         passing = Passing(tuple(replace(handoff, meeting=it) for it in parts), circle, self._store)
+
+        def sent(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                passing.break_off()  # It may be long before anybody else hears of who died.
+
+        sending.add_done_callback(sent)
         try:
             yield passing
             if not circle.broken:
@@ -97,7 +103,6 @@ class BroadcastCourier:
             passing.break_off()
             raise
         finally:
-            sending.add_done_callback(lambda done: done.cancelled() or done.exception())
             if circle.broken or not lasting:
                 circle.close()
 
@@ -129,9 +134,9 @@ class Passing:
 
     def break_off(self) -> None:
         """End it for all members."""
-        if not self.circle.broken:
-            self.circle.break_off()
-            self.store.set(f"{self.circle.meeting.name}/off", "")
+        # Where it broke by itself nobody else knows of that yet.
+        self.circle.break_off()
+        self.store.set(f"{self.circle.meeting.name}/off", "")
 
 
 class Receiver:
