@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -66,3 +68,12 @@ def test_small_ones_are_ordinary() -> None:
     memory = Memory()
     assert memory.take((4, 4)).shape == (4, 4)
     assert memory._blocks == []
+
+
+def test_copies_begin_empty() -> None:
+    memory = Memory()
+    held = memory.take(LARGE)
+    held.fill_(1.0)
+    for other in (copy.deepcopy(memory), pickle.loads(pickle.dumps(memory))):
+        other.take(LARGE).fill_(2.0)
+    assert bool((held == 1).all())

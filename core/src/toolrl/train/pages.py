@@ -57,6 +57,10 @@ class Memory:
         self._lock = threading.Lock()
         """A block that was found has to be referred to before another thread looks."""
 
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        # A copy of who has one, or one that is sent elsewhere, begins with none of it.
+        return Memory, ()
+
     def take(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A contiguous tensor; what it holds is left from before."""
         count = math.prod(shape)
