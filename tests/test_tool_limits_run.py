@@ -53,9 +53,10 @@ def test_environments_that_disagree_are_told_before_the_first_episode(own_place:
 def test_a_clusters_limit_without_ray(own_place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from toolrl import assembly
     from toolrl.errors import ConfigError
+    from toolrl.tools.restarts import Restarts
 
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "toolrl.cluster.limiter", raising=False)
     with pytest.raises(ConfigError, match="`cluster` needs ray, which isn't installed") as caught:
-        assembly._cluster_limits()
+        assembly._cluster_limits(Restarts())
     assert "pip install 'toolrl[cluster]'" in str(caught.value)
