@@ -103,6 +103,9 @@ async def main(ranks):
 ranks = join("cpu", 120.0)
 asyncio.run(main(ranks))
 ranks.leave()
+# A thread of gloo that is left would end the process by SIGABRT, now and then.
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert "pt_gloo_runloop" not in threads, threads
 '''
 
 

@@ -213,6 +213,9 @@ class ProcessGroup(Ranks):
     def leave(self) -> None:
         self.barrier("the end")
         dist.destroy_process_group()
+        # With its last reference a group ends its threads. One that gives back the tensors of the exchange above while
+        # the interpreter ends would end the process by SIGABRT.
+        del self.talk, self.mesh
 
     def _tell(self, error: Exception) -> Exception:
         """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
