@@ -76,7 +76,8 @@ class Worker:
         self.script = list(self.world.scripts[generation][self.rank])
         return 100 * generation + self.rank
 
-    async def poll(self, seconds: float, silence: float) -> Output:
+    async def poll(self, pid: int, seconds: float, silence: float) -> Output:
+        assert pid == 100 * (len([it for it in self.world.orders if it]) - 1) + self.rank
         await asyncio.sleep(1.0)
         item = self.script.pop(0) if self.script else Silent
         if item is Gone:

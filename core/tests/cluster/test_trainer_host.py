@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerHos
     made.stop()
 
 
-def until_it_ends(host: TrainerHost, silence: float = 600.0) -> Output:
+def until_it_ends(host: TrainerHost, pid: int, silence: float = 600.0) -> Output:
     """All that it says, gathered."""
     gathered, end = Output(), time.monotonic() + 60
     while gathered.ended is None:
         assert time.monotonic() < end
-        found = host.poll(1.0, silence)
+        found = host.poll(pid, 1.0, silence)
         gathered.out += found.out
         gathered.err += found.err
         gathered.events += found.events
@@ -97,7 +98,7 @@ def until_it_ends(host: TrainerHost, silence: float = 600.0) -> Output:
 def test_what_a_process_says_is_handed_on_and_kept(host: TrainerHost, tmp_path: Path) -> None:
     assert host.place().address == "127.0.0.1"
     pid = host.start(order_of(tmp_path, "well"))
-    found = until_it_ends(host)
+    found = until_it_ends(host, pid)
     assert found.out == b"rank 1 of 2 4711\nthe last word\n", "the rest of it, too, after it told how it ended"
     assert found.err == b"oh\n"
     assert found.events == [StepDone(3)]
@@ -114,14 +115,14 @@ def test_who_is_lent_no_gpu_sees_none(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")  # Ray leaves the node's own where it lends none.
     lent = TrainerHost("pretended_rank", "127.0.0.1", gpus=gpus)
-    lent.start(order_of(tmp_path, "devices"))
-    assert seen in until_it_ends(lent).out
+    pid = lent.start(order_of(tmp_path, "devices"))
+    assert seen in until_it_ends(lent, pid).out
     lent.stop()
 
 
 def test_an_error_is_told_and_stands_in_the_log(host: TrainerHost, tmp_path: Path) -> None:
-    host.start(order_of(tmp_path, "error"))
-    ended = until_it_ends(host).ended
+    pid = host.start(order_of(tmp_path, "error"))
+    ended = until_it_ends(host, pid).ended
     assert ended is not None
     assert ended.error is not None
     assert isinstance(unpack_error(ended.error), DataError)
@@ -130,22 +131,22 @@ def test_an_error_is_told_and_stands_in_the_log(host: TrainerHost, tmp_path: Pat
 
 
 def test_a_process_that_dies_tells_nothing(host: TrainerHost, tmp_path: Path) -> None:
-    host.start(order_of(tmp_path, "exit"))
-    ended = until_it_ends(host).ended
+    pid = host.start(order_of(tmp_path, "exit"))
+    ended = until_it_ends(host, pid).ended
     assert ended is not None
     assert ended.death == "ended with status 7 and no reason"
     pid = host.start(order_of(tmp_path, "stay"))
-    while not host.poll(1.0, 600.0).events:
+    while not host.poll(pid, 1.0, 600.0).events:
         pass
     os.kill(pid, signal.SIGKILL)
-    ended = until_it_ends(host).ended
+    ended = until_it_ends(host, pid).ended
     assert ended is not None
     assert ended.death == "was ended by SIGKILL"
 
 
 def test_a_process_that_says_nothing_is_taken_for_dead_and_can_be_ended(host: TrainerHost, tmp_path: Path) -> None:
     pid = host.start(order_of(tmp_path, "stay"))
-    ended = until_it_ends(host, silence=0.5).ended
+    ended = until_it_ends(host, pid, silence=0.5).ended
     assert ended is not None
     assert str(ended.death).startswith("said nothing for")
     host.end()
@@ -154,16 +155,33 @@ def test_a_process_that_says_nothing_is_taken_for_dead_and_can_be_ended(host: Tr
 
 
 def test_a_spare_process_waits_for_the_next_start(host: TrainerHost, tmp_path: Path) -> None:
-    host.start(order_of(tmp_path, "stay"))
+    pid = host.start(order_of(tmp_path, "stay"))
     end = time.monotonic() + 60
     while (spare := host._spare) is None:
-        host.poll(0.1, 600.0)
+        host.poll(pid, 0.1, 600.0)
         assert time.monotonic() < end
     host.end()
-    assert host.start(order_of(tmp_path, "well")) == spare.process.pid
-    ended = until_it_ends(host).ended
+    pid = host.start(order_of(tmp_path, "well"))
+    assert pid == spare.process.pid
+    ended = until_it_ends(host, pid).ended
     assert ended is not None
     assert ended.status == 0
+
+
+def test_who_asks_after_a_former_process_takes_no_news_of_the_next(host: TrainerHost, tmp_path: Path) -> None:
+    former = host.start(order_of(tmp_path, "stay"))
+    heard = Output()
+    while not (heard.out and heard.err and heard.events):
+        found = host.poll(former, 1.0, 600.0)
+        heard = Output(heard.out + found.out, heard.err + found.err, events=[*heard.events, *found.events])
+    with ThreadPoolExecutor() as pool:
+        left = pool.submit(host.poll, former, 600.0, 600.0)
+        host.end()
+        pid = host.start(order_of(tmp_path, "well"))
+        found = until_it_ends(host, pid)
+        assert not left.result(timeout=60).events
+    assert found.events == [StepDone(3)]
+    assert not host.poll(former, 600.0, 600.0).events
 
 
 def test_a_process_ends_with_its_worker(host: TrainerHost, tmp_path: Path) -> None:
@@ -178,8 +196,8 @@ def test_one_that_does_not_leave_after_its_last_word_is_ended(
     host: TrainerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolrl.cluster.trainer_host.EXIT_SECONDS", 0.5)
-    host.start(order_of(tmp_path, "linger"))
-    ended = until_it_ends(host).ended
+    pid = host.start(order_of(tmp_path, "linger"))
+    ended = until_it_ends(host, pid).ended
     assert ended is not None
     assert ended.status == 0
 
@@ -192,7 +210,7 @@ def test_a_number_whose_process_is_gone_is_left_alone(
     killed: list[int] = []
     monkeypatch.setattr("toolrl.cluster.trainer_host.os.killpg", lambda pid, number: killed.append(pid))
     pid = host.start(order_of(tmp_path, "error"))
-    until_it_ends(host)
+    until_it_ends(host, pid)
     time.sleep(1.0)  # Longer than it is waited for.
     host.end()
     assert killed == [pid], "once, for what it may have left, as soon as it was gone"

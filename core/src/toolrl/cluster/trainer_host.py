@@ -93,6 +93,7 @@ class TrainerHost:
             self._lines.clear()
             self._log_path = order.log_path
             self._header = f"trainer worker {order.rank} starts: {_named(child)}\n".encode()
+            self._changed.notify_all()
         for stream, name in ((child.process.stdout, "out"), (child.process.stderr, "err")):
             assert stream is not None
             self._thread(child, self._read, child, stream, name)
@@ -102,11 +103,14 @@ class TrainerHost:
             child.orders.send((order, _environment(order, address)))
         return child.process.pid
 
-    def poll(self, seconds: float, silence: float) -> Output:
-        """What has happened since this was last asked, as soon as there is something; at the latest after so long. A
-        process that says nothing for `silence` seconds is taken for dead."""
+    def poll(self, pid: int, seconds: float, silence: float) -> Output:
+        """What has happened to the process of this number since this was last asked, as soon as there is something; at
+        the latest after so long. A process that says nothing for `silence` seconds is taken for dead. Nothing, where
+        the process isn't the one of now: whoever asks has given it up, and the next one's news are for others."""
         with self._changed:
-            self._changed.wait_for(self._has_news, seconds)
+            self._changed.wait_for(lambda: not self._is_of(pid) or self._has_news(), seconds)
+            if not self._is_of(pid):
+                return Output(pid=pid)
             found = self._output
             self._output = Output(doing=found.doing, pid=found.pid)
             quiet = time.monotonic() - self._heard
@@ -248,6 +252,9 @@ class TrainerHost:
             if child is self._now and not self._killing:
                 self._output.ended = child.told or Ended(death=_death(code))
             self._changed.notify_all()
+
+    def _is_of(self, pid: int) -> bool:
+        return self._now is not None and self._now.process.pid == pid
 
     def _has_news(self) -> bool:
         it = self._output

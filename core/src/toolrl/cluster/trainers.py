@@ -182,7 +182,7 @@ class TrainerGroup:
         while member.ended is None:
             try:
                 output: Output = await self._ask(
-                    member, "poll", POLL_SECONDS, self.timeout, patience=POLL_SECONDS + self.timeout
+                    member, "poll", member.pid, POLL_SECONDS, self.timeout, patience=POLL_SECONDS + self.timeout
                 )
             except _LostError as lost:
                 member.ended = Ended(death=lost.reason)
