@@ -145,7 +145,7 @@ class RolloutPlace(_Place):
 class Rollout:
     """Rollout workers, whatever they do: start, sample, take weights, wait."""
 
-    steps = 40
+    steps = 60
 
     def config(self, tool: dict[str, Any]) -> dict[str, Any]:
         return {"tools": [tool], "cluster": {}}
