@@ -198,7 +198,8 @@ class Trainers:
         def run() -> None:
             credited = credit(groups, algorithm, None)
             pairs = zip(credited.episodes, credited.advantages, strict=True)
-            trainer._micro_batches([episode_sample(episode, advantage) for episode, advantage in pairs])
+            samples = [episode_sample(episode, advantage) for episode, advantage in pairs]
+            trainer._plan(samples, [episode.group for episode in credited.episodes])
 
         return run, size
 
