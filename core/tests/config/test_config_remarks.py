@@ -64,13 +64,25 @@ def test_an_environment_without_a_reward_is_told() -> None:
         ("here", False),
         ("./here:best", False),
         ("./none:best", True),
+        ("word", True),
+        ("here/name", True),
+        ("here:3", False),
+        ("here:step-000003", False),
+        ("here:30", True),
+        ("here:bst", True),
+        ("empty", True),
+        ("empty:best", True),
     ],
 )
 def test_a_model_that_is_not_there_is_told(
     tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
+    (tmp_path / "here" / "checkpoints" / "best.json").touch()
+    (tmp_path / "empty").mkdir()
+    for run in ("here", "empty"):
+        (tmp_path / run / "config.yaml").touch()
     config = check_config(tree, [f"model.path={path}"], registry=registry).config
     assert (missing_model(config) is not None) == is_told
 

@@ -24,10 +24,38 @@ def remarks(config: Config) -> list[str]:
 def missing_model(config: Config) -> str | None:
     """What to say of a model that isn't there; None where it is, or where it may be a hub's name."""
     path = config.model.path
-    run = path.rpartition(":")[0]  # RUN:best
-    if Path(path).is_dir() or (run and Path(run).is_dir()) or _may_be_on_hub(path):
+    run, _, name = path.rpartition(":")  # RUN:best
+    if _is_run(Path(path)):
+        return _missing_checkpoint(path, "last")
+    if Path(path).is_dir():
+        return None
+    if run and _is_run(Path(run)):
+        return _missing_checkpoint(run, name)
+    if _may_be_on_hub(path):
         return None
     return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file()
+
+
+def _missing_checkpoint(run: str, name: str) -> str | None:
+    """What to say of a run that has no checkpoint of this name: `last`, `best`, or a step's."""
+    folder = Path(run) / "checkpoints"
+    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    step = name.removeprefix("step-")
+    if name == "last":
+        found = bool(there)
+    elif name == "best":
+        found = (folder / "best.json").is_file()
+    else:
+        found = step.isdecimal() and f"step-{int(step):06d}" in there
+    if found:
+        return None
+    if not there:
+        return f"model.path: the run {run!r} has no checkpoint yet"
+    return f"model.path: the run {run!r} has no checkpoint {name!r}; there are: {', '.join(there)}"
 
 
 def missing_files(config: Config, registry: Registry) -> Iterator[str]:
@@ -61,7 +89,11 @@ def _missing_of(options: BaseModel | None) -> str | None:
 
 
 def _may_be_on_hub(path: str) -> bool:
-    return path.count("/") <= 1 and not path.startswith((".", "/", "~"))
+    """`owner/name`. A run loads nothing from a hub that begins with a folder's name here, or that is one word."""
+    owner, slash, name = path.partition("/")
+    if not slash or not name or "/" in name or path.startswith((".", "~")):
+        return False
+    return bool(owner) and not Path(owner).is_dir()
 
 
 def _evaluation(config: Config) -> list[str]:
