@@ -121,6 +121,54 @@ def test_what_has_nothing_to_do_is_told(
     assert line is None or line in found
 
 
+@pytest.mark.parametrize(
+    ("overrides", "is_told"),
+    [
+        (("trainer.updates_per_step=33", "trainer.prompts_per_step=4", "algorithm.group_size=8"), True),
+        (("trainer.updates_per_step=32", "trainer.prompts_per_step=4", "algorithm.group_size=8"), False),
+    ],
+)
+def test_more_updates_than_episodes_are_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
+) -> None:
+    assert ("a step has 32 episodes" in told(tree, registry, *overrides)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
+        (("cluster.shard=true", "rollout.oversampling=1.5"), "rollout.oversampling: which groups are cut"),
+        (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
+        (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
+        (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),
+        (("device=cuda",), None),
+    ],
+)
+def test_what_training_will_refuse_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], line: str | None
+) -> None:
+    found = told(tree, registry, *overrides)
+    assert ("`toolrl train` refuses it" in found) is (line is not None)
+    assert line is None or line in found
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_workers_without_ray_are_told(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    find_spec, found = importlib.util.find_spec, object() if installed else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: found if name == "ray" else find_spec(name, *rest)
+    )
+    monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
+    for field in ("rollout_workers", "trainer_workers"):
+        wanted = check_config(tree, [f"cluster.{field}=2"], registry=registry).config
+        assert (f"cluster.{field}: needs ray" in "\n".join(missing_files(wanted, registry))) is not installed
+    plain = check_config(tree, [], registry=registry).config
+    assert "ray" not in "\n".join(missing_files(plain, registry))
+
+
 def test_files_that_components_miss_are_told_with_their_places(
     tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
