@@ -60,13 +60,7 @@ async def _train(assembly: Assembly) -> None:
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
-    if trainer.step >= config.trainer.steps:
-        _log.warning(
-            "the run stands at step %d, and trainer.steps is %d: no step is left; `--set trainer.steps=N` makes it "
-            "longer",
-            trainer.step,
-            config.trainer.steps,
-        )
+    _remark_on_the_end(trainer.step, config.trainer.steps, "trainer.steps")
     evaluations = ranks.by_first(
         lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
     )
@@ -87,6 +81,17 @@ async def _train(assembly: Assembly) -> None:
     await loop.run()
 
 
+def _remark_on_the_end(step: int, steps: int, field: str) -> None:
+    if step >= steps:
+        _log.warning(
+            "the run stands at step %d, and %s is %d: no step is left; `--set %s=N` makes it longer",
+            step,
+            field,
+            steps,
+            field,
+        )
+
+
 def longest_episode(config: Config, limits: Limits) -> int:
     """The most tokens that an episode of any environment can sample."""
     turns = max(environment.max_turns for environment in config.environments.values())
@@ -101,6 +106,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
     saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
     await _resume(assembly, saver)
+    _remark_on_the_end(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
     )
@@ -207,7 +213,7 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    before = assembly.folder.config_before() if assembly.resume else None
+    before = assembly.folder.configs_before() if assembly.resume else ()
     folder, config = assembly.folder.checkpoints, assembly.loaded.resolved
     return Saver(trainer, folder, keep, data, config, ranks=assembly.ranks, before=before)
 

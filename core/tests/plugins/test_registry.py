@@ -50,6 +50,12 @@ def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry
     assert caught.value.hint == "Write math/calculator or other/calculator."
 
 
+def test_two_engines_of_one_name_are_told_apart_by_their_plugins() -> None:
+    engines = {name: plugin_module(engines=["fast"]) for name in ("one", "two")}
+    with pytest.raises(AmbiguousComponentError, match="2 plugins give an engine named 'fast'"):
+        Registry.from_modules(engines).get("engines", "fast")
+
+
 def test_kinds_are_apart(registry: Registry) -> None:
     with pytest.raises(UnknownComponentError, match="no reward named 'integrate'"):
         registry.get("rewards", "integrate")

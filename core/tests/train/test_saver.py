@@ -146,9 +146,10 @@ def test_what_differs_since_the_checkpoint_is_named(
     first.save()
     now = {**CONFIG, "trainer": {"learning_rate": 2e-3, "steps": 9}, "run": {"name": "b"}}
     for before, said in (
-        (CONFIG, "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
-        ({**CONFIG, "seed": 3}, "step-000001 was written with"),  # a run with other changes, that never saved
-        (None, "step-000001 was written with"),
+        ([CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}, CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}], "step-000001 was written with"),
+        ([], "step-000001 was written with"),
     ):
         saver = make_saver(tiny, tmp_path, config=now)
         saver.before = before

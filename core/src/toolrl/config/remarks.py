@@ -156,16 +156,13 @@ def _updates(config: Config) -> list[str]:
 def _ranks(config: Config) -> list[str]:
     """What `toolrl train` refuses, and the other commands don't."""
     cluster = config.cluster
-    lines = []
-    for check in (
-        lambda: check_ranks(config, cluster.trainer_workers > 1 or cluster.shard is True),
-        lambda: check_devices(config) if cluster.trainer_workers else None,
-    ):
-        try:
-            check()
-        except ConfigError as error:
-            lines.append(f"{error.message}. {error.hint} `toolrl train` refuses it")
-    return lines
+    try:
+        check_ranks(config, cluster.trainer_workers > 1 or cluster.shard is True)
+        if cluster.trainer_workers:
+            check_devices(config)
+    except ConfigError as error:
+        return [f"{error.message}. {error.hint} `toolrl train` refuses it"]
+    return []
 
 
 def _sampling(config: Config) -> list[str]:

@@ -83,8 +83,10 @@ class Registry:
             raise self._unknown(kind, name)
         if len(matches) > 1:
             names = [it.qualified for it in matches]
+            label = KIND_LABELS[kind]
+            article = "an" if label[0] in "aeiou" else "a"
             raise AmbiguousComponentError(
-                f"{len(names)} plugins give a {KIND_LABELS[kind]} named {name!r}", hint=f"Write {' or '.join(names)}."
+                f"{len(names)} plugins give {article} {label} named {name!r}", hint=f"Write {' or '.join(names)}."
             )
         return matches[0]
 

@@ -18,6 +18,7 @@ run goes on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shutil
@@ -151,14 +152,17 @@ class RunFolder:
         folder.start_step = int(summary.get("start_step", 0))
         return folder
 
-    def config_before(self) -> dict[str, Any] | None:
-        """The resolved config that stands in the folder: until `begin`, of the process before. None where there is
-        none that can be read."""
-        try:
-            config = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            return None
-        return config if isinstance(config, dict) else None
+    def configs_before(self) -> list[dict[str, Any]]:
+        """The resolved configs that stand in the folder, until `begin` all of them of processes before, the last one
+        first. What can't be read is left out."""
+        older = sorted(self.directory.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
+        found = []
+        for path in (self.directory / "config.yaml", *older):
+            with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+                config = yaml.safe_load(path.read_text(encoding="utf-8"))
+                if isinstance(config, dict):
+                    found.append(config)
+        return found
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"

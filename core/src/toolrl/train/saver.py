@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,8 +82,8 @@ class Saver:
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
     """The processes that train together: all of them call `save` and `restore`."""
-    before: Mapping[str, Any] | None = None
-    """The resolved config of the process that this one goes on for."""
+    before: Sequence[Mapping[str, Any]] = ()
+    """The resolved configs of the processes that this one goes on for."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
     _best: Best | None = None
@@ -212,11 +212,10 @@ class Saver:
         return state.step
 
     def _changes(self, digest: str) -> str:
-        """What is another since the checkpoint with this digest; nothing where the config before is another one, too,
-        as after a run that went on with changes and ended before it saved."""
-        if self.before is None or config_digest(self.before) != digest:
-            return ""
-        return f": {', '.join(changes(_deciding(self.before), _deciding(self.config)))}"
+        """What is another since the checkpoint with this digest; nothing where the config it was written with isn't
+        known."""
+        before = next((config for config in self.before if config_digest(config) == digest), None)
+        return "" if before is None else f": {', '.join(changes(_deciding(before), _deciding(self.config)))}"
 
     def _take_up(self, state: TrainerState) -> None:
         """What one process saved."""
