@@ -93,8 +93,10 @@ class JsonLines:
         try:
             value = json.loads(line)
         except ValueError as error:
+            # The decoder counts lines, too, and its 2 would stand beside the file's own.
+            what = f"{error.msg} at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
-                f"not JSON: {error}",
+                f"not JSON: {what}",
                 where=self.where(index),
                 hint="Each line has to be one JSON object; a file that holds one list should end in .json.",
             ) from None

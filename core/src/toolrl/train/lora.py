@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,8 @@ def require_peft(what: str) -> Any:
         raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'")
     import peft
 
+    # It reads an attribute that newer versions of transformers have by another name; nobody here can change that.
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft
 
 
