@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import os
 import random
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
@@ -132,10 +134,22 @@ def _engine(given: dict[str, Any]) -> Any:
     try:
         settings = EngineArgs(**given)
     except TypeError as error:
-        raise ConfigError(f"vLLM doesn't take these arguments: {error}", where="engine.options.engine_args") from error
+        unknown = sorted(given.keys() - {field.name for field in dataclasses.fields(EngineArgs)})
+        raise ConfigError(
+            f"vLLM's EngineArgs doesn't take {', '.join(map(repr, unknown)) or error}",
+            where="engine.options.engine_args",
+            hint=_nearest(unknown, [field.name for field in dataclasses.fields(EngineArgs)]),
+        ) from error
     with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads()))}):
         config = settings.create_engine_config()
         return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+
+
+def _nearest(unknown: Sequence[str], known: Sequence[str]) -> str:
+    near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
+    if near:
+        return f"Did you mean {' and '.join(map(repr, near))}?"
+    return "vLLM's documentation of EngineArgs has their names."
 
 
 def _seen() -> int:

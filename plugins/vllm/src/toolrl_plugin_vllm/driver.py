@@ -208,7 +208,14 @@ class Driver:
         replies += self._waiting.values()
         self._waiting = {}
         if not isinstance(error, ToolrlError):
-            cause, error = error, EngineError(f"vLLM failed: {type(error).__name__}: {error}")
+            cause, error = error, EngineError(f"vLLM failed: {type(error).__name__}: {error}", hint=_hint(str(error)))
             error.__cause__ = cause
         for reply in replies:
             reply.settle(None, error)
+
+
+def _hint(said: str) -> str | None:
+    """What vLLM calls by the names of its own arguments."""
+    if "memory" not in said.lower():
+        return None
+    return "What vLLM takes is set by cache_gib, memory_fraction, max_length and max_batch in engine.options."
