@@ -12,7 +12,12 @@ ratio is of each token, or of the whole sequence, the same for all its tokens:
     token      π(token) / π_old(token)
     sequence   (π(sequence) / π_old(sequence)) ^ (1 / trained tokens)   GSPO, arXiv 2507.18071, equation 7
 
-A sequence is an episode here: all of its trained tokens, over all turns. All tensors are [B, T].
+A sequence is an episode here: all of its trained tokens, over all turns. Where tokens of a sequence differ in advantage
+or weight, the sequence's ratio is that of GSPO-token (section 4.3 there): its value is the same, and each token's term
+has a gradient by that token's own log-probability. By the sequence's, all tokens would get the mean of their
+advantages, and the credit of turns would be lost; where all advantages are equal, both gradients are the same.
+
+All tensors are [B, T].
 """
 
 from __future__ import annotations
@@ -49,6 +54,11 @@ def log_ratio(
         count_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
         return (difference_BT.sum(dim=1, keepdim=True) / count_B1).expand_as(difference_BT)
     raise ValueError(f"ratio is {ratio!r}, expected 'token' or 'sequence'")
+
+
+def own_gradients(log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torch.Tensor:
+    """The same log-ratios, with a gradient by each token's own log-probability alone."""
+    return log_ratio_BT.detach() + (logprobs_BT - logprobs_BT.detach())
 
 
 def clipped_surrogate(log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> torch.Tensor:
