@@ -140,6 +140,22 @@ def test_importance_is_bounded_whatever_the_log_probabilities(
     assert bool((weights[~mask] == 0).all())
 
 
+@pytest.mark.parametrize("dual", [None, 3.0])
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("far", [100.0, 1e4, math.inf, -100.0, -1e4, -math.inf])
+def test_a_ratio_that_no_number_holds_breaks_no_gradient(far: float, advantage: float, dual: float | None) -> None:
+    """An engine may report −9999 for a token that it sampled. The other token's gradient is as ever."""
+    logprobs = torch.tensor([[far, 0.0]], requires_grad=True)
+    clip = Clip(0.2, 0.2, dual)
+    losses = clipped_surrogate(logprobs, torch.full((1, 2), advantage), clip)
+    losses.sum().backward()
+    assert bool(losses.isfinite().all())
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -advantage])
+    if far > 0 and (dual or advantage >= 0):
+        assert losses[0, 0].item() == pytest.approx({1.0: -1.2, 0.0: 0.0, -1.0: 3.0}[advantage])
+
+
 def test_with_the_sequences_ratio_every_token_keeps_its_own_advantage() -> None:
     """GSPO-token: two turns of equal length, one better and one worse than the others. Ratio of the sequence 2, clipped
     above 3: gradients are −2 times each token's own advantage, and not their mean, which would be 0."""

@@ -49,6 +49,7 @@ from toolrl.train.surrogate import (
     clipped_tokens,
     log_ratio,
     own_gradients,
+    ratio_of,
 )
 
 Proximal = Literal["recomputed", "sampled"]
@@ -266,7 +267,7 @@ def _off_policy(
 
 
 def _ratio_statistics(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> LossStatistics:
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     return LossStatistics(
         means={
             "ratio/mean": _mean(ratio_BT, mask_BT),

@@ -30,6 +30,9 @@ import torch
 Ratio = Literal["token", "sequence"]
 Surrogate = Literal["clip", "cispo"]
 
+_LARGEST = 20.0
+"""Of a log-ratio, as in verl: a ratio that overflows would make a token that the clip holds a gradient of 0 · ∞."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clip:
@@ -61,9 +64,14 @@ def own_gradients(log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torc
     return log_ratio_BT.detach() + (logprobs_BT - logprobs_BT.detach())
 
 
+def ratio_of(log_ratio_BT: torch.Tensor) -> torch.Tensor:
+    """The ratio, held at exp(20), from where on it has no gradient."""
+    return torch.exp(log_ratio_BT.clamp(max=_LARGEST))
+
+
 def clipped_surrogate(log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> torch.Tensor:
     """PPO's clipped objective with its sign turned."""
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     clipped_BT = ratio_BT.clamp(1.0 - clip.low, 1.0 + clip.high)
     loss_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
     if clip.dual is None:
@@ -76,7 +84,7 @@ def cispo_surrogate(
     log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip
 ) -> torch.Tensor:
     """REINFORCE weighted by a clipped ratio without gradient, with its sign turned."""
-    weight_BT = torch.exp(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
+    weight_BT = ratio_of(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
     return -weight_BT * advantages_BT * logprobs_BT
 
 
@@ -84,7 +92,7 @@ def clipped_tokens(
     log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip, surrogate: Surrogate
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the clip acts, below and above, bool: for `clip` only on the side that the advantage pushes to."""
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     low_BT, high_BT = ratio_BT < 1.0 - clip.low, ratio_BT > 1.0 + clip.high
     if surrogate == "cispo":
         return low_BT, high_BT
