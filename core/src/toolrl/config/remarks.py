@@ -17,7 +17,7 @@ from toolrl.plugins.registry import Registry
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _sampling, _staleness, _offload, _workers)
+    parts = (_evaluation, _rewards, _sampling, _objective, _staleness, _offload, _workers)
     return [line for part in parts for line in part(config)]
 
 
@@ -86,6 +86,23 @@ def _rewards(config: Config) -> list[str]:
         if not environment.rewards:
             given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
             lines.append(f"environments.{name}: it has no reward function, so {given}; add `rewards:`")
+    return lines
+
+
+def _objective(config: Config) -> list[str]:
+    algorithm, lines = config.algorithm, []
+    if algorithm.kl_coef and algorithm.kl_estimator == "k2" and algorithm.kl_correction:
+        lines.append(
+            "algorithm.kl_correction: weighed by the ratio, the gradient of k2 isn't that of the divergence; set it to "
+            "false with k2"
+        )
+    if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
+        lines += [
+            f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
+            "too, and are left out"
+            for name in ("drop_flat_groups", "dynamic_sampling")
+            if getattr(algorithm, name)
+        ]
     return lines
 
 
