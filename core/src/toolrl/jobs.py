@@ -60,6 +60,13 @@ async def _train(assembly: Assembly) -> None:
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    if trainer.step >= config.trainer.steps:
+        _log.warning(
+            "the run stands at step %d, and trainer.steps is %d: no step is left; `--set trainer.steps=N` makes it "
+            "longer",
+            trainer.step,
+            config.trainer.steps,
+        )
     evaluations = ranks.by_first(
         lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
     )
@@ -200,7 +207,9 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
 
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved, ranks=assembly.ranks)
+    before = assembly.folder.config_before() if assembly.resume else None
+    folder, config = assembly.folder.checkpoints, assembly.loaded.resolved
+    return Saver(trainer, folder, keep, data, config, ranks=assembly.ranks, before=before)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:
