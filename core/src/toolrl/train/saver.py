@@ -176,7 +176,7 @@ class Saver:
                 where=str(self.directory),
                 hint="Make room, then go on with --resume.",
             ) from error
-        prune(self.directory, self.keep, {best.step})
+        prune(self.directory, self.keep, {best.step}, last=self.last_step)
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
