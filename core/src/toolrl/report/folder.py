@@ -143,7 +143,7 @@ class RunFolder:
             raise DataError("no run here", where=str(directory), hint=hint)
         try:
             config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")) or {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise DataError(f"not YAML: {error}", where=str(directory / "config.yaml")) from error
         folder = cls(directory, config, 0)
         summary = folder.summary()
@@ -154,7 +154,7 @@ class RunFolder:
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"
         text = config_text(self.config)
-        if config_path.exists() and (old := config_path.read_text(encoding="utf-8")) != text:
+        if config_path.exists() and (old := config_path.read_bytes()) != text.encode("utf-8"):
             number = 1 + len(list(self.directory.glob("config.before-*.yaml")))
             write_atomic(self.directory / f"config.before-{number}.yaml", old)
         versions = {
@@ -180,9 +180,10 @@ class RunFolder:
         known = self.known_tokens()
         new = {str(token): piece for token, piece in pieces.items() if token not in known}
         if new:
+            self._known_tokens = None  # Where a full disk tears this line, the file is written anew before the next.
             with (self.directory / "tokens.jsonl").open("ab") as file:
                 file.write(json_line(new))
-            known.update(int(token) for token in new)
+            self._known_tokens = known | set(map(int, new))
 
     def known_tokens(self) -> set[int]:
         """Ids whose text is kept."""
@@ -250,7 +251,10 @@ class RunFolder:
     def versions(self) -> dict[str, Any]:
         """plugins.json, empty where it is missing."""
         path = self.directory / "plugins.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to go on without it.") from error
 
 
 def is_run_folder(path: Path) -> bool:
