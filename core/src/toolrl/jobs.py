@@ -11,7 +11,7 @@ from typing import Any
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import remarks
-from toolrl.errors import ConfigError
+from toolrl.errors import CheckpointError, ConfigError
 from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
@@ -207,5 +207,23 @@ async def _resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
         if assembly.ranks.first:
+            if not step:
+                _check_nothing_is_lost(assembly.folder)
             assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)
+
+
+def _check_nothing_is_lost(folder: RunFolder) -> None:
+    """Raise CheckpointError for a run without a checkpoint that has written one: it would start over, and what it
+    recorded would be deleted."""
+    lines = folder.metrics_lines()
+    done = max((line.step for line in lines if line.kind != "eval"), default=0)
+    before = RunFolder.open(folder.directory)  # As the process before this one left it, its config too.
+    section = before.config.get("sft" if any(line.kind == "sft" for line in lines) else "trainer")
+    every = section.get("save_every", 0) if isinstance(section, dict) else 0
+    if done and (0 < every < done or before.summary().get("status") == "finished"):
+        raise CheckpointError(
+            f"there is no checkpoint, and the run has done {done} steps, which left some: they are elsewhere, or deleted",
+            where=str(folder.checkpoints),
+            hint="Bring them back, or start over by --overwrite, which deletes what was recorded too.",
+        )

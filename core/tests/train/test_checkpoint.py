@@ -215,6 +215,16 @@ def test_a_file_that_can_not_be_read_is_named_and_nothing_is_passed_over(
     assert "step-000001" in str(caught.value.hint)
 
 
+def test_a_folder_on_a_disk_that_is_away_is_not_one_without_checkpoints(save: Any) -> None:
+    save(1)
+    away = save.directory.rename(save.directory.with_name("disk"))
+    save.directory.symlink_to(away)
+    assert latest_checkpoint(save.directory) == save.directory / "step-000001"
+    away.rename(away.with_name("away"))
+    with pytest.raises(CheckpointError, match=r"it is a link to '.*/disk', which isn't there"):
+        latest_checkpoint(save.directory)
+
+
 def test_a_step_can_be_written_again(save: Any) -> None:
     torn = save(1)
     _cut(torn)

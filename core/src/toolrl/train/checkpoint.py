@@ -118,7 +118,12 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """The checkpoints in a folder, complete or not, by step; none where there is no such folder."""
     if not directory.is_dir():
         return []
-    return sorted((path for path in directory.iterdir() if _NAME.match(path.name)), key=_step)
+    return sorted((path for path in directory.iterdir() if _NAME.match(path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """What a checkpoint's name says."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = None) -> Path | None:
@@ -128,6 +133,12 @@ def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = No
     Raises CheckpointError where there are only torn ones, and for one that can't be read: it may be whole, and who goes
     back gives its steps up.
     """
+    if directory.is_symlink() and not directory.exists():
+        raise CheckpointError(
+            f"it is a link to {str(directory.readlink())!r}, which isn't there",
+            where=str(directory),
+            hint="Mount its disk, or delete the link to start the run over.",
+        )
     _bring_back(directory)
     problems: list[CheckpointError] = []
     for path in reversed(list_checkpoints(directory)):
@@ -338,11 +349,11 @@ def _check_format(found: int, path: Path) -> None:
 def prune(directory: Path, keep: int, spare: Collection[int] = (), *, last: int) -> None:
     """Delete what is older than the last `keep` complete checkpoints, but for the steps `spare`. Those after step
     `last`, where the run stands, are of a future that it went back from: they neither go nor count."""
-    checkpoints = [path for path in list_checkpoints(directory) if _step(path) <= last]
+    checkpoints = [path for path in list_checkpoints(directory) if step_of(path) <= last]
     complete = [path for path in checkpoints if is_whole(path)]
     if len(complete) > keep:
         for path in checkpoints[: checkpoints.index(complete[-keep])]:
-            if _step(path) in spare:
+            if step_of(path) in spare:
                 continue
             # Out of the way first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
             with contextlib.suppress(OSError):
@@ -357,11 +368,6 @@ def is_whole(path: Path) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def _step(path: Path) -> int:
-    """What a checkpoint's name says."""
-    return int(path.name.removeprefix("step-"))
 
 
 def _delete_unfinished(directory: Path) -> None:

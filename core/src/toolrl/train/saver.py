@@ -25,6 +25,7 @@ from toolrl.train.checkpoint import (
     load_state,
     prune,
     save_checkpoint,
+    step_of,
 )
 from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
@@ -164,8 +165,13 @@ class Saver:
 
     def _spared(self) -> set[int]:
         """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
-        the one that is about to take its place."""
-        return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
+        the one that is about to take its place. All, where the record can't be read: any of them may be the best."""
+        try:
+            recorded = read_best(self.directory)
+        except CheckpointError as error:
+            _log.warning("no older checkpoint is deleted: %s", error)
+            return set(map(step_of, list_checkpoints(self.directory)))
+        return {best.step for best in (self._best, recorded) if best is not None}
 
     def _record(self, best: Best) -> None:
         try:
