@@ -223,7 +223,7 @@ def _check_nothing_is_lost(folder: RunFolder) -> None:
     every = section.get("save_every", 0) if isinstance(section, dict) else 0
     if done and (0 < every < done or before.summary().get("status") == "finished"):
         raise CheckpointError(
-            f"there is no checkpoint, and the run has done {done} steps, which left some: they are elsewhere, or deleted",
+            f"there is no checkpoint, and the run has done {done} steps, which left one: it is elsewhere, or deleted",
             where=str(folder.checkpoints),
-            hint="Bring them back, or start over by --overwrite, which deletes what was recorded too.",
+            hint="Bring it back, or start over by --overwrite, which deletes what was recorded too.",
         )
