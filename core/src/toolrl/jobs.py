@@ -20,7 +20,7 @@ from toolrl.rollout.source import GroupSource
 from toolrl.train.credit import is_flat
 from toolrl.train.data import EndlessOrder
 from toolrl.train.demonstrations import from_episodes
-from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.train.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.led_rollout import LedRollout, LedSupply
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
@@ -57,7 +57,8 @@ async def _train(assembly: Assembly) -> None:
         cpu_offload=config.cluster.cpu_offload,
     )
     supply = _supply(assembly)
-    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
+    rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
+    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply, rows=rows)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
     evaluations = ranks.by_first(
@@ -92,7 +93,8 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
-    saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
+    data, rows = FixedRows(settings.batch_size), demonstrations.order.rows
+    saver = _saver(assembly, trainer, settings.keep_checkpoints, data, rows=rows)
     await _resume(assembly, saver)
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
@@ -120,7 +122,7 @@ def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = 
         )
 
 
-def _demonstrations(assembly: Assembly, settings: SftConfig) -> DemonstrationSource:
+def _demonstrations(assembly: Assembly, settings: SftConfig) -> TaskDemonstrations | StoredDemonstrations:
     seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.tasks("sft.data", settings.data)
@@ -199,8 +201,9 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
     return TurnTaking(runner, order, demand)
 
 
-def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved, ranks=assembly.ranks)
+def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition, *, rows: int | None) -> Saver:
+    checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
+    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:

@@ -19,6 +19,7 @@ run goes on.
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,9 @@ from toolrl.report.summary import summarise
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+
+
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -162,9 +166,24 @@ class RunFolder:
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name)) is not None},
             "plugins": dict(sorted(plugins.items())),
         }
+        self._remark_on_changes(versions)
         write_atomic(self.directory / "plugins.json", json.dumps(versions, indent=2) + "\n")
         # Last: this file makes the folder a run.
         write_atomic(config_path, text)
+
+    def _remark_on_changes(self, versions: Mapping[str, Any]) -> None:
+        """Say where a run goes on with other versions than it had: its numbers may differ from here on."""
+        try:
+            before, now = _by_name(self.versions()), _by_name(versions)
+        except DataError:
+            return
+        changed = [
+            f"{name} {before.get(name) or 'missing'} → {now.get(name) or 'missing'}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+        if before and changed:
+            _log.warning("the run goes on with other versions: %s", ", ".join(changed))
 
     # Writing.
 
@@ -329,6 +348,13 @@ def _delete_run(directory: Path) -> None:
         shutil.rmtree(directory / name, ignore_errors=True)
     for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
         path.unlink(missing_ok=True)
+
+
+def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """What plugins.json holds, without its sections. Empty where there is none."""
+    parts = [part for part in (versions.get("libraries"), versions.get("plugins")) if isinstance(part, dict)]
+    own = {"python": versions["python"]} if "python" in versions else {}
+    return {**own, **{name: version for part in parts for name, version in part.items()}}
 
 
 def _version(name: str) -> str | None:

@@ -66,6 +66,8 @@ class TrainerState:
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
     """Finished groups that can still be trained on, as JSON values."""
+    rows: int | None = None
+    """Of the data set; None where nobody said."""
 
 
 def save_checkpoint(
@@ -223,6 +225,7 @@ def load_state(path: Path) -> TrainerState:
             version=facts["version"],
             position=facts["position"],
             config_digest=facts["config_digest"],
+            rows=facts.get("rows"),
             optimizer=tensors["optimizer"],
             random=tensors["random"],
             extra=tensors.get("extra", {}),
@@ -277,6 +280,7 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "position": state.position,
         "pending": list(state.pending),
         "config_digest": state.config_digest,
+        "rows": state.rows,
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if state.buffer:

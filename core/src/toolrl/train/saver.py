@@ -77,6 +77,8 @@ class Saver:
     """Knows how far the data has been used."""
     config: Mapping[str, Any]
     """The resolved config."""
+    rows: int | None = None
+    """Of the data set, whose number decides their order."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
@@ -148,6 +150,7 @@ class Saver:
             pending=position.pending,
             buffer=position.buffer,
             config_digest=config_digest(self.config),
+            rows=self.rows,
             optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
             extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
@@ -197,6 +200,12 @@ class Saver:
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            _log.warning(
+                "the data set has %s rows now, and had %s when %s was written: from here on the run takes other rows "
+                "than it would have taken",
+                self.rows, state.rows, path.name,
+            )  # fmt: skip
         _load_weights(self.trainer.policy, path)
         self.trainer.weights_were_loaded()
         if (path / "trainer" / "shards").is_dir():
