@@ -289,6 +289,7 @@ def test_an_answer_is_read() -> None:
         (answer(output_token_logprobs=[[-1.0]]), "no log-probability"),
         (answer(output_token_logprobs=[[None, 5, None]]), "no log-probability"),
         (answer(output_token_logprobs=[[math.nan, 5, None]]), "no number"),
+        (answer(output_token_logprobs=[[-math.inf, 5, None]]), "no number, or not a finite one"),
         (answer(output_token_logprobs=[[-1.0, 5, None]]), "other tokens"),
         (answer(output_token_logprobs=[[0.7, 5, None], [-1.5, 6, None]]), r"gave token 0 .* log-probability 0\.7"),
         (answer(output_token_logprobs=[[-0.5, 5.5, None], [-1.5, 6, None]]), "no log-probability"),

@@ -103,4 +103,4 @@ def _cached(answer: Mapping[str, Any]) -> int:
 
 
 def _is_logprob(value: Any) -> bool:
-    return isinstance(value, int | float) and not math.isnan(value)
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -113,8 +113,8 @@ def _pairs(entries: Sequence[Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
         pairs = [(operator.index(entry[1]), float(entry[0])) for entry in entries]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise EngineError(f"SGLang: {_LOGPROBS}: {error!r}") from error
-    if any(math.isnan(value) for _, value in pairs):
-        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number")
+    if not all(math.isfinite(value) for _, value in pairs):
+        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number, or not a finite one")
     return tuple(token for token, _ in pairs), tuple(value for _, value in pairs)
 
 
