@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -175,11 +176,11 @@ def _updates(config: Config) -> list[str]:
 def _ranks(config: Config) -> list[str]:
     """What `toolrl train` refuses, and the other commands don't."""
     cluster = config.cluster
+    checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
+    if cluster.trainer_workers:
+        checks.append(partial(check_devices, config))
     lines = []
-    for check in (
-        lambda: check_ranks(config, cluster.trainer_workers > 1 or cluster.shard is True),
-        lambda: check_devices(config) if cluster.trainer_workers else None,
-    ):
+    for check in checks:
         try:
             check()
         except ConfigError as error:
