@@ -33,6 +33,26 @@ def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, ov
 
 
 @pytest.mark.parametrize(
+    ("overrides", "told_of"),
+    [
+        (("kl_coef=0.1", "kl_estimator=k2"), ["kl_correction"]),
+        (("kl_coef=0.1", "kl_estimator=k2", "kl_correction=false"), []),
+        (("kl_coef=0.1", "kl_estimator=k3"), []),
+        (("kl_estimator=k2",), []),
+        (("preset=reinforce_plus_plus", "drop_flat_groups=true"), ["drop_flat_groups"]),
+        (("preset=ppo", "dynamic_sampling=true", "drop_flat_groups=true"), ["drop_flat_groups", "dynamic_sampling"]),
+        (("preset=reinforce_plus_plus_baseline", "dynamic_sampling=true"), []),
+        (("preset=dapo", "dynamic_sampling=true"), []),
+    ],
+)
+def test_an_objective_that_learns_otherwise_than_one_thinks_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], told_of: list[str]
+) -> None:
+    lines = told(tree, registry, *(f"algorithm.{text}" for text in overrides)).splitlines()
+    assert [line.split(":")[0].split(".")[1] for line in lines if line.startswith("algorithm.")] == told_of
+
+
+@pytest.mark.parametrize(
     ("overrides", "is_told"),
     [
         (("device=cuda", "cluster.rollout_workers=2"), True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -18,7 +19,9 @@ from toolrl.plugins.registry import Registry
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _sampling, _staleness, _updates, _offload, _workers, _ranks)
+    parts = (
+        _evaluation, _rewards, _sampling, _objective, _staleness, _updates, _offload, _workers, _ranks,
+    )  # fmt: skip
     return [line for part in parts for line in part(config)]
 
 
@@ -125,6 +128,23 @@ def _rewards(config: Config) -> list[str]:
     return lines
 
 
+def _objective(config: Config) -> list[str]:
+    algorithm, lines = config.algorithm, []
+    if algorithm.kl_coef and algorithm.kl_estimator == "k2" and algorithm.kl_correction:
+        lines.append(
+            "algorithm.kl_correction: weighed by the ratio, the gradient of k2 isn't that of the divergence; set it to "
+            "false with k2"
+        )
+    if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
+        lines += [
+            f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
+            "too, and are left out"
+            for name in ("drop_flat_groups", "dynamic_sampling")
+            if getattr(algorithm, name)
+        ]
+    return lines
+
+
 def _staleness(config: Config) -> list[str]:
     algorithm = config.algorithm
     if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.proximal == "sampled":
@@ -156,13 +176,16 @@ def _updates(config: Config) -> list[str]:
 def _ranks(config: Config) -> list[str]:
     """What `toolrl train` refuses, and the other commands don't."""
     cluster = config.cluster
-    try:
-        check_ranks(config, cluster.trainer_workers > 1 or cluster.shard is True)
-        if cluster.trainer_workers:
-            check_devices(config)
-    except ConfigError as error:
-        return [f"{error.message}. {error.hint} `toolrl train` refuses it"]
-    return []
+    checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
+    if cluster.trainer_workers:
+        checks.append(partial(check_devices, config))
+    lines = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            lines.append(f"{error.message}. {error.hint} `toolrl train` refuses it")
+    return lines
 
 
 def _sampling(config: Config) -> list[str]:

@@ -27,6 +27,7 @@ from toolrl.train.checkpoint import (
     load_state,
     prune,
     save_checkpoint,
+    step_of,
 )
 from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
@@ -78,6 +79,8 @@ class Saver:
     """Knows how far the data has been used."""
     config: Mapping[str, Any]
     """The resolved config."""
+    rows: int | None = None
+    """Of the data set, whose number decides their order."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
@@ -151,6 +154,7 @@ class Saver:
             pending=position.pending,
             buffer=position.buffer,
             config_digest=config_digest(self.config),
+            rows=self.rows,
             optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
             extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
@@ -168,8 +172,13 @@ class Saver:
 
     def _spared(self) -> set[int]:
         """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
-        the one that is about to take its place."""
-        return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
+        the one that is about to take its place. All, where the record can't be read: any of them may be the best."""
+        try:
+            recorded = read_best(self.directory)
+        except CheckpointError as error:
+            _log.warning("no older checkpoint is deleted: %s", error)
+            return set(map(step_of, list_checkpoints(self.directory)))
+        return {best.step for best in (self._best, recorded) if best is not None}
 
     def _record(self, best: Best) -> None:
         try:
@@ -180,7 +189,7 @@ class Saver:
                 where=str(self.directory),
                 hint="Make room, then go on with --resume.",
             ) from error
-        prune(self.directory, self.keep, {best.step})
+        prune(self.directory, self.keep, {best.step}, last=self.last_step)
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
@@ -199,6 +208,12 @@ class Saver:
                 path.name,
                 self._changes(state.config_digest),
             )
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            _log.warning(
+                "the data set has %s rows now, and had %s when %s was written: from here on the run takes other rows "
+                "than it would have taken",
+                self.rows, state.rows, path.name,
+            )  # fmt: skip
         _load_weights(self.trainer.policy, path)
         self.trainer.weights_were_loaded()
         if (path / "trainer" / "shards").is_dir():
