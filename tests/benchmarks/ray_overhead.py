@@ -24,7 +24,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
+try:
+    import ray
+except ModuleNotFoundError:
+    raise SystemExit("ray isn't installed: pip install 'toolrl[cluster]'") from None
 
 from toolrl.cluster.messages import Handoff, WorkerSpec
 from toolrl.cluster.pool import WorkerPool

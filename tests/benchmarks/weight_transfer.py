@@ -22,7 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
+try:
+    import ray
+except ModuleNotFoundError:
+    raise SystemExit("ray isn't installed: pip install 'toolrl[cluster]'") from None
 import torch
 from ray_overhead import Plain
 from transformers import LlamaConfig, LlamaForCausalLM
