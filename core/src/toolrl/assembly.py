@@ -313,9 +313,9 @@ def _hide_in(error: BaseException | None, hide: Callable[[str], str]) -> None:
         error.problems = [hide(problem) for problem in error.problems]
 
 
-def model_source(path: str) -> str:
+def model_source(path: str, where: str | None = "model.path") -> str:
     """Where to load the model from: a run folder stands for its last checkpoint, `RUN:best` and `RUN:30` for another.
-    Raises ConfigError, CheckpointError."""
+    `where` is the path's place in the config. Raises ConfigError, CheckpointError."""
     found = run_and_checkpoint(path)
     if found is None:
         if (Path(path) / MANIFEST).is_file():  # a checkpoint's own folder
@@ -323,8 +323,8 @@ def model_source(path: str) -> str:
         return path
     run, name = found
     if not list_checkpoints(run / "checkpoints"):
-        hint = "Let it train for at least a step."
-        raise ConfigError(f"model.path: the run {str(run)!r} has no checkpoint", hint=hint)
+        hint = "`toolrl train` and `sft` write one at the end, and in between as `save_every` says."
+        raise ConfigError(f"the run {str(run)!r} has no checkpoint", where=where, hint=hint)
     return str(find_checkpoint(run / "checkpoints", name))
 
 

@@ -78,3 +78,18 @@ def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointError, match="the model can't be written: OSError: .*No space left"):
         export_model(str(checkpoint), tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
+
+
+def test_a_run_without_a_checkpoint_says_when_one_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from toolrl.cli.main import main
+
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("{}")
+    assert main(["export", str(run), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: the run '{run}' has no checkpoint")
+    assert "`toolrl train` and `sft` write one at the end, and in between as `save_every` says" in said
+    assert not (tmp_path / "out").exists()

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.checkpoint is not None:
         RunFolder.open(name)  # says which runs there are where this is none
         name = f"{name}:{args.checkpoint}"
-    source = model_source(name)
+    source = model_source(name, where=None)
     export_model(source, args.folder, trust_remote_code=args.trust_remote_code)
     written = sum(file.stat().st_size for file in args.folder.iterdir())
     facts = {"model": str(args.folder.absolute()), "from": source, "bytes": written}
