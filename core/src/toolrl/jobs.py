@@ -61,6 +61,13 @@ async def _train(assembly: Assembly) -> None:
     saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply, rows=rows)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    if trainer.step >= config.trainer.steps:
+        _log.warning(
+            "the run stands at step %d, and trainer.steps is %d: no step is left; `--set trainer.steps=N` makes it "
+            "longer",
+            trainer.step,
+            config.trainer.steps,
+        )
     evaluations = ranks.by_first(
         lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
     )
@@ -203,7 +210,8 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
 
 def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition, *, rows: int | None) -> Saver:
     checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
-    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks)
+    before = assembly.folder.config_before() if assembly.resume else None
+    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:

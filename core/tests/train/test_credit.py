@@ -124,6 +124,46 @@ def test_the_episodes_credit_counts_the_rewards_of_turns_in(make_episode: Any) -
     assert credit([group], DR_GRPO).advantages == [1.0, -1.0]
 
 
+def _costly(make_episode: Any, *calls: Sequence[int]) -> Group:
+    """Episodes of three turns that are all right, with so many calls in each of the turns that call, at 0.2 each."""
+    return Group(
+        "g",
+        Task("g", ()),
+        tuple(
+            make_episode(
+                THREE_TURNS,
+                index=index,
+                rewards=(
+                    RewardEntry(None, "reward:exact", 1.0),
+                    *(RewardEntry(turn, "call_cost", -float(number), 0.2) for turn, number in enumerate(counts)),
+                ),
+            )
+            for index, counts in enumerate(calls)
+        ),
+    )
+
+
+def test_calls_cost_an_episode_that_makes_them_more_than_one_that_makes_none(make_episode: Any) -> None:
+    """Compared among the turns that call, equal costs would be none, and one call better than the mean of one and
+    three: better than no call. Costs 0, 0.2 and 0.4, whose mean is 0.2; then 0, 0.2 and 0.8, whose mean is 1/3."""
+    turn = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5)
+    group = _costly(make_episode, (), (1,), (1, 1))
+    told = [[pytest.approx(value)] * 3 for value in (0.2, 0.0, -0.2)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
+    assert not is_flat(group, turn)
+    group = _costly(make_episode, (), (1,), (3, 1))
+    told = [[pytest.approx(value)] * 3 for value in (1 / 3, 1 / 3 - 0.2, 1 / 3 - 0.8)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
+
+
+def test_rewards_of_turns_that_differ_in_their_last_bit_are_equal(make_episode: Any) -> None:
+    turn = AlgorithmConfig(preset="dapo", credit="turn", dynamic_sampling=True)
+    group = _stepped(make_episode, (1.0, {0: 0.1 + 0.2}), (1.0, {1: 0.3}))
+    assert is_flat(group, turn)
+    assert credit([group, group], turn).flat == 2
+    assert not is_flat(_stepped(make_episode, (1.0, {0: 0.1}), (1.0, {1: 0.3})), turn)
+
+
 @pytest.mark.parametrize(("kind", "flat"), [("turn", 0), ("episode", 1)])
 def test_equal_sums_may_have_different_turns(make_episode: Any, kind: Any, flat: int) -> None:
     group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))

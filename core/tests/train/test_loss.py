@@ -95,6 +95,45 @@ def test_without_old_logprobs_the_gradient_is_the_policy_gradient() -> None:
     assert statistics.metrics()["ratio/max"] == 1.0
 
 
+def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite() -> None:
+    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    loss, statistics = policy_loss(
+        logprobs,
+        torch.tensor([[0.0, 1.0, 1.0]]),
+        mask,
+        Normaliser.of([mask], "token_mean"),
+        Objective(proximal="sampled"),
+        rollout_logprobs_BT=torch.tensor([[0.0, -9999.0, -2.0]]),
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx((-1.2 - 1.0) / 2)
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.0, -0.5])
+    metrics = statistics.metrics()
+    assert metrics["clip/high"] == 0.5
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("importance", [None, Importance("token", "truncate", 2.0)])
+def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None:
+    """Two turns of one token with a tool's between them, advantages 1 and −1 (`credit: turn`): each token's gradient is
+    its own advantage over two tokens, times the weight of 2 or 1 that it alone has as a sample of another policy."""
+    logprobs = torch.tensor([[0.0, -1.0, -9.0, -1.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, False, True]])
+    loss, _ = policy_loss(
+        logprobs,
+        torch.tensor([[0.0, 1.0, 5.0, -1.0]]),
+        mask,
+        Normaliser.of([mask], "sequence_mean"),
+        Objective(ratio="sequence", importance=importance),
+        rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0), 7.0, -1.0]]),
+    )
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0 if importance else -0.5, 0.0, 0.5])
+
+
 @pytest.mark.parametrize(
     "parts",
     [

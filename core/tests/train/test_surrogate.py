@@ -20,6 +20,7 @@ from toolrl.train.surrogate import (  # noqa: E402
     clipped_surrogate,
     clipped_tokens,
     log_ratio,
+    own_gradients,
 )
 
 RATIOS = torch.tensor([[0.5, 1.0, 2.0]]).log()
@@ -137,3 +138,45 @@ def test_importance_is_bounded_whatever_the_log_probabilities(
     assert bool(weights.isfinite().all())
     assert bool(((weights >= 0) & (weights <= cap * (1 + 1e-6))).all())
     assert bool((weights[~mask] == 0).all())
+
+
+@pytest.mark.parametrize("dual", [None, 3.0])
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("far", [100.0, 1e4, math.inf, -100.0, -1e4, -math.inf])
+def test_a_ratio_that_no_number_holds_breaks_no_gradient(far: float, advantage: float, dual: float | None) -> None:
+    """An engine may report −9999 for a token that it sampled. The other token's gradient is as ever."""
+    logprobs = torch.tensor([[far, 0.0]], requires_grad=True)
+    clip = Clip(0.2, 0.2, dual)
+    losses = clipped_surrogate(logprobs, torch.full((1, 2), advantage), clip)
+    losses.sum().backward()
+    assert bool(losses.isfinite().all())
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -advantage])
+    if far > 0 and (dual or advantage >= 0):
+        assert losses[0, 0].item() == pytest.approx({1.0: -1.2, 0.0: 0.0, -1.0: 3.0}[advantage])
+
+
+def test_with_the_sequences_ratio_every_token_keeps_its_own_advantage() -> None:
+    """GSPO-token: two turns of equal length, one better and one worse than the others. Ratio of the sequence 2, clipped
+    above 3: gradients are −2 times each token's own advantage, and not their mean, which would be 0."""
+    logprobs = torch.tensor([[0.0, math.log(2.0), math.log(2.0)]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    ratio = log_ratio(logprobs, torch.zeros(1, 3), mask, "sequence")
+    losses = clipped_surrogate(own_gradients(ratio, logprobs), torch.tensor([[0.0, 1.0, -1.0]]), Clip(0.2, 2.0))
+    losses.sum().backward()
+    assert losses.tolist()[0] == pytest.approx([0.0, -2.0, 2.0])
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -2.0, 2.0])
+
+
+def test_a_shared_advantage_gives_the_gradient_of_the_sequences_ratio() -> None:
+    """GSPO and GSPO-token are the same then."""
+    values = torch.tensor([[0.3, -0.2, 0.9, 0.1]], dtype=torch.float64)
+    mask, gradients = torch.tensor([[False, True, True, True]]), []
+    for own in (False, True):
+        logprobs = values.clone().requires_grad_()
+        ratio = log_ratio(logprobs, torch.zeros_like(values), mask, "sequence")
+        ratio = own_gradients(ratio, logprobs) if own else ratio
+        (clipped_surrogate(ratio, torch.full_like(values, 1.5), Clip(0.9, 0.9)) * mask).sum().backward()
+        gradients.append(logprobs.grad)
+    assert torch.allclose(*gradients, atol=1e-12)

@@ -202,10 +202,11 @@ def test_updates_of_a_step_are_those_made_by_hand(setting: Setting, updates: int
         rewards = torch.tensor([episode.reward for episode in group.episodes])
         advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
         scored += list(zip(group.episodes, advantages.tolist(), strict=True))
-    # Dealt by the number of trained tokens, the longest first, each to the update that has fewest so far.
+    # Dealt in rounds, the longest first, each to the update that has fewest trained tokens of those whose turn it is.
+    lengths = [sum(episode.loss_mask) for episode, _ in scored]
     parts: list[list[int]] = [[] for _ in range(updates)]
-    for index in sorted(range(7), key=lambda index: -sum(scored[index][0].loss_mask)):
-        min(parts, key=lambda part: (sum(sum(scored[i][0].loss_mask) for i in part), parts.index(part))).append(index)
+    for index in sorted(range(7), key=lambda index: -lengths[index]):
+        min(parts, key=lambda part: (len(part), sum(lengths[i] for i in part), parts.index(part))).append(index)
     by_hand(setting, copied.model, [[scored[index] for index in sorted(part)] for part in parts], 0.01, 0.02)
     assert metrics["updates"] == updates
     assert (metrics["clip_fraction"] > 0.0) == (updates > 1)

@@ -314,10 +314,12 @@ def test_the_probes_log_probabilities_are_read() -> None:
 
 def test_settings_that_do_not_go_together() -> None:
     with pytest.raises(ValidationError, match="worker_extension is for vLLM's server"):
-        OpenaiEngineOptions(url="x", dialect="sglang", worker_extension=True)
+        OpenaiEngineOptions(url="http://x", dialect="sglang", worker_extension=True)
     with pytest.raises(ValidationError, match="server_logprobs is processed, and with worker_extension they are exact"):
-        OpenaiEngineOptions(url="x", worker_extension=True, server_logprobs="processed")
+        OpenaiEngineOptions(url="http://x", worker_extension=True, server_logprobs="processed")
     with pytest.raises(ValidationError, match="on_update is interrupt, and update_weights is false"):
-        OpenaiEngineOptions(url="x", on_update="interrupt", update_weights=False)
+        OpenaiEngineOptions(url="http://x", on_update="interrupt", update_weights=False)
     with pytest.raises(EngineError, match="no tokenizer to look for stop strings"):
-        OpenaiEngine(OpenaiEngineOptions(url="x", on_update="interrupt"), BuildContext("openai", weights=FakeWeights()))
+        OpenaiEngine(
+            OpenaiEngineOptions(url="http://x", on_update="interrupt"), BuildContext("openai", weights=FakeWeights())
+        )

@@ -155,6 +155,15 @@ class RunFolder:
         folder.start_step = int(summary.get("start_step", 0))
         return folder
 
+    def config_before(self) -> dict[str, Any] | None:
+        """The resolved config that stands in the folder: until `begin`, of the process before. None where there is
+        none that can be read."""
+        try:
+            config = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+        return config if isinstance(config, dict) else None
+
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"
         text = config_text(self.config)

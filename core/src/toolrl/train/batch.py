@@ -214,9 +214,10 @@ def _media(rows: Iterable[tuple[int, Sequence[MediaInput], int]], shape: tuple[i
     return {**{name: torch.cat(values) for name, values in tensors.items()}, **types}
 
 
-def split(costs: Iterable[int], parts: int) -> list[list[int]]:
+def split(costs: Iterable[int], parts: int, *, even: bool = False) -> list[list[int]]:
     """Positions of `costs` dealt into at most `parts` lists of nearly equal sums: the dearest first, each to the list
-    that has least so far. Deterministic; each list keeps the order of positions, and none is empty.
+    that has least so far. With `even` every list gets one before any gets another, so that they are as long as each
+    other too, or one longer. Deterministic; each list keeps the order of positions, and none is empty.
 
     For the updates of one step, and for the ranks of a data-parallel trainer.
     """
@@ -224,10 +225,10 @@ def split(costs: Iterable[int], parts: int) -> list[list[int]]:
         raise ValueError(f"parts is {parts}, expected at least 1")
     items = list(enumerate(costs))
     lists: list[list[int]] = [[] for _ in range(min(parts, len(items)))]
-    heap = [(0, number) for number in range(len(lists))]
+    heap = [(0, 0, number) for number in range(len(lists))]
     for position, cost in sorted(items, key=lambda item: -item[1]):
-        total, number = heapq.heappop(heap)
+        rounds, total, number = heapq.heappop(heap)
         lists[number].append(position)
         # At least 1, so that items that cost nothing are dealt out too.
-        heapq.heappush(heap, (total + max(cost, 1), number))
+        heapq.heappush(heap, (rounds + even, total + max(cost, 1), number))
     return [sorted(chosen) for chosen in lists]

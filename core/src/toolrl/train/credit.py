@@ -6,6 +6,9 @@ rewards (arXiv 2402.03300, section 4.1.3): what was given for the whole episode 
 for single turns is compared with all such rewards of the group; and the tokens of turn k get the first, and of the
 second the sum over turns j ≥ k, discounted by discount^(j − k).
 
+What calls cost counts with what was given for the whole episode: only turns that call have a cost, and compared with
+each other alone they couldn't be worse than a turn without a call.
+
 An estimator of a plugin may take the place of both. Episodes that failed are trained on in no case.
 """
 
@@ -21,10 +24,13 @@ from toolrl.config.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl.errors import RewardError
 from toolrl.protocols import AdvantageEstimator
 from toolrl.train.advantage import flat_groups, group_advantages
-from toolrl.types import Episode, Group
+from toolrl.types import Episode, Group, RewardEntry
 
 Credit = float | Mapping[int, float]
 """For every sampled token of an episode, or by turn index."""
+
+_COST = "call_cost"
+"""Source of what calls cost."""
 
 TRUNCATED = ("max_tokens", "context_full")
 """Stop reasons of episodes that ran out of tokens."""
@@ -65,7 +71,7 @@ def credit(
     else:
         whole_B = parts.outcomes_B + parts.steps_B
         advantages = _compared(whole_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    flat_G = _flat(parts, everyone, len(groups), apart=algorithm.credit == "turn" and estimator is None)
+    flat_G = _flat(parts, everyone, apart=algorithm.credit == "turn" and estimator is None)
     kept = [
         (episode, advantage)
         for (number, episode), advantage in zip(everyone, advantages, strict=True)
@@ -88,7 +94,7 @@ def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     if not everyone:
         return True
     apart = algorithm.credit == "turn" and algorithm.advantage is None
-    return bool(_flat(_Parts.of(everyone, algorithm), everyone, 1, apart=apart)[0])
+    return bool(_flat(_Parts.of(everyone, algorithm), everyone, apart=apart)[0])
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -122,7 +128,7 @@ class _Parts:
     groups_B: torch.Tensor
     valid_B: torch.Tensor
     outcomes_B: torch.Tensor
-    """What was given for the whole episode."""
+    """What was given for the whole episode, less what its calls cost."""
     steps_B: torch.Tensor
     """What was given for its turns, added up."""
     metrics: Mapping[str, float]
@@ -134,7 +140,7 @@ class _Parts:
             for _, episode in everyone
         ]
         outcomes = [
-            sum(entry.weight * entry.value for entry in episode.rewards if entry.turn is None) + penalty
+            sum(entry.weight * entry.value for entry in episode.rewards if not _of_turn(entry)) + penalty
             for (_, episode), penalty in zip(everyone, penalties, strict=True)
         ]
         steps = [sum(_step_rewards(episode).values()) for _, episode in everyone]
@@ -149,11 +155,15 @@ class _Parts:
         )
 
 
+def _of_turn(entry: RewardEntry) -> bool:
+    return entry.turn is not None and entry.source != _COST
+
+
 def _step_rewards(episode: Episode) -> dict[int, float]:
-    """What each turn of an episode was given, where it was given anything."""
+    """What each turn of an episode was given, where it was given anything; without the cost of its calls."""
     rewards: dict[int, float] = {}
     for entry in episode.rewards:
-        if entry.turn is not None:
+        if entry.turn is not None and _of_turn(entry):
             rewards[entry.turn] = rewards.get(entry.turn, 0.0) + entry.weight * entry.value
     return rewards
 
@@ -168,24 +178,35 @@ def _compared(
 def _by_turn(parts: _Parts, everyone: Sequence[tuple[int, Episode]], algorithm: AlgorithmConfig) -> list[Credit]:
     """An advantage for each turn of each episode."""
     outcomes = _compared(parts.outcomes_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    rows = [
-        (row, number, turn, value)
-        for row, (number, episode) in enumerate(everyone)
-        for turn, value in _step_rewards(episode).items()
-    ]
-    compared = _compared(
-        torch.tensor([value for *_, value in rows], dtype=torch.float64),
-        torch.tensor([number for _, number, *_ in rows], dtype=torch.int64),
-        torch.tensor([everyone[row][1].failure is None for row, *_ in rows], dtype=torch.bool),
-        algorithm,
-    ).tolist()
+    rows = _turn_rows(everyone)
+    compared = _compared(*_of_turns(rows, everyone), algorithm).tolist()
     by_row: list[dict[int, float]] = [{} for _ in everyone]
-    for (row, _, turn, _), value in zip(rows, compared, strict=True):
+    for (row, turn, _), value in zip(rows, compared, strict=True):
         by_row[row][turn] = value
     return [
         _discounted([turn.index for turn in episode.turns], steps, outcome, algorithm.discount)
         for (_, episode), steps, outcome in zip(everyone, by_row, outcomes, strict=True)
     ]
+
+
+def _turn_rows(everyone: Sequence[tuple[int, Episode]]) -> list[tuple[int, int, float]]:
+    """What turns were given: the episode's position, the turn's index, the reward."""
+    return [
+        (row, turn, value)
+        for row, (_, episode) in enumerate(everyone)
+        for turn, value in _step_rewards(episode).items()
+    ]
+
+
+def _of_turns(
+    rows: Sequence[tuple[int, int, float]], everyone: Sequence[tuple[int, Episode]]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rewards of turns, their groups, and whether their episodes count: N rewards."""
+    return (
+        torch.tensor([value for *_, value in rows], dtype=torch.float64),
+        torch.tensor([everyone[row][0] for row, *_ in rows], dtype=torch.int64),
+        torch.tensor([everyone[row][1].failure is None for row, *_ in rows], dtype=torch.bool),
+    )
 
 
 def _discounted(turns: Sequence[int], steps: Mapping[int, float], outcome: float, discount: float) -> dict[int, float]:
@@ -198,20 +219,15 @@ def _discounted(turns: Sequence[int], steps: Mapping[int, float], outcome: float
     return credited
 
 
-def _flat(parts: _Parts, everyone: Sequence[tuple[int, Episode]], count: int, *, apart: bool) -> torch.Tensor:
+def _flat(parts: _Parts, everyone: Sequence[tuple[int, Episode]], *, apart: bool) -> torch.Tensor:
     """Groups that teach nothing, bool [G]: equal rewards, with `apart` equal outcomes and equal rewards of turns."""
     if not apart:
         return flat_groups(parts.outcomes_B + parts.steps_B, parts.groups_B, parts.valid_B)
     flat_G = flat_groups(parts.outcomes_B, parts.groups_B, parts.valid_B)
-    for number in range(count):
-        given = [
-            value
-            for group, episode in everyone
-            if group == number and episode.failure is None
-            for value in _step_rewards(episode).values()
-        ]
-        if given and max(given) > min(given):
-            flat_G[number] = False
+    rewards_N, groups_N, valid_N = _of_turns(_turn_rows(everyone), everyone)
+    # Groups after the last that has rewards of turns aren't in what this gives.
+    of_turns = flat_groups(rewards_N, groups_N, valid_N)
+    flat_G[: len(of_turns)] &= of_turns
     return flat_G
 
 

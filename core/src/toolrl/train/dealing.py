@@ -1,8 +1,10 @@
 """Dealing a step's samples out: to its updates, and of each update to the ranks.
 
 What is dealt are whole groups where their common beginnings are computed once and there are enough of them, else single
-samples; the parts have nearly equal numbers of tokens. A function of its arguments alone, so that ranks which know the
-same samples need not tell each other who takes what.
+samples; the parts have nearly equal numbers of tokens. Updates are averaged each by itself, so where the loss is
+averaged over sequences they have equal numbers of these too: alone in its update, a long sequence would weigh as much
+as all the short ones of another. A function of its arguments alone, so that ranks which know the same samples need not
+tell each other who takes what.
 
 Every forward and backward pass over weights that are spread over ranks is one of all ranks together. So a rank with
 fewer micro-batches than another makes up for them with empty ones: a short sequence that counts for nothing.
@@ -17,16 +19,19 @@ import torch
 from toolrl.train.batch import MicroBatch, split
 
 
-def deal(groups: Sequence[Hashable], costs: Sequence[int], parts: int, *, together: bool) -> list[list[int]]:
+def deal(
+    groups: Sequence[Hashable], costs: Sequence[int], parts: int, *, together: bool, even: bool = False
+) -> list[list[int]]:
     """Positions of samples in at most `parts` lists of nearly equal cost. `groups` says which group each belongs to;
-    with `together` those of one stay together where there are as many groups as parts."""
+    with `together` those of one stay together where there are as many groups as parts; with `even` all lists get as
+    many samples, or groups, or one more."""
     members: dict[Hashable, list[int]] = {}
     for position, group in enumerate(groups):
         members.setdefault(group, []).append(position)
     if not together or len(members) < parts:
-        return split(costs, parts)
+        return split(costs, parts, even=even)
     whole = list(members.values())
-    dealt = split([sum(costs[position] for position in positions) for positions in whole], parts)
+    dealt = split([sum(costs[position] for position in positions) for positions in whole], parts, even=even)
     return [[position for group in part for position in whole[group]] for part in dealt]
 
 

@@ -48,6 +48,8 @@ from toolrl.train.surrogate import (
     clipped_surrogate,
     clipped_tokens,
     log_ratio,
+    own_gradients,
+    ratio_of,
 )
 
 Proximal = Literal["recomputed", "sampled"]
@@ -238,6 +240,7 @@ def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, Lo
     ratio_BT = token_BT
     if objective.ratio != "token":
         ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, objective.ratio)
+        ratio_BT = own_gradients(ratio_BT, logprobs_BT)
     low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, objective.clip, objective.surrogate)
     statistics.means["clip/low"] = _mean(low_BT, mask_BT)
     statistics.means["clip/high"] = _mean(high_BT, mask_BT)
@@ -264,7 +267,7 @@ def _off_policy(
 
 
 def _ratio_statistics(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> LossStatistics:
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     return LossStatistics(
         means={
             "ratio/mean": _mean(ratio_BT, mask_BT),

@@ -12,7 +12,12 @@ ratio is of each token, or of the whole sequence, the same for all its tokens:
     token      π(token) / π_old(token)
     sequence   (π(sequence) / π_old(sequence)) ^ (1 / trained tokens)   GSPO, arXiv 2507.18071, equation 7
 
-A sequence is an episode here: all of its trained tokens, over all turns. All tensors are [B, T].
+A sequence is an episode here: all of its trained tokens, over all turns. Where tokens of a sequence differ in advantage
+or weight, the sequence's ratio is that of GSPO-token (section 4.3 there): its value is the same, and each token's term
+has a gradient by that token's own log-probability. By the sequence's, all tokens would get the mean of their
+advantages, and the credit of turns would be lost; where all advantages are equal, both gradients are the same.
+
+All tensors are [B, T].
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ import torch
 
 Ratio = Literal["token", "sequence"]
 Surrogate = Literal["clip", "cispo"]
+
+_LARGEST = 20.0
+"""Of a log-ratio, as in verl: a ratio that overflows would make a token that the clip holds a gradient of 0 · ∞."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,19 @@ def log_ratio(
     raise ValueError(f"ratio is {ratio!r}, expected 'token' or 'sequence'")
 
 
+def own_gradients(log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torch.Tensor:
+    """The same log-ratios, with a gradient by each token's own log-probability alone."""
+    return log_ratio_BT.detach() + (logprobs_BT - logprobs_BT.detach())
+
+
+def ratio_of(log_ratio_BT: torch.Tensor) -> torch.Tensor:
+    """The ratio, held at exp(20), from where on it has no gradient."""
+    return torch.exp(log_ratio_BT.clamp(max=_LARGEST))
+
+
 def clipped_surrogate(log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> torch.Tensor:
     """PPO's clipped objective with its sign turned."""
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     clipped_BT = ratio_BT.clamp(1.0 - clip.low, 1.0 + clip.high)
     loss_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
     if clip.dual is None:
@@ -66,7 +84,7 @@ def cispo_surrogate(
     log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip
 ) -> torch.Tensor:
     """REINFORCE weighted by a clipped ratio without gradient, with its sign turned."""
-    weight_BT = torch.exp(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
+    weight_BT = ratio_of(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
     return -weight_BT * advantages_BT * logprobs_BT
 
 
@@ -74,7 +92,7 @@ def clipped_tokens(
     log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip, surrogate: Surrogate
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the clip acts, below and above, bool: for `clip` only on the side that the advantage pushes to."""
-    ratio_BT = torch.exp(log_ratio_BT)
+    ratio_BT = ratio_of(log_ratio_BT)
     low_BT, high_BT = ratio_BT < 1.0 - clip.low, ratio_BT > 1.0 + clip.high
     if surrogate == "cispo":
         return low_BT, high_BT

@@ -258,7 +258,8 @@ class PolicyTrainer(_Trainer):
         ]
         groups_of = [episode.group for episode in credited.episodes]
         costs = [episode.sampled_tokens for episode in credited.episodes]
-        parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares)
+        even = self._algorithm.loss != "token_mean"
+        parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
         plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
         updates = [plan for plan in plans if plan.batches]
         if self.critic is not None and self.step < self.critic.warmup_steps:
