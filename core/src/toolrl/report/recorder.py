@@ -85,6 +85,7 @@ class RunRecorder:
             self._folder.close()
             return
         try:
+            self._folder.metrics.write_waiting()
             if error is not None:
                 self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
