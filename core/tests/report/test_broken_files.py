@@ -76,7 +76,23 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("broken", [cut, flip, fill])
-@pytest.mark.parametrize("name", ["plugins.json", "config.yaml", "episodes/000002-train.jsonl.gz"])
+@pytest.mark.parametrize("name", ["tokens.jsonl", "episodes/000002-train.jsonl.gz"])
+def test_a_report_leaves_out_what_it_can_not_read(
+    make_run: MakeRun, name: str, broken: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_run()
+    folder.report_path.unlink()
+    broken(folder.directory / name)
+    assert main(["report", str(folder.directory)]) == 0
+    assert folder.report_path.exists()
+    # A line that is cut at the end is one that a kill tore.
+    assert (f"left out of the report: {folder.directory / name}" in caplog.text) == (
+        name != "tokens.jsonl" or broken is fill
+    )
+
+
+@pytest.mark.parametrize("broken", [cut, flip, fill])
+@pytest.mark.parametrize("name", ["plugins.json", "config.yaml"])
 def test_a_report_names_what_it_can_not_read(
     make_run: MakeRun, name: str, broken: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
