@@ -484,6 +484,9 @@ def test_a_finished_run_can_be_made_longer(
     # There is nothing left to do now, and that is fine.
     done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
     assert done.returncode == 0, done.stderr
+    assert caplog.messages == [
+        "the run stands at step 2, and trainer.steps is 2: no step is left; `--set trainer.steps=N` makes it longer"
+    ]
     assert list(steps_of(folder, "eval")) == [0, 1, 2]
     # Another batch size would take up the data at another place; another learning rate is only remarked on.
     done = here(*arguments, "--set", "trainer.prompts_per_step=3", "--resume", place=own_place)
@@ -494,6 +497,7 @@ def test_a_finished_run_can_be_made_longer(
     )
     assert done.returncode == 0
     assert "goes on with a config that differs" in caplog.text
+    assert "trainer.learning_rate 0.002 (was " in caplog.text
 
 
 def test_fine_tuning_goes_on_too(own_place: Any, here: Any, steps_of: Any) -> None:

@@ -305,6 +305,13 @@ def test_what_cannot_run_says_why(
     assert not (workplace.folder / "runs" / "wrong" / "metrics.jsonl").exists()
 
 
+def test_prompts_that_leave_no_room_are_told(trained: Any, here: Any, caplog: pytest.LogCaptureFixture) -> None:
+    arguments = ("rollout", trained.config, "--tasks", "2", "--episodes", "2", "--set", "run.name=no-room")
+    done = here(*arguments, "--set", "rollout.max_episode_tokens=5")
+    assert done.returncode == 0, done.stderr
+    assert caplog.text.count("and rollout.max_episode_tokens is 5: such an episode ends at once") == 1
+
+
 def test_a_run_that_did_nothing_does_not_hold_its_name(trained: Any, here: Any) -> None:
     arguments = ("train", trained.config, "--set", "run.name=second-try", "--set", "trainer.steps=1")
     assert here(*arguments, "--set", "model.path=runs").returncode == 1

@@ -46,6 +46,7 @@ from toolrl.report.recorder import RunRecorder
 from toolrl.report.status import told_status
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.long_prompts import LongPrompts
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
@@ -226,6 +227,9 @@ async def assemble(
         own = None if spread else builder.engine(weights, overlap=overlap)
         events = builder.events(folder, config.observers if observers is None else observers)
         limits = builder.limits()
+        if ranks.first:
+            of_model = config.rollout.max_episode_tokens is None
+            events.add("long prompts", LongPrompts(limits.max_episode_tokens, of_model=of_model))
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         runner: GroupSource
         engine: TakesWeights

@@ -11,7 +11,7 @@ from typing import Any
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import remarks
-from toolrl.errors import ConfigError
+from toolrl.errors import CheckpointError, ConfigError
 from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
@@ -20,7 +20,7 @@ from toolrl.rollout.source import GroupSource
 from toolrl.train.credit import is_flat
 from toolrl.train.data import EndlessOrder
 from toolrl.train.demonstrations import from_episodes
-from toolrl.train.fine_tune import DemonstrationSource, FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.train.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.train.led_rollout import LedRollout, LedSupply
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
@@ -57,9 +57,17 @@ async def _train(assembly: Assembly) -> None:
         cpu_offload=config.cluster.cpu_offload,
     )
     supply = _supply(assembly)
-    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply)
+    rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
+    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply, rows=rows)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
+    if trainer.step >= config.trainer.steps:
+        _log.warning(
+            "the run stands at step %d, and trainer.steps is %d: no step is left; `--set trainer.steps=N` makes it "
+            "longer",
+            trainer.step,
+            config.trainer.steps,
+        )
     evaluations = ranks.by_first(
         lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
     )
@@ -92,7 +100,8 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
-    saver = _saver(assembly, trainer, keep=settings.keep_checkpoints, data=FixedRows(settings.batch_size))
+    data, rows = FixedRows(settings.batch_size), demonstrations.order.rows
+    saver = _saver(assembly, trainer, settings.keep_checkpoints, data, rows=rows)
     await _resume(assembly, saver)
     loop = FineTuningLoop(
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
@@ -120,7 +129,7 @@ def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = 
         )
 
 
-def _demonstrations(assembly: Assembly, settings: SftConfig) -> DemonstrationSource:
+def _demonstrations(assembly: Assembly, settings: SftConfig) -> TaskDemonstrations | StoredDemonstrations:
     seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.tasks("sft.data", settings.data)
@@ -199,13 +208,33 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
     return TurnTaking(runner, order, demand)
 
 
-def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition) -> Saver:
-    return Saver(trainer, assembly.folder.checkpoints, keep, data, assembly.loaded.resolved, ranks=assembly.ranks)
+def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition, *, rows: int | None) -> Saver:
+    checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
+    before = assembly.folder.config_before() if assembly.resume else None
+    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
         if assembly.ranks.first:
+            if not step:
+                _check_nothing_is_lost(assembly.folder)
             assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)
+
+
+def _check_nothing_is_lost(folder: RunFolder) -> None:
+    """Raise CheckpointError for a run without a checkpoint that has written one: it would start over, and what it
+    recorded would be deleted."""
+    lines = folder.metrics_lines()
+    done = max((line.step for line in lines if line.kind != "eval"), default=0)
+    before = RunFolder.open(folder.directory)  # As the process before this one left it, its config too.
+    section = before.config.get("sft" if any(line.kind == "sft" for line in lines) else "trainer")
+    every = section.get("save_every", 0) if isinstance(section, dict) else 0
+    if done and (0 < every < done or before.summary().get("status") == "finished"):
+        raise CheckpointError(
+            f"there is no checkpoint, and the run has done {done} steps, which left one: it is elsewhere, or deleted",
+            where=str(folder.checkpoints),
+            hint="Bring it back, or start over by --overwrite, which deletes what was recorded too.",
+        )

@@ -86,3 +86,11 @@ def test_trainer_workers_compute_where_they_are_lent_a_device(
         check_devices(check_config(tree, overrides, registry=registry).config)
     for fits in (("device=auto",), ("device=cpu",), ("device=cuda", "cluster.trainer_gpus=1")):
         check_devices(check_config(tree, fits, registry=registry).config)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "CPU"])
+def test_what_is_no_device_is_found_without_torch(tree: dict[str, Any], registry: Registry, device: str) -> None:
+    with pytest.raises(ConfigError, match=f"device: '{device}' is no device; set auto, cpu, cuda or cuda:N"):
+        check_config(tree, (f"device='{device}'",), registry=registry)
+    for known in ("auto", "cpu", "cuda", "cuda:3"):
+        assert check_config(tree, (f"device={known}",), registry=registry).config.device == known

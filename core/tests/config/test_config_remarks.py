@@ -84,13 +84,25 @@ def test_an_environment_without_a_reward_is_told() -> None:
         ("here", False),
         ("./here:best", False),
         ("./none:best", True),
+        ("word", True),
+        ("here/name", True),
+        ("here:3", False),
+        ("here:step-000003", False),
+        ("here:30", True),
+        ("here:bst", True),
+        ("empty", True),
+        ("empty:best", True),
     ],
 )
 def test_a_model_that_is_not_there_is_told(
     tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
+    (tmp_path / "here" / "checkpoints" / "best.json").touch()
+    (tmp_path / "empty").mkdir()
+    for run in ("here", "empty"):
+        (tmp_path / run / "config.yaml").touch()
     config = check_config(tree, [f"model.path={path}"], registry=registry).config
     assert (missing_model(config) is not None) == is_told
 
@@ -127,6 +139,54 @@ def test_what_has_nothing_to_do_is_told(
     found = told(tree, registry, *overrides)
     assert ("trainer." in found) is (line is not None)
     assert line is None or line in found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_told"),
+    [
+        (("trainer.updates_per_step=33", "trainer.prompts_per_step=4", "algorithm.group_size=8"), True),
+        (("trainer.updates_per_step=32", "trainer.prompts_per_step=4", "algorithm.group_size=8"), False),
+    ],
+)
+def test_more_updates_than_episodes_are_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
+) -> None:
+    assert ("a step has 32 episodes" in told(tree, registry, *overrides)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
+        (("cluster.shard=true", "rollout.oversampling=1.5"), "rollout.oversampling: which groups are cut"),
+        (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
+        (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
+        (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),
+        (("device=cuda",), None),
+    ],
+)
+def test_what_training_will_refuse_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], line: str | None
+) -> None:
+    found = told(tree, registry, *overrides)
+    assert ("`toolrl train` refuses it" in found) is (line is not None)
+    assert line is None or line in found
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_workers_without_ray_are_told(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    find_spec, found = importlib.util.find_spec, object() if installed else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: found if name == "ray" else find_spec(name, *rest)
+    )
+    monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
+    for field in ("rollout_workers", "trainer_workers"):
+        wanted = check_config(tree, [f"cluster.{field}=2"], registry=registry).config
+        assert (f"cluster.{field}: needs ray" in "\n".join(missing_files(wanted, registry))) is not installed
+    plain = check_config(tree, [], registry=registry).config
+    assert "ray" not in "\n".join(missing_files(plain, registry))
 
 
 def test_files_that_components_miss_are_told_with_their_places(

@@ -184,6 +184,20 @@ def test_resume_drops_later_steps(make_run: MakeRun, make_episode: MakeEpisode) 
     assert "models/tiny" in (directory / "config.before-1.yaml").read_text()
 
 
+def test_a_run_that_goes_on_with_other_versions_says_so(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:
+    directory = make_run().directory
+    for plugins, said in (
+        ({"calculator": "0.1.0"}, ""),
+        ({"calculator": "0.2.0", "math": "1"}, "other versions: calculator 0.1.0 → 0.2.0, math missing → 1"),
+    ):
+        caplog.clear()
+        folder = RunFolder.create(directory, {}, total_steps=3, plugins=plugins, resume=True)
+        folder.rewind(2)
+        folder.close()
+        assert said in caplog.text
+        assert bool(said) == bool(caplog.text)
+
+
 def test_a_refused_resume_leaves_the_run_as_it_was(make_run: MakeRun) -> None:
     directory = make_run().directory
     names = ("summary.json", "config.yaml", "plugins.json")

@@ -245,6 +245,17 @@ def test_an_inexact_engine_stops_the_run() -> None:
         play(["x"], engine=Inexact(["x"]))
 
 
+@pytest.mark.parametrize(("count", "finish"), [(LIMITS.max_turn_tokens + 1, "length"), (0, "stop")])
+def test_more_tokens_than_asked_for_or_a_stop_without_one_stops_the_run(count: int, finish: Any) -> None:
+    class Inexact(ScriptedEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            stopped_by = "x" if finish == "stop" else None
+            return Generation((1,) * count, (-0.5,) * count, finish, stopped_by, versions=(0,) * count)
+
+    with pytest.raises(ExactnessError, match=f"{count} tokens with finish '{finish}'"):
+        play(["x"], engine=Inexact(["x"]))
+
+
 def test_cancelling_releases_tools_and_session() -> None:
     toolset = RecordingToolset(delay=60)
     engine = ScriptedEngine([CALL])

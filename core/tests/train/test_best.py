@@ -176,6 +176,20 @@ def test_a_run_that_goes_on_without_keeping_the_best_loses_none(saver: Any) -> N
     assert find_checkpoint(two.directory, "best").name == "step-000001"
 
 
+def test_a_record_that_can_not_be_read_costs_no_checkpoint(saver: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither an old one, which may be the best, nor the one that is being written."""
+    one = saver()
+    saver.run(one, [0.5, 0.25])
+    (one.directory / "best.json").write_text("{")
+    two = saver()
+    two.best_by = None
+    two.restore()
+    saver.run(two, [0.75])
+    assert names(two) == ["step-000001", "step-000002", "step-000003"]
+    assert "no older checkpoint is deleted" in caplog.text
+    assert "best.json" in caplog.text
+
+
 def test_a_best_that_was_deleted_is_named(saver: Any) -> None:
     one = saver()
     saver.run(one, [0.5, 0.25])

@@ -17,7 +17,7 @@ from toolrl.config.model import SftConfig  # noqa: E402
 from toolrl.errors import CheckpointError  # noqa: E402
 from toolrl.train.demonstrations import Demonstration  # noqa: E402
 from toolrl.train.policy import Policy  # noqa: E402
-from toolrl.train.saver import Saver, config_digest  # noqa: E402
+from toolrl.train.saver import Saver, changes, config_digest  # noqa: E402
 from toolrl.train.supply import FixedRows  # noqa: E402
 from toolrl.train.trainer import SupervisedTrainer  # noqa: E402
 
@@ -105,6 +105,20 @@ def test_another_config_is_remarked_on(tiny: Any, tmp_path: Path, caplog: pytest
     assert "the run goes on with a config that differs" in caplog.text
 
 
+@pytest.mark.parametrize(("before", "now", "told"), [(8, 8, False), (8, 9, True), (None, 9, False)])
+def test_another_number_of_rows_is_remarked_on(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int | None, now: int, told: bool
+) -> None:
+    first = make_saver(tiny, tmp_path)
+    first.rows = before
+    first.trainer.update(BATCH)
+    first.save()
+    second = make_saver(tiny, tmp_path)
+    second.rows = now
+    assert second.restore() == 1
+    assert ("has 9 rows now, and had 8 when step-000001 was written" in caplog.text) == told
+
+
 def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
     same = {**CONFIG, "trainer": {"steps": 9, "save_every": 3, "keep_checkpoints": 1, "learning_rate": 1e-3}}
     assert config_digest(same) == config_digest(CONFIG)
@@ -136,3 +150,30 @@ def test_what_the_end_of_a_run_leaves_to_save(
     assert saver.due(error) is due
     trainer.whole = False
     assert not saver.due(error)
+
+
+def test_what_differs_since_the_checkpoint_is_named(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make_saver(tiny, tmp_path)
+    first.trainer.update(BATCH)
+    first.save()
+    now = {**CONFIG, "trainer": {"learning_rate": 2e-3, "steps": 9}, "run": {"name": "b"}}
+    for before, said in (
+        (CONFIG, "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
+        ({**CONFIG, "seed": 3}, "step-000001 was written with"),  # a run with other changes, that never saved
+        (None, "step-000001 was written with"),
+    ):
+        saver = make_saver(tiny, tmp_path, config=now)
+        saver.before = before
+        caplog.clear()
+        assert saver.restore() == 1
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "toolrl.train.saver"]
+        assert line.endswith(said)
+
+
+def test_differences_are_told_with_their_places() -> None:
+    before = {"a": {"b": 1, "c": [1, {"d": "x"}]}, "e": None, "same": [1], "gone": True}
+    now = {"a": {"b": 2.5, "c": [1, {"d": "y"}]}, "e": {"new": 1}, "same": [1]}
+    assert changes(before, now) == ["a.b 2.5 (was 1)", "a.c[1].d 'y' (was 'x')", "e", "gone null (was true)"]
+    assert changes(now, now) == []

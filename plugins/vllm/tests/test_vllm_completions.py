@@ -144,6 +144,10 @@ def test_an_answer_is_read() -> None:
         (answer(logprobs={"token_logprobs": [-1.0]}), "no log-probability"),
         (answer(logprobs={"token_logprobs": [-1.0, None]}), "no log-probability"),
         (answer(logprobs={"token_logprobs": [-1.0, math.nan]}), "no log-probability"),
+        (answer(logprobs={"token_logprobs": [-1.0, -1.0, -1.0]}), "no log-probability for each"),
+        (answer(logprobs={"token_logprobs": [-1.0, 0.7]}), r"gave token 1 .* log-probability 0\.7"),
+        (answer(logprobs={"token_logprobs": [math.inf, -1.0]}), "no log-probability for each"),
+        (answer(logprobs={"token_logprobs": [-1.0, -math.inf]}), "no log-probability for each"),
         (answer(finish_reason="tool_calls"), "'tool_calls'"),
         (answer(finish_reason="stop", stop_reason=[1]), r"\[1\] ended"),
     ],
@@ -179,6 +183,40 @@ def test_log_probabilities_that_would_be_others_are_refused(sampling: Sampling, 
 
 
 # A run.
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (
+            answer(token_ids=[1, 2, 3, 4, 5], logprobs={"token_logprobs": [-1.0] * 5}),
+            "5 tokens, .* for 4 at most",
+        ),
+        (answer(token_ids=[1, 512]), "token id 512, and the trainer's model has ids below 512"),
+        (answer(token_ids=[], logprobs=None, finish_reason="stop", stop_reason="x"), "'x' ended .* gave no token"),
+    ],
+)
+def test_a_sample_that_can_not_be_one_is_refused(reply: Any, message: str) -> None:
+    class Module:
+        class config:  # noqa: N801 - as transformers calls it
+            vocab_size = 512
+
+            @classmethod
+            def get_text_config(cls) -> Any:
+                return cls
+
+    class Ours(FakeWeights):
+        def module(self) -> Any:
+            return Module
+
+    async def run() -> None:
+        async with serving() as server, started(server, weights=Ours(), update_weights=False) as engine:
+            assert (await engine.generate((1,), Sampling(4), session="a")).ids == (5, 6)
+            server.reply = reply
+            with pytest.raises(EngineError, match=message):
+                await engine.generate((1,), Sampling(4), session="a")
+
+    asyncio.run(run())
 
 
 def test_the_only_model_is_taken_and_a_sample_comes_back() -> None:

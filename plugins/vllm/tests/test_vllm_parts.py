@@ -81,6 +81,7 @@ def test_a_log_probability_a_hair_above_nothing_is_nothing() -> None:
     [
         (output([5, 6], logprobs=[{5: Logprob(-1.0)}]), "2 tokens and 1 log-probabilities"),
         (output([5], logprobs=None), "1 tokens and 0 log-probabilities"),
+        (output([5, 6], logprobs=[{5: Logprob(-1.0)}, {6: Logprob(0.7)}]), r"gave token 1 .* log-probability 0\.7"),
         (output([5], finish_reason="error"), "'error'"),
         (output([5, 6], weight_versions=[Span("0", 0, 1)]), "1 of 2"),
         (output([5, 6], weight_versions=None), "0 of 2"),

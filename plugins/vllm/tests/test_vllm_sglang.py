@@ -194,6 +194,20 @@ def test_weights_that_are_not_taken_and_weights_that_are_others(tmp_path: Path) 
     asyncio.run(run())
 
 
+def test_answers_of_other_weights_than_the_last_are_refused(tmp_path: Path) -> None:
+    """A server that was started anew serves what it was started with, and says so."""
+
+    async def run() -> None:
+        module = make_model(5)
+        async with serving(make_model(), make_tokenizer()) as server, engine(server, module, tmp_path) as running:
+            assert len((await running.generate(PROMPT, Sampling(4), session="a")).ids) == 4
+            server.module, server.version = make_model(), "default"
+            with pytest.raises(EngineError, match="weights that it calls 'default', and was given '0' last"):
+                await running.generate(PROMPT, Sampling(4), session="a")
+
+    asyncio.run(run())
+
+
 def test_a_cache_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         from toolrl_plugin_vllm import dialects
@@ -275,7 +289,10 @@ def test_an_answer_is_read() -> None:
         (answer(output_token_logprobs=[[-1.0]]), "no log-probability"),
         (answer(output_token_logprobs=[[None, 5, None]]), "no log-probability"),
         (answer(output_token_logprobs=[[math.nan, 5, None]]), "no number"),
+        (answer(output_token_logprobs=[[-math.inf, 5, None]]), "no number, or not a finite one"),
         (answer(output_token_logprobs=[[-1.0, 5, None]]), "other tokens"),
+        (answer(output_token_logprobs=[[0.7, 5, None], [-1.5, 6, None]]), r"gave token 0 .* log-probability 0\.7"),
+        (answer(output_token_logprobs=[[-0.5, 5.5, None], [-1.5, 6, None]]), "no log-probability"),
         (answer(finish_reason=None), "None"),
         (answer(finish_reason={"type": "stop", "matched": [1, 2]}), r"\[1, 2\] ended"),
         (answer(finish_reason={"type": "abort", "message": "too long", "status_code": 400}), "refuses .* too long"),
@@ -297,10 +314,12 @@ def test_the_probes_log_probabilities_are_read() -> None:
 
 def test_settings_that_do_not_go_together() -> None:
     with pytest.raises(ValidationError, match="worker_extension is for vLLM's server"):
-        OpenaiEngineOptions(url="x", dialect="sglang", worker_extension=True)
+        OpenaiEngineOptions(url="http://x", dialect="sglang", worker_extension=True)
     with pytest.raises(ValidationError, match="server_logprobs is processed, and with worker_extension they are exact"):
-        OpenaiEngineOptions(url="x", worker_extension=True, server_logprobs="processed")
+        OpenaiEngineOptions(url="http://x", worker_extension=True, server_logprobs="processed")
     with pytest.raises(ValidationError, match="on_update is interrupt, and update_weights is false"):
-        OpenaiEngineOptions(url="x", on_update="interrupt", update_weights=False)
+        OpenaiEngineOptions(url="http://x", on_update="interrupt", update_weights=False)
     with pytest.raises(EngineError, match="no tokenizer to look for stop strings"):
-        OpenaiEngine(OpenaiEngineOptions(url="x", on_update="interrupt"), BuildContext("openai", weights=FakeWeights()))
+        OpenaiEngine(
+            OpenaiEngineOptions(url="http://x", on_update="interrupt"), BuildContext("openai", weights=FakeWeights())
+        )

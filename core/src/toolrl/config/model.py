@@ -18,6 +18,7 @@ from toolrl.config.lora import LoraConfig
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class ToolUse(ComponentUse):
@@ -293,6 +294,8 @@ class Config(Frame):
     @model_validator(mode="after")
     def _fit(self) -> Config:
         rollout = self.rollout
+        if not _DEVICE.fullmatch(self.device):
+            raise ValueError(f"device: {self.device!r} is no device; set auto, cpu, cuda or cuda:N")
         if self.deterministic and rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
         if self.deterministic and self.cluster.rollout_workers:

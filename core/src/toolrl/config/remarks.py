@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -11,33 +12,67 @@ from pydantic import BaseModel
 from toolrl.config.components import check_options, sites
 from toolrl.config.model import Config
 from toolrl.config.paths import format_path
-from toolrl.errors import ToolrlError
+from toolrl.config.spread import check_devices, check_ranks
+from toolrl.errors import ConfigError, ToolrlError
 from toolrl.plugins.registry import Registry
 
 
 def remarks(config: Config) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _sampling, _objective, _staleness, _offload, _workers)
+    parts = (
+        _evaluation, _rewards, _sampling, _objective, _staleness, _updates, _offload, _workers, _ranks,
+    )  # fmt: skip
     return [line for part in parts for line in part(config)]
 
 
 def missing_model(config: Config) -> str | None:
     """What to say of a model that isn't there; None where it is, or where it may be a hub's name."""
     path = config.model.path
-    run = path.rpartition(":")[0]  # RUN:best
-    if Path(path).is_dir() or (run and Path(run).is_dir()) or _may_be_on_hub(path):
+    run, _, name = path.rpartition(":")  # RUN:best
+    if _is_run(Path(path)):
+        return _missing_checkpoint(path, "last")
+    if Path(path).is_dir():
+        return None
+    if run and _is_run(Path(run)):
+        return _missing_checkpoint(run, name)
+    if _may_be_on_hub(path):
         return None
     return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
 
 
+def _is_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file()
+
+
+def _missing_checkpoint(run: str, name: str) -> str | None:
+    """What to say of a run that has no checkpoint of this name: `last`, `best`, or a step's."""
+    folder = Path(run) / "checkpoints"
+    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    step = name.removeprefix("step-")
+    if name == "last":
+        found = bool(there)
+    elif name == "best":
+        found = (folder / "best.json").is_file()
+    else:
+        found = step.isdecimal() and f"step-{int(step):06d}" in there
+    if found:
+        return None
+    if not there:
+        return f"model.path: the run {run!r} has no checkpoint yet"
+    return f"model.path: the run {run!r} has no checkpoint {name!r}; there are: {', '.join(there)}"
+
+
 def missing_files(config: Config, registry: Registry) -> Iterator[str]:
     """What to say of files, folders and packages that a config needs and that aren't there: model, run, peft,
-    components' own."""
+    ray, components' own."""
     model = missing_model(config)
     if model is not None:
         yield model
     if config.model.lora is not None and importlib.util.find_spec("peft") is None:
         yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
+    for field in ("rollout_workers", "trainer_workers"):
+        if getattr(config.cluster, field) and importlib.util.find_spec("ray") is None:
+            yield f"cluster.{field}: needs ray, which isn't installed: pip install 'toolrl[cluster]'"
     if config.sft is not None and config.sft.from_run is not None and not Path(config.sft.from_run).is_dir():
         yield f"sft.from_run: there is no folder {config.sft.from_run!r} here"
     for site in sites(config.model_dump(by_alias=True)):
@@ -61,7 +96,11 @@ def _missing_of(options: BaseModel | None) -> str | None:
 
 
 def _may_be_on_hub(path: str) -> bool:
-    return path.count("/") <= 1 and not path.startswith((".", "/", "~"))
+    """`owner/name`. A run loads nothing from a hub that begins with a folder's name here, or that is one word."""
+    owner, slash, name = path.partition("/")
+    if not slash or not name or "/" in name or path.startswith((".", "~")):
+        return False
+    return bool(owner) and not Path(owner).is_dir()
 
 
 def _evaluation(config: Config) -> list[str]:
@@ -121,6 +160,32 @@ def _workers(config: Config) -> list[str]:
     if not cluster.rollout_workers or cluster.worker_gpus or not config.device.startswith("cuda"):
         return []
     return [f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}"]
+
+
+def _updates(config: Config) -> list[str]:
+    trainer, size = config.trainer, config.algorithm.group_size
+    episodes = trainer.prompts_per_step * size
+    if trainer.updates_per_step <= episodes:
+        return []
+    return [
+        f"trainer.updates_per_step {trainer.updates_per_step}: a step has {episodes} episodes "
+        f"({trainer.prompts_per_step} prompts_per_step × group_size {size}), so there are no more updates than that"
+    ]
+
+
+def _ranks(config: Config) -> list[str]:
+    """What `toolrl train` refuses, and the other commands don't."""
+    cluster = config.cluster
+    checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
+    if cluster.trainer_workers:
+        checks.append(partial(check_devices, config))
+    lines = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            lines.append(f"{error.message}. {error.hint} `toolrl train` refuses it")
+    return lines
 
 
 def _sampling(config: Config) -> list[str]:

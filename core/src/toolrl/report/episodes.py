@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,16 @@ class EpisodeFile:
             yield {**record, "step": int(match[2]) if match else None, "kind": match[1] if match else None}
 
     def _lines(self) -> Iterator[Any]:
-        if self.path.suffix == ".gz":
-            with gzip.open(self.path, "rb") as packed:
-                yield from read_lines(packed, str(self.path))
-        else:
-            with self.path.open("rb") as plain:
-                yield from read_lines(plain, str(self.path))
+        try:
+            with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
+                yield from read_lines(file, str(self.path))
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"these episodes can't be read: {type(error).__name__}: {error}",
+                where=str(self.path),
+                hint="The disk failed, or the file was changed: bring a copy of it back, or move it elsewhere to go on "
+                "without it.",
+            ) from error
 
     def episodes(self) -> Iterator[StoredEpisode]:
         """The lines as episodes."""
@@ -94,11 +99,13 @@ class EpisodeStore:
         """
         if self._file is None:
             return 0
-        self.close()
         plain = self.directory / f"{step:06d}-{kind}.jsonl"
         packed = plain.with_name(plain.name + ".gz")
-        packed.unlink(missing_ok=True)
-        (self.directory / _OPEN).replace(plain)
+        try:
+            self.close()
+        finally:  # What a full disk left of it is kept under the step's name, or the next step would write over it.
+            packed.unlink(missing_ok=True)
+            (self.directory / _OPEN).replace(plain)
         prefix = json_line({"step": step, "kind": kind})[:-2] + b","
         lines = plain.read_bytes().splitlines(keepends=True)
         write_atomic(packed, gzip.compress(b"".join(prefix + line[1:] for line in lines), _COMPRESSION, mtime=0))
@@ -107,9 +114,9 @@ class EpisodeStore:
 
     def close(self) -> None:
         """Close the running step's file, which stays as it is."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None  # Also where it can't be closed whole: it takes nothing more then.
+        if file is not None:
+            file.close()
 
     def rewind(self, step: int) -> None:
         """Delete the files of later steps, and of the step that didn't end."""

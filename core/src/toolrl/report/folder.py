@@ -19,6 +19,7 @@ run goes on.
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,9 @@ from toolrl.report.summary import summarise
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+
+
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -143,7 +147,7 @@ class RunFolder:
             raise DataError("no run here", where=str(directory), hint=hint)
         try:
             config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")) or {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise DataError(f"not YAML: {error}", where=str(directory / "config.yaml")) from error
         folder = cls(directory, config, 0)
         summary = folder.summary()
@@ -151,10 +155,19 @@ class RunFolder:
         folder.start_step = int(summary.get("start_step", 0))
         return folder
 
+    def config_before(self) -> dict[str, Any] | None:
+        """The resolved config that stands in the folder: until `begin`, of the process before. None where there is
+        none that can be read."""
+        try:
+            config = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+        return config if isinstance(config, dict) else None
+
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"
         text = config_text(self.config)
-        if config_path.exists() and (old := config_path.read_text(encoding="utf-8")) != text:
+        if config_path.exists() and (old := config_path.read_bytes()) != text.encode("utf-8"):
             number = 1 + len(list(self.directory.glob("config.before-*.yaml")))
             write_atomic(self.directory / f"config.before-{number}.yaml", old)
         versions = {
@@ -162,9 +175,24 @@ class RunFolder:
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name)) is not None},
             "plugins": dict(sorted(plugins.items())),
         }
+        self._remark_on_changes(versions)
         write_atomic(self.directory / "plugins.json", json.dumps(versions, indent=2) + "\n")
         # Last: this file makes the folder a run.
         write_atomic(config_path, text)
+
+    def _remark_on_changes(self, versions: Mapping[str, Any]) -> None:
+        """Say where a run goes on with other versions than it had: its numbers may differ from here on."""
+        try:
+            before, now = _by_name(self.versions()), _by_name(versions)
+        except DataError:
+            return
+        changed = [
+            f"{name} {before.get(name) or 'missing'} → {now.get(name) or 'missing'}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+        if before and changed:
+            _log.warning("the run goes on with other versions: %s", ", ".join(changed))
 
     # Writing.
 
@@ -180,9 +208,10 @@ class RunFolder:
         known = self.known_tokens()
         new = {str(token): piece for token, piece in pieces.items() if token not in known}
         if new:
+            self._known_tokens = None  # Where a full disk tears this line, the file is written anew before the next.
             with (self.directory / "tokens.jsonl").open("ab") as file:
                 file.write(json_line(new))
-            known.update(int(token) for token in new)
+            self._known_tokens = known | set(map(int, new))
 
     def known_tokens(self) -> set[int]:
         """Ids whose text is kept."""
@@ -250,7 +279,10 @@ class RunFolder:
     def versions(self) -> dict[str, Any]:
         """plugins.json, empty where it is missing."""
         path = self.directory / "plugins.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to go on without it.") from error
 
 
 def is_run_folder(path: Path) -> bool:
@@ -325,6 +357,13 @@ def _delete_run(directory: Path) -> None:
         shutil.rmtree(directory / name, ignore_errors=True)
     for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
         path.unlink(missing_ok=True)
+
+
+def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """What plugins.json holds, without its sections. Empty where there is none."""
+    parts = [part for part in (versions.get("libraries"), versions.get("plugins")) if isinstance(part, dict)]
+    own = {"python": versions["python"]} if "python" in versions else {}
+    return {**own, **{name: version for part in parts for name, version in part.items()}}
 
 
 def _version(name: str) -> str | None:

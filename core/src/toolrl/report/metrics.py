@@ -71,11 +71,12 @@ class MetricsLog:
         assert self._keys is not None
         if key in self._keys:
             self._rewrite(old for old in self.read() if (old.step, old.kind) != key)
+        keys, self._keys = self._keys, None  # Where this line is torn by a full disk, the next begins by rewriting too.
         with self.path.open("ab") as file:
             file.write(json_line(line.to_record()))
             file.flush()
             os.fsync(file.fileno())
-        self._keys.add(key)
+        self._keys = keys | {key}
         return line
 
     def rewind(self, step: int) -> None:
@@ -84,5 +85,5 @@ class MetricsLog:
 
     def _rewrite(self, lines: Iterable[MetricsLine]) -> None:
         kept = list(lines)
-        self._keys = {(line.step, line.kind) for line in kept}
         write_atomic(self.path, b"".join(json_line(line.to_record()) for line in kept))
+        self._keys = {(line.step, line.kind) for line in kept}

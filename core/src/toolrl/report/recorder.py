@@ -6,15 +6,19 @@ the step is on the disk. It has the event methods of `toolrl.hookspecs`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from toolrl.errors import DataError
 from toolrl.protocols import RunInfo, StepReport
 from toolrl.report.folder import RunFolder
 from toolrl.report.summary import describe_error, status_of
 from toolrl.types import Episode
+
+_log = logging.getLogger(__name__)
 
 TokenPieces = Callable[[Sequence[int]], Sequence[str]]
 """The text of each of these token ids by itself, in their order."""
@@ -48,7 +52,7 @@ class RunRecorder:
 
     def toolrl_run_start(self, run: RunInfo) -> None:
         """Say in the summary that the run goes on."""
-        earlier = self._folder.summary() if self._folder.start_step else {}
+        earlier = self._earlier() if self._folder.start_step else {}
         self._before = float(earlier.get("seconds", 0.0))
         self._started = self._clock()
         self._facts = {"started": earlier.get("started", _now())}
@@ -66,10 +70,13 @@ class RunRecorder:
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Close the step's file of episodes, add its metrics, bring the summary up to date."""
-        count = self._folder.episode_store.close_step(report.step, report.kind)
-        self._keep_tokens()
-        self._folder.metrics.append(report, count)
-        self._write_summary("running")
+        count = 0
+        try:
+            count = self._folder.episode_store.close_step(report.step, report.kind)
+            self._keep_tokens()
+        finally:  # Episodes and texts that can't be written must not cost the step's metrics.
+            self._folder.metrics.append(report, count)
+            self._write_summary("running")
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Write the final summary and the report, then let go of the folder."""
@@ -78,16 +85,24 @@ class RunRecorder:
             self._folder.close()
             return
         try:
-            self._keep_tokens()
             if error is not None:
                 self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
             self._write_summary(status_of(error), final=True)
+            self._keep_tokens()
             from toolrl.report.html import write_report
 
             write_report(self._folder)
         finally:
             self._folder.close()
+
+    def _earlier(self) -> dict[str, Any]:
+        """The summary of who wrote this run before. It only tells when the run began, so the run goes on without it."""
+        try:
+            return self._folder.summary()
+        except DataError as error:
+            _log.warning("the summary is written anew: %s", error)
+            return {}
 
     def _keep_tokens(self) -> None:
         new = sorted(self._new_tokens - self._folder.known_tokens()) if self._new_tokens else []

@@ -235,6 +235,7 @@ class EpisodeRun:
             generation = await self.engine.generate(
                 self._buffer.ids, sampling, session=self._id, media=tuple(self._media)
             )
+            _check_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
             parsed = environment.end_flags.read(self._parse(text, specs), text.text, stopped_by=text.stopped_by)
@@ -417,4 +418,15 @@ class EpisodeRun:
             temperature=self.limits.temperature or 1.0,
             media=tuple(self._media),
             notes=self._notes or {},
+        )
+
+
+def _check_count(generation: Generation, most: int) -> None:
+    """Raise ExactnessError for more tokens than were asked for, which no limit would hold, and for none where a stop
+    ended them, after which a turn might be gone on with for ever."""
+    count = len(generation.ids)
+    if count > most or (not count and generation.finish == "stop"):
+        raise ExactnessError(
+            f"the engine gave {count} tokens with finish {generation.finish!r}, and was asked for {most} at most",
+            hint="What stops a generation is its last token; toolrl.testing.checks.engines says what else holds.",
         )

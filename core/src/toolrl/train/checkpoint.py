@@ -66,6 +66,8 @@ class TrainerState:
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
     """Finished groups that can still be trained on, as JSON values."""
+    rows: int | None = None
+    """Of the data set; None where nobody said."""
 
 
 def save_checkpoint(
@@ -110,7 +112,7 @@ def save_checkpoint(
             hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.1f} MiB. Earlier checkpoints "
             f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
         ) from error
-    prune(directory, keep, spare)
+    prune(directory, keep, spare, last=state.step)
     return final
 
 
@@ -118,21 +120,35 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """The checkpoints in a folder, complete or not, by step; none where there is no such folder."""
     if not directory.is_dir():
         return []
-    found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.match(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in directory.iterdir() if _NAME.match(path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """What a checkpoint's name says."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = None) -> Path | None:
     """The last checkpoint whose files are all what was written; None where there is none at all.
 
     A torn one is passed over for the one before it, and `notify` (standard error by default) is told which and why.
-    Raises CheckpointError where there are only torn ones.
+    Raises CheckpointError where there are only torn ones, and for one that can't be read: it may be whole, and who goes
+    back gives its steps up.
     """
+    if directory.is_symlink() and not directory.exists():
+        raise CheckpointError(
+            f"it is a link to {str(directory.readlink())!r}, which isn't there",
+            where=str(directory),
+            hint="Mount its disk, or delete the link to start the run over.",
+        )
     _bring_back(directory)
     problems: list[CheckpointError] = []
     for path in reversed(list_checkpoints(directory)):
         try:
             verify(path)
+        except _UnreadableError as error:
+            error.hint = f"{error.hint} Or move it elsewhere to go back: there are {_names(directory)}."
+            raise
         except CheckpointError as error:
             problems.append(error)
             continue
@@ -153,15 +169,22 @@ def verify(path: Path, *, contents: bool = True) -> None:
 
     Without `contents` only presence and size are looked at.
     """
-    for name, (written, digest) in _read_manifest(path).items():
-        file = path / name
-        if not file.is_file():
-            raise CheckpointError(f"{name} is missing", where=str(path))
-        size = file.stat().st_size
-        if size != written:
-            raise CheckpointError(f"{name} has {size} bytes, {written} were written", where=str(path))
-        if contents and _digest(file) != digest:
-            raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
+    for name, written in _read_manifest(path).items():
+        try:
+            _verify_file(path, name, *written, contents=contents)
+        except OSError as error:
+            raise _unreadable(path, name, error) from error
+
+
+def _verify_file(path: Path, name: str, written: int, digest: str, *, contents: bool) -> None:
+    file = path / name
+    if not file.is_file():
+        raise CheckpointError(f"{name} is missing", where=str(path))
+    size = file.stat().st_size
+    if size != written:
+        raise CheckpointError(f"{name} has {size} bytes, {written} were written", where=str(path))
+    if contents and _digest(file) != digest:
+        raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
 
 
 def find_checkpoint(directory: Path, name: str) -> Path:
@@ -202,6 +225,7 @@ def load_state(path: Path) -> TrainerState:
             version=facts["version"],
             position=facts["position"],
             config_digest=facts["config_digest"],
+            rows=facts.get("rows"),
             optimizer=tensors["optimizer"],
             random=tensors["random"],
             extra=tensors.get("extra", {}),
@@ -216,6 +240,10 @@ def load_state(path: Path) -> TrainerState:
             where=str(folder),
             hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
         ) from error
+
+
+class _UnreadableError(CheckpointError):
+    """A checkpoint of which nobody knows whether it is torn: the system doesn't give a file out."""
 
 
 class _Writer:
@@ -252,6 +280,7 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "position": state.position,
         "pending": list(state.pending),
         "config_digest": state.config_digest,
+        "rows": state.rows,
     }
     (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if state.buffer:
@@ -300,8 +329,16 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
         return files
     except FileNotFoundError as error:
         raise CheckpointError(f"{MANIFEST} is missing", where=str(path)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError) as error:
         raise CheckpointError(f"{MANIFEST} can't be read: {type(error).__name__}: {error}", where=str(path)) from error
+    except OSError as error:
+        raise _unreadable(path, MANIFEST, error) from error
+
+
+def _unreadable(path: Path, name: str, error: OSError) -> _UnreadableError:
+    return _UnreadableError(
+        f"{name} can't be read: {error.strerror or error}", where=str(path), hint="Mend its permissions or its disk."
+    )
 
 
 def _check_format(found: int, path: Path) -> None:
@@ -313,14 +350,14 @@ def _check_format(found: int, path: Path) -> None:
         )
 
 
-def prune(directory: Path, keep: int, spare: Collection[int] = ()) -> None:
-    """Delete what is older than the last `keep` complete checkpoints, but for the steps `spare`."""
-    checkpoints = list_checkpoints(directory)
+def prune(directory: Path, keep: int, spare: Collection[int] = (), *, last: int) -> None:
+    """Delete what is older than the last `keep` complete checkpoints, but for the steps `spare`. Those after step
+    `last`, where the run stands, are of a future that it went back from: they neither go nor count."""
+    checkpoints = [path for path in list_checkpoints(directory) if step_of(path) <= last]
     complete = [path for path in checkpoints if is_whole(path)]
-    spared = {f"step-{step:06d}" for step in spare}
     if len(complete) > keep:
         for path in checkpoints[: checkpoints.index(complete[-keep])]:
-            if path.name in spared:
+            if step_of(path) in spare:
                 continue
             # Out of the way first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
             with contextlib.suppress(OSError):

@@ -31,6 +31,11 @@ class EndlessOrder(Generic[T]):
         self._epoch = -1
         self._order: list[int] = []
 
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
     def take(self, position: int, count: int) -> list[T]:
         """What stands at positions position … position + count − 1 of the endless sequence."""
         return [self._at(place) for place in range(position, position + count)]

@@ -139,6 +139,8 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     try:
         model, processor = _load_model(config, base or source, words, tokenizer, dtype)
     except Exception as error:
+        if config.attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
+            raise _attention_error(config.attention, error) from error
         raise _load_error("model", base or source, error) from error
     if base is not None and config.lora is None:
         try:
@@ -256,7 +258,18 @@ def _load_error(what: str, source: str, error: Exception) -> ConfigError:
             f"Give a folder in Hugging Face layout, or a run folder; a relative path starts at {str(Path.cwd())!r}, "
             "which has no such folder."
         )
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    first = _first_line(error)
     if folder.is_dir() and not (folder / "config.json").is_file():
         first = "it has no config.json"  # What transformers says of that is a list of tokenizers.
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
+
+
+def _attention_error(attention: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"model.attention: the model can't be loaded with {attention!r}: {_first_line(error)}",
+        hint="Leave it out for transformers' default, or install what it needs.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

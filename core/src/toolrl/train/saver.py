@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from toolrl.config.paths import format_path
+from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
 from toolrl.protocols import WeightSource
 from toolrl.train import random_state
@@ -25,6 +27,7 @@ from toolrl.train.checkpoint import (
     load_state,
     prune,
     save_checkpoint,
+    step_of,
 )
 from toolrl.train.lora import adapter_base
 from toolrl.train.optimizer import PolicyOptimizer
@@ -76,10 +79,14 @@ class Saver:
     """Knows how far the data has been used."""
     config: Mapping[str, Any]
     """The resolved config."""
+    rows: int | None = None
+    """Of the data set, whose number decides their order."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
     """The processes that train together: all of them call `save` and `restore`."""
+    before: Mapping[str, Any] | None = None
+    """The resolved config of the process that this one goes on for."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
     _best: Best | None = None
@@ -147,6 +154,7 @@ class Saver:
             pending=position.pending,
             buffer=position.buffer,
             config_digest=config_digest(self.config),
+            rows=self.rows,
             optimizer={} if shards else self.trainer.optimizer.state_dict(),
             random=random_state.capture(),
             extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
@@ -164,8 +172,13 @@ class Saver:
 
     def _spared(self) -> set[int]:
         """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
-        the one that is about to take its place."""
-        return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
+        the one that is about to take its place. All, where the record can't be read: any of them may be the best."""
+        try:
+            recorded = read_best(self.directory)
+        except CheckpointError as error:
+            _log.warning("no older checkpoint is deleted: %s", error)
+            return set(map(step_of, list_checkpoints(self.directory)))
+        return {best.step for best in (self._best, recorded) if best is not None}
 
     def _record(self, best: Best) -> None:
         try:
@@ -176,7 +189,7 @@ class Saver:
                 where=str(self.directory),
                 hint="Make room, then go on with --resume.",
             ) from error
-        prune(self.directory, self.keep, {best.step})
+        prune(self.directory, self.keep, {best.step}, last=self.last_step)
 
     def restore(self) -> int:
         """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
@@ -190,7 +203,17 @@ class Saver:
             error.where = str(path)
             raise
         if state.config_digest != config_digest(self.config):
-            _log.warning("the run goes on with a config that differs from the one %s was written with", path.name)
+            _log.warning(
+                "the run goes on with a config that differs from the one %s was written with%s",
+                path.name,
+                self._changes(state.config_digest),
+            )
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            _log.warning(
+                "the data set has %s rows now, and had %s when %s was written: from here on the run takes other rows "
+                "than it would have taken",
+                self.rows, state.rows, path.name,
+            )  # fmt: skip
         _load_weights(self.trainer.policy, path)
         self.trainer.weights_were_loaded()
         if (path / "trainer" / "shards").is_dir():
@@ -203,6 +226,13 @@ class Saver:
         self.trainer.step = self.last_step = state.step
         return state.step
 
+    def _changes(self, digest: str) -> str:
+        """What is another since the checkpoint with this digest; nothing where the config before is another one, too,
+        as after a run that went on with changes and ended before it saved."""
+        if self.before is None or config_digest(self.before) != digest:
+            return ""
+        return f": {', '.join(changes(_deciding(self.before), _deciding(self.config)))}"
+
     def _take_up(self, state: TrainerState) -> None:
         """What one process saved."""
         if self.ranks.several:
@@ -213,15 +243,35 @@ class Saver:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Of what decides the training. The number of steps is no part of it, so that a run can be made longer, unless the
-    learning rate falls towards the last one."""
+    """Of what decides the training."""
+    return hashlib.sha256(json.dumps(_deciding(config), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config decides the training. The number of steps is no part of it, so that a run can be made longer,
+    unless the learning rate falls towards the last one."""
     kept = {key: value for key, value in config.items() if key not in _FREE}
     for section in ("trainer", "sft"):
         if isinstance(kept.get(section), Mapping):
             falls = kept[section].get("schedule", "constant") != "constant"
             dropped = _FREE_KEYS if falls else ("steps", *_FREE_KEYS)
             kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+    return kept
+
+
+def changes(before: Any, now: Any, path: tuple[str | int, ...] = ()) -> list[str]:
+    """Where two configs differ, each as `trainer.learning_rate 0.001 (was 0.01)`; of what is no scalar the place."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = dict.fromkeys([*before, *now])
+        return [line for key in keys for line in changes(before.get(key), now.get(key), (*path, key))]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [line for number, (old, new) in pairs for line in changes(old, new, (*path, number))]
+    if before == now:
+        return []
+    if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
+        return [format_path(path)]
+    return [f"{format_path(path)} {show_value((), now)} (was {show_value((), before)})"]
 
 
 def _load_weights(policy: Policy, path: Path) -> None:

@@ -9,6 +9,7 @@ process too; and the state of one process is cut up where ranks read that.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 import warnings
@@ -19,7 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, metadata
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from toolrl.errors import CheckpointError
 from toolrl.train.optimizer import PolicyOptimizer
@@ -30,6 +32,16 @@ FOLDER = Path("trainer") / "shards"
 _BESIDE = ".shards-"
 _INDEX = ".metadata"
 """What the first rank writes last: where each part is."""
+_METADATA, _PATHS = "torch.distributed.checkpoint.metadata", ("PosixPath", "WindowsPath")
+_IN_INDEX = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    *((module, name) for module in ("pathlib", "pathlib._local") for name in _PATHS),
+    *((_METADATA, name) for name in metadata.__all__),
+    (_METADATA, "_MEM_FORMAT_ENCODING"),
+}
+"""Classes and functions by module and name."""
 _SLOW = 20.0
 """Seconds that a file may take to be seen on another host."""
 
@@ -82,7 +94,7 @@ def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ran
 
 def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     tensors = _tensors(optimizers)
-    reader = FileSystemReader(checkpoint / FOLDER)
+    reader = _Reader(checkpoint / FOLDER)
     try:
         saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
         wanted = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -97,10 +109,32 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=not ranks.several)
-    except (OSError, dcp.api.CheckpointException) as error:
+    except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"it can't be read: {_first_of(error)}", where=str(checkpoint / FOLDER)) from error
     for optimizer in optimizers.values():
         optimizer.write_back()
+
+
+class _Reader(FileSystemReader):  # type: ignore[misc]
+    """torch's, whose index is a pickle: that of a checkpoint from elsewhere could name any function to be called."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / _INDEX).open("rb") as file:
+            index = _IndexUnpickler(file).load()
+        if not isinstance(index, Metadata):
+            raise pickle.UnpicklingError(f"{_INDEX} holds a {type(index).__name__}")
+        index.storage_meta = index.storage_meta or StorageMeta()
+        index.storage_meta.load_id = self.load_id
+        return index
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """Makes what such an index is made of, and nothing else."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) in _IN_INDEX or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{_INDEX} asks for {module}.{name}, which has no place in it")
 
 
 def _appears(file: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import requests
+from toolrl_plugin_vllm.answers import at_most_zero
 
 PATH = "/v1/completions"
 Logprobs = Literal["exact", "raw", "processed"]
@@ -58,7 +59,7 @@ def generation(answer: Any, version: int) -> Generation:
     given = choice.get("logprobs")
     # A request that was ended before its first token has none.
     values = given.get("token_logprobs") if isinstance(given, Mapping) else None if ids else []
-    if not isinstance(values, list) or len(values) < len(ids) or not all(map(_is_logprob, values[: len(ids)])):
+    if not isinstance(values, list) or len(values) != len(ids) or not all(map(_is_logprob, values)):
         raise EngineError(f"the server's answer has {len(ids)} tokens, and no log-probability for each of them")
     finish, stopped_by = choice.get("finish_reason"), None
     if finish == "stop":
@@ -69,7 +70,7 @@ def generation(answer: Any, version: int) -> Generation:
             raise EngineError(f"the server says that {stopped_by!r} ended a generation")
     elif finish not in ("length", "abort"):
         raise EngineError(f"the server ended a generation with {finish!r}")
-    logprobs = tuple(min(float(value), 0.0) for value in values[: len(ids)])
+    logprobs = at_most_zero(values, "the server")
     return Generation(tuple(ids), logprobs, finish, stopped_by, versions=(version,) * len(ids), cached=_cached(answer))
 
 
@@ -102,4 +103,4 @@ def _cached(answer: Mapping[str, Any]) -> int:
 
 
 def _is_logprob(value: Any) -> bool:
-    return isinstance(value, int | float) and not math.isnan(value)
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -119,6 +119,8 @@ class SglangDialect:
     def __init__(self, client: Client, model: str, options: OpenaiEngineOptions) -> None:
         self._client = client
         self._logprobs: completions.Logprobs = options.server_logprobs or "exact"
+        self._given: str | None = None
+        """The name of the weights that it was given last."""
 
     def problem(self, sampling: Sampling) -> str | None:
         return completions.problem(sampling, self._logprobs)
@@ -127,14 +129,18 @@ class SglangDialect:
         """Nothing."""
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
-        return sglang.generation(await self._client.ask(sglang.PATH, sglang.body(prompt, sampling, seed)), version)
+        answer = await self._client.ask(sglang.PATH, sglang.body(prompt, sampling, seed))
+        if self._given is not None:
+            sglang.check_weights(answer, self._given)
+        return sglang.generation(answer, version)
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         return sglang.prompt_logprobs(await self._client.ask(sglang.PATH, sglang.probe_body(ids)), ids)
 
     async def load(self, folder: str, version: int) -> None:
+        self._given = str(version)
         answer = await self._client.ask(
-            "/update_weights_from_disk", {"model_path": folder, "weight_version": str(version), "flush_cache": True}
+            "/update_weights_from_disk", {"model_path": folder, "weight_version": self._given, "flush_cache": True}
         )
         if not isinstance(answer, dict) or answer.get("success") is not True:
             said = answer.get("message") if isinstance(answer, dict) else answer

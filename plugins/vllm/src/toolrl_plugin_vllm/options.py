@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from toolrl.errors import ConfigError
+
 OWNED = {
     "model": "model.path",
     "tokenizer": "model.path",
@@ -159,6 +161,13 @@ class VllmEngineOptions(BaseModel):
             )
         return self
 
+    def check_files(self) -> None:
+        """Raises ConfigError where vLLM isn't installed."""
+        from toolrl_plugin_vllm import packages
+
+        if packages.folder() is None:
+            raise ConfigError(f"needs vLLM, which isn't installed: {packages.INSTALL}")
+
     @property
     def parts(self) -> int:
         """Processes that share the model."""
@@ -223,6 +232,13 @@ class OpenaiEngineOptions(BaseModel):
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types their mean "
         "(None takes 0.05).",
     )
+
+    @field_validator("url")
+    @classmethod
+    def _with_its_scheme(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError("expected an address that begins with http:// or https://")
+        return value
 
     @model_validator(mode="after")
     def _vllms_own(self) -> OpenaiEngineOptions:

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
+from toolrl_plugin_vllm.answers import at_most_zero
 
 COLDEST = 0.01
 """Lower temperatures than this, but for 0, vLLM raises to it in silence."""
@@ -66,10 +67,8 @@ def generation(output: Any, cached: int | None) -> Generation:
     """What vLLM's finished `CompletionOutput` says. Raises EngineError where it ended in a way that has no meaning
     here."""
     ids = tuple(output.token_ids)
-    logprobs = tuple(
-        # Rounding may put the surest token a hair above 0.
-        min(entry[token].logprob, 0.0)
-        for token, entry in zip(ids, output.logprobs or (), strict=False)
+    logprobs = at_most_zero(
+        (entry[token].logprob for token, entry in zip(ids, output.logprobs or (), strict=False)), "vLLM"
     )
     if len(logprobs) != len(ids):
         raise EngineError(f"vLLM gave {len(ids)} tokens and {len(logprobs)} log-probabilities")

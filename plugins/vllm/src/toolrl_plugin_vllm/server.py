@@ -20,7 +20,7 @@ from typing import Any
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_vllm import joining, probe, requests
+from toolrl_plugin_vllm import answers, joining, probe, requests
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.dialects import Dialect, SglangDialect, VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
@@ -51,6 +51,8 @@ class OpenaiEngine:
         self._dialect = self._of(options.model or "")
         self._interrupts = 0
         self._max_length = 1 << 31
+        self._known_ids: int | None = None
+        """Of the model that is trained, the rows of its embedding."""
         self._open = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -67,6 +69,9 @@ class OpenaiEngine:
             self._dialect = self._of(await self._find_model())
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
+            module = self._weights.module() if self._weights is not None else None
+            if module is not None:
+                self._known_ids = int(module.config.get_text_config().vocab_size)
             if self._weights is not None and self.options.update_weights:
                 await self._load(self._weights, self._version)
             await self._verify("at its start")
@@ -106,12 +111,14 @@ class OpenaiEngine:
         while True:
             async with self._taking_part():
                 before = self._interrupts
+                rest = joining.rest_of(sampling, parts)
                 part = await self._dialect.sample(
                     [*ids, *(token for part in parts for token in part.ids)],
-                    joining.rest_of(sampling, parts),
+                    rest,
                     joining.seed_of(seed, parts),
                     self._version,
                 )
+            answers.check(part, rest, self._known_ids, self._dialect.name)
             parts.append(part)
             found = joining.join(parts)
             if sampling.stop and self._decode is not None and (len(parts) > 1 or not self._dialect.checks_stops):
@@ -181,8 +188,8 @@ class OpenaiEngine:
     async def _verify(self, when: str) -> None:
         if not self.options.verify_weights or self._weights is None:
             return
-        module, tokenizer = self._weights.module(), self._context.tokenizer
-        known = int(module.config.get_text_config().vocab_size)
+        module, tokenizer, known = self._weights.module(), self._context.tokenizer, self._known_ids
+        assert known is not None, "start() has asked the module"
         ids = probe.probe_ids(min(known, len(tokenizer)) if tokenizer is not None else known, self._max_length - 1)
         found = await self._dialect.prompt_logprobs(ids)
         wanted = await asyncio.to_thread(probe.trainer_logprobs, module, ids)

@@ -8,11 +8,13 @@ SGLANG_RETURN_ORIGINAL_LOGPROB is set gives those before the temperature.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
+from toolrl_plugin_vllm.answers import at_most_zero
 
 PATH = "/generate"
 _LOGPROBS = "its answer holds no log-probability for each token"
@@ -65,12 +67,23 @@ def generation(answer: Any, version: int) -> Generation:
     cached = told.get("cached_tokens")
     return Generation(
         ids,
-        tuple(min(value, 0.0) for value in logprobs),
+        at_most_zero(logprobs, "SGLang"),
         finish,
         stopped_by,
         versions=(version,) * len(ids),
         cached=cached if isinstance(cached, int) else 0,
     )
+
+
+def check_weights(answer: Any, version: str) -> None:
+    """Raise EngineError where an answer says that it comes from others than the weights that the server was given under
+    this name. Servers that don't say are believed."""
+    said = _told(answer).get("weight_version")
+    if said is not None and said != version:
+        raise EngineError(
+            f"SGLang samples from weights that it calls {said!r}, and was given {version!r} last",
+            hint="It was started anew, or another one answers at this address: one server must serve this run, alone.",
+        )
 
 
 def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
@@ -97,11 +110,11 @@ def _told(answer: Any) -> Mapping[str, Any]:
 def _pairs(entries: Sequence[Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Ids and log-probabilities of entries [log-probability, id, text]."""
     try:
-        pairs = [(int(entry[1]), float(entry[0])) for entry in entries]
+        pairs = [(operator.index(entry[1]), float(entry[0])) for entry in entries]
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise EngineError(f"SGLang: {_LOGPROBS}: {error!r}") from error
-    if any(math.isnan(value) for _, value in pairs):
-        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number")
+    if not all(math.isfinite(value) for _, value in pairs):
+        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number, or not a finite one")
     return tuple(token for token, _ in pairs), tuple(value for _, value in pairs)
 
 

@@ -11,7 +11,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
             "actor.fsdp.", "actor.megatron.", "actor.archon.", "actor.backend", "rollout.scheduling_spec",
             "rollout.backend", "weight_update_mode", "actor.weight_update_mode", "n_nodes", "n_gpus_per_node",
         ),
-        "how AReaL lays a run out over machines; toolrl runs in one process",
+        "how AReaL lays a run out over machines; here `torchrun` does, or `cluster:`",
     ),
     (("sglang.", "vllm."), "a setting of AReaL's inference servers"),
     (("actor.behav_imp_weight", "actor.behave_imp_weight", "actor.rejection_sampling"),

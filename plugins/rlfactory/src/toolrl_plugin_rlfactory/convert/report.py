@@ -11,7 +11,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("algorithm.kl_ctrl.", "algorithm.kl_penalty", "algorithm.gamma", "algorithm.lam", "algorithm.use_kl_in_reward"),
      "of PPO with a critic or a KL term in the reward"),
     (("trainer.n_gpus_per_node", "trainer.nnodes", "ray_init.", "actor_rollout_ref.hybrid_engine"),
-     "how RLFactory lays a run out over machines; toolrl runs in one process"),
+     "how RLFactory lays a run out over machines; here `torchrun` does, or `cluster:`"),
     (("trainer.project_name", "trainer.default_local_dir", "trainer.default_hdfs_dir"),
      "a run's folder is `run.dir`/`run.name`"),
     (("actor_rollout_ref.actor.fsdp_config.", "actor_rollout_ref.actor.megatron.", "actor_rollout_ref.ref.",
@@ -23,7 +23,8 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
       "actor_rollout_ref.rollout.log_prob_", "actor_rollout_ref.rollout.enforce_eager",
       "actor_rollout_ref.rollout.free_cache_engine", "actor_rollout_ref.rollout.max_num",
       "actor_rollout_ref.rollout.dtype", "actor_rollout_ref.rollout.load_format"),
-     "a setting of RLFactory's inference engine"),
+     "a setting of RLFactory's inference engine; the engine `vllm` has `tensor_parallel`, `memory_fraction`, `eager`, "
+     "`sleep_level` and `max_batch`"),
     (("actor_rollout_ref.env.max_size", "actor_rollout_ref.env.cache", "actor_rollout_ref.env.persist",
       "actor_rollout_ref.env.eviction", "actor_rollout_ref.env.use_storage_manager",
       "actor_rollout_ref.env.storage"),

@@ -12,7 +12,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
             "ray_kwargs.", "trainer.ray_wait_register_center_timeout", "actor_rollout_ref.hybrid_engine",
             "actor_rollout_ref.nccl_timeout", "transfer_queue.",
         ),
-        "how verl lays a run out over machines; toolrl runs in one process",
+        "how verl lays a run out over machines; here `torchrun` does, or `cluster:`",
     ),
     (("async_training.", "rollout."),
      "of verl's asynchronous trainers; `rollout.max_staleness` above 0 lets sampling go on while the model is trained"),
@@ -50,7 +50,8 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
             "actor_rollout_ref.rollout.skip_tokenizer_init", "actor_rollout_ref.rollout.prometheus.",
             "actor_rollout_ref.rollout.disable_log_stats", "actor_rollout_ref.rollout.data_parallel_size",
         ),
-        "a setting of verl's inference engine",
+        "a setting of verl's inference engine; the engine `vllm` has `tensor_parallel`, `memory_fraction`, `eager`, "
+        "`sleep_level` and `max_batch`",
     ),
     (("trainer.project_name", "trainer.default_local_dir", "trainer.default_hdfs_dir"),
      "a run's folder is `run.dir`/`run.name`"),

@@ -1,0 +1,39 @@
+"""Says it, once in a run, where a prompt alone is as long as an episode may be.
+
+Such an episode ends before anything is sampled, as `context_full`, and in the metrics it is one more that was cut off.
+Where all are like that a run finishes well and has learned nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from toolrl.types import Episode
+
+_log = logging.getLogger(__name__)
+
+
+class LongPrompts:
+    """An observer of episodes."""
+
+    def __init__(self, limit: int, *, of_model: bool) -> None:
+        """`limit`: tokens of an episode at most; `of_model` where it is the model's context and not the config's."""
+        self._limit = limit
+        self._of_model = of_model
+        self._said = False
+
+    def toolrl_episode_end(self, episode: Episode) -> None:
+        if self._said or episode.stop_reason != "context_full" or episode.turns:
+            return
+        self._said = True
+        limit = "the model can attend to" if self._of_model else "rollout.max_episode_tokens is"
+        remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {episode.prompt_length}, "
+        _log.warning(
+            "task %r: its prompt has %d tokens, tools and system prompt included, and %s %d: such an episode ends at "
+            "once as context_full, without a token sampled; %sshorten the prompt or leave such tasks out (said once)",
+            episode.task.id,
+            episode.prompt_length,
+            limit,
+            self._limit,
+            remedy,
+        )
