@@ -142,11 +142,12 @@ def test_workers_sample_with_an_adapter(cluster: Any, own_place: Any, here: Any)
 
 
 class Killer:
-    """Kills workers of a run, found by what their logs say, as a thread beside it."""
+    """Kills workers of a run, found by what their logs say, as a thread beside it: one by one, each a while after so
+    many steps are done, and so before the last."""
 
-    def __init__(self, folder: Path, moments: list[float]) -> None:
+    def __init__(self, folder: Path, steps: list[int]) -> None:
         self._folder = folder
-        self._moments = moments
+        self._steps = steps
         self.killed: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -160,15 +161,22 @@ class Killer:
         self._thread.join()
 
     def _run(self) -> None:
-        for number, pause in enumerate(self._moments):
-            while not self._stop.is_set() and not (self._folder / "episodes").is_dir():
+        for number, steps in enumerate(self._steps):
+            while not self._stop.is_set() and self._done() < steps:
                 time.sleep(0.05)
-            if self._stop.wait(pause):
+            if self._stop.wait(0.3):
                 return
             pid = worker_pid(self._folder, number % 2)
             if pid not in self.killed:
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(pid)
+
+    def _done(self) -> int:
+        """Steps of training whose metrics are there; −1 before the first episode."""
+        if not (self._folder / "episodes").is_dir():
+            return -1
+        metrics = self._folder / "metrics.jsonl"
+        return metrics.read_text().count('"train"') if metrics.exists() else 0
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -189,10 +197,10 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
         name=name,
     )
     place = own_place.folder / "runs" / name
-    with Killer(place, [0.3, 8.0]) as killer:
+    with Killer(place, [0, 2]) as killer:
         done = own_place.toolrl("train", config, "--json", site=slow_site)
     assert done.returncode == 0, done.stderr
-    assert len(killer.killed) >= 1
+    assert len(killer.killed) == 2
     folder = own_place.run(name)
     found = Counter(it.kind for it in folder.episodes())
     assert found["train"] == 4 * 16

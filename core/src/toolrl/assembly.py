@@ -65,6 +65,7 @@ from toolrl.train.led_rollout import LedRollout
 from toolrl.train.lora import adapter_base
 from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
+from toolrl.train.scratch import delete_left_behind
 from toolrl.train.shared_rollout import SharedRunner
 from toolrl.types import Episode, Media, Message, Task, ToolSpec
 
@@ -213,6 +214,7 @@ async def assemble(
                 resume=resume,
                 overwrite=overwrite,
             )
+            delete_left_behind(folder.directory)
         stack.callback(folder.close)
         policy = load_policy(config.model, source, device)
         builder = Builder(loaded, registry, policy, folder.directory, ranks)

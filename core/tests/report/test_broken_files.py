@@ -76,7 +76,23 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("broken", [cut, flip, fill])
-@pytest.mark.parametrize("name", ["plugins.json", "config.yaml", "episodes/000002-train.jsonl.gz"])
+@pytest.mark.parametrize("name", ["tokens.jsonl", "episodes/000002-train.jsonl.gz"])
+def test_a_report_leaves_out_what_it_can_not_read(
+    make_run: MakeRun, name: str, broken: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_run()
+    folder.report_path.unlink()
+    broken(folder.directory / name)
+    assert main(["report", str(folder.directory)]) == 0
+    assert folder.report_path.exists()
+    # A line that is cut at the end is one that a kill tore.
+    assert (f"left out of the report: {folder.directory / name}" in caplog.text) == (
+        name != "tokens.jsonl" or broken is fill
+    )
+
+
+@pytest.mark.parametrize("broken", [cut, flip, fill])
+@pytest.mark.parametrize("name", ["plugins.json", "config.yaml"])
 def test_a_report_names_what_it_can_not_read(
     make_run: MakeRun, name: str, broken: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,14 +110,24 @@ def test_a_report_names_what_it_can_not_read(
         assert code == 0 or str(directory / name) in said
 
 
-def test_a_torn_line_of_metrics_costs_no_later_one(tmp_path: Path, full: Any) -> None:
+def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_path: Path, full: Any) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append(StepReport(1, "train", {}))
-    with full, pytest.raises(OSError, match="No space"):
-        log.append(StepReport(2, "train", {}))
-    log.append(StepReport(3, "train", {}))
+    with full:
+        for step in (2, 3):
+            with pytest.raises(OSError, match="No space"):
+                log.append(StepReport(step, "train", {"a": 1.0}))
+    assert [line.step for line in MetricsLog(log.path).read()] == [1]
+    log.append(StepReport(2, "train", {"a": 2.0}))
     log.append(StepReport(4, "train", {}))
-    assert [line.step for line in MetricsLog(log.path).read()] == [1, 3, 4]
+    assert [(line.step, line.metrics.get("a")) for line in MetricsLog(log.path).read()] == [
+        *((1, None), (2, 2.0), (3, 1.0), (4, None))
+    ]
+    with full, pytest.raises(OSError, match="No space"):
+        log.append(StepReport(5, "train", {}))
+    log.write_waiting()
+    log.write_waiting()
+    assert [line.step for line in MetricsLog(log.path).read()] == [1, 2, 3, 4, 5]
 
 
 def test_a_torn_line_of_texts_costs_no_later_one(tmp_path: Path, full: Any) -> None:

@@ -177,6 +177,14 @@ def test_what_is_set_aside_is_what_would_teach_nothing(make_episode: Any, settin
     assert is_flat(group, AlgorithmConfig(preset="dr_grpo", **settings)) == flat
 
 
+def test_what_a_critic_would_learn_from_is_not_dropped(make_episode: Any) -> None:
+    """Equal sums of different turns: what dynamic sampling keeps, `drop_flat_groups` keeps too."""
+    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
+    settings = AlgorithmConfig(preset="ppo", dynamic_sampling=True, drop_flat_groups=True)
+    assert not is_flat(group, settings)
+    assert len(credit([group], settings, Said([[dict.fromkeys(range(3), 1.0)] * 2])).episodes) == 2
+
+
 def test_a_penalty_for_length_is_a_difference(make_episode: Any) -> None:
     group = Group("g", Task("g", ()), (make_episode((0, *[1] * 6)), make_episode((0, 1, 1), index=1)))
     assert is_flat(group, DR_GRPO)

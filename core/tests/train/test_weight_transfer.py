@@ -95,6 +95,9 @@ def test_weights_of_another_model_and_those_that_lack_some_are_refused(tiny: Any
     half = Handoff(1, sent(tiny, tiny.model("llama"), 1).buckets[1:])
     with pytest.raises(EngineError, match=r"the trainer's weights lack 1 tensors, 'model.embed_tokens.weight' among"):
         asyncio.run(receive(half, tiny.model("llama")))
+    broken = Handoff(1, (Bucket(handoff.buckets[0].size, data=bytes(handoff.buckets[0].size)),))
+    with pytest.raises(EngineError, match="the weights that arrived are none"):
+        asyncio.run(receive(broken, tiny.model("qwen3")))
     torn = Handoff(1, (Bucket(handoff.buckets[0].size, data=handoff.buckets[0].data[:-5]),))
     with pytest.raises(EngineError, match=r"bytes of weights arrived where \d+ were sent"):
         asyncio.run(receive(torn, tiny.model("qwen3")))
@@ -116,6 +119,20 @@ def test_files_of_two_versions_are_kept_and_in_the_end_none(tiny: Any, tmp_path:
     assert caught.value.where == "cluster.weight_transfer"
     by_file.close()
     assert not folder.exists()
+
+
+def test_a_file_of_other_bytes_is_found_out_where_the_probe_would_pass_it_over(tiny: Any, tmp_path: Path) -> None:
+    """In 16-bit types small differences are taken for rounding."""
+    model, copy = tiny.model(dtype="bfloat16", seed=0), tiny.model(dtype="bfloat16", seed=0)
+    by_file = FileCourier(tmp_path / "weights", tiny.vocabulary, 128)
+    handoff = asyncio.run(by_file.publish(Weights(model), 1))
+    assert verify(handoff, copy) <= 0.05
+    file = Path(str(handoff.buckets[0].path))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(EngineError, match=r"finds other bytes in '.*bucket-000\.safetensors' than were written"):
+        asyncio.run(receive(handoff, copy))
 
 
 def test_the_probe_is_the_same_at_every_call_and_no_number_is_no_agreement() -> None:

@@ -80,6 +80,8 @@ class Bucket:
     data: Any = None
     """The bytes, or a reference into Ray's object store."""
     path: str | None = None
+    digest: int | None = None
+    """CRC-32 of the bytes at `path`: a file system may give out an older file's."""
     pieces: tuple[Piece, ...] = ()
 
 

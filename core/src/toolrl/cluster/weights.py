@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from toolrl.cluster.messages import Bucket, Handoff
@@ -88,7 +90,7 @@ class FileCourier(StoreCourier):
     def _bucket(self, version: int, number: int, data: bytes) -> Bucket:
         path = self._folder / f"version-{version}" / f"bucket-{number:03d}.safetensors"
         path.write_bytes(data)
-        return Bucket(len(data), path=str(path))
+        return Bucket(len(data), path=str(path), digest=zlib.crc32(data))
 
 
 def frozen_names(module: Any) -> set[str]:
@@ -136,7 +138,16 @@ async def fetch(bucket: Bucket) -> dict[str, Any]:
             ) from error
     if len(data) != bucket.size:
         raise EngineError(f"{len(data)} bytes of weights arrived where {bucket.size} were sent", where="cluster")
-    tensors: dict[str, Any] = load(data)
+    if bucket.digest is not None and await asyncio.to_thread(zlib.crc32, data) != bucket.digest:
+        raise EngineError(
+            f"a worker finds other bytes in {bucket.path!r} than were written there",
+            where="cluster.weight_transfer",
+            hint="The shared file system gives out what is old or broken; `object_store` needs none.",
+        )
+    try:
+        tensors: dict[str, Any] = load(data)
+    except SafetensorError as error:
+        raise EngineError(f"the weights that arrived are none: {error}", where="cluster") from error
     return tensors
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,12 +24,15 @@ from typing import Any
 import yaml
 
 from toolrl import __version__
+from toolrl.errors import DataError
 from toolrl.report.files import write_atomic
 from toolrl.report.folder import RunFolder, config_text
 from toolrl.report.metrics import MetricsLine
 from toolrl.report.names import Unit, format_duration, format_number, layout
 from toolrl.report.sample import Sample, Totals, sample_episodes, script_json, whole_characters
 from toolrl.report.series import Headline, curves, headlines, stages
+
+_log = logging.getLogger(__name__)
 
 PAGE_BYTES = 8 << 20
 """Of episodes, as JSON."""
@@ -46,12 +50,21 @@ def write_report(
     """Write a run's report, into its folder where `output` is None; curves of other runs are drawn over its own.
 
     Works for a run in any state: going on, interrupted, failed, without a single step. Raises DataError where a file of
-    the run can't be read.
+    the run can't be read; episodes and the texts of tokens are left out then, with a warning.
     """
     path = output or folder.report_path
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, build_page(folder, compare, page_bytes=page_bytes), durable=False)
     return path
+
+
+def _tokens(folder: RunFolder) -> dict[int, str]:
+    """The texts of token ids; none where they can't be read, and turns are shown as text then."""
+    try:
+        return folder.tokens()
+    except DataError as error:
+        _log.warning("left out of the report: %s", error)
+        return {}
 
 
 def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_bytes: int = PAGE_BYTES) -> str:
@@ -62,7 +75,7 @@ def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_byt
     data = {
         "runs": [{"name": name, "curves": curves(lines)} for name, (_, _, lines) in zip(names, runs, strict=True)],
         "sections": _sections([line for _, _, lines in runs for line in lines]),
-        "tokens": {str(key): piece for key, piece in folder.tokens().items() if key in sample.token_ids},
+        "tokens": {str(key): piece for key, piece in _tokens(folder).items() if key in sample.token_ids},
     }
     summary = runs[0][1]
     script = "\n".join(_asset(name) for name in _SCRIPTS)

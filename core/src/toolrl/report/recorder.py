@@ -85,14 +85,17 @@ class RunRecorder:
             self._folder.close()
             return
         try:
+            self._folder.metrics.write_waiting()
             if error is not None:
                 self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
             self._write_summary(status_of(error), final=True)
-            self._keep_tokens()
-            from toolrl.report.html import write_report
+            try:
+                self._keep_tokens()
+            finally:
+                from toolrl.report.html import write_report
 
-            write_report(self._folder)
+                write_report(self._folder)
         finally:
             self._folder.close()
 

@@ -9,16 +9,20 @@ the page's budget is dealt out over the files in turns.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolrl.errors import DataError
 from toolrl.report.episodes import EpisodeFile
 from toolrl.report.files import plain_float
 from toolrl.report.folder import RunFolder
 from toolrl.report.records import StoredEpisode, to_plain
 from toolrl.types import CallRecord, Episode, Message, Turn
+
+_log = logging.getLogger(__name__)
 
 READ_BYTES = 32 << 20
 """Of files as they lie on the disk."""
@@ -65,13 +69,14 @@ class Sample:
 
 
 def sample_episodes(folder: RunFolder, *, page_bytes: int) -> Sample:
-    """Choose episodes whose JSON texts together stay under `page_bytes`."""
+    """Choose episodes whose JSON texts together stay under `page_bytes`. A file that can't be read is left out, with a
+    warning."""
     files = folder.episode_store.files()
     totals, token_ids = Totals(), set[int]()
     chosen: list[tuple[float, str, int, str]] = []
     per_file = []
     for file in _within_budget(_by_interest(files)):
-        stored = list(file.episodes())
+        stored = _readable(file)
         for one in stored:
             totals.add(one.episode)
         per_file.append(_by_interest_in_file(stored)[:PER_FILE])
@@ -85,10 +90,20 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> Sample:
         chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), text))
         token_ids.update(one.episode.ids)
     known = sum(line.episodes for line in folder.metrics_lines())
-    unfinished = sum(1 for file in files if file.step is None for _ in file.records())
+    unfinished = sum(len(_readable(file, tell=False)) for file in files if file.step is None)
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
     return Sample([text for *_, text in chosen], total, totals, token_ids)
+
+
+def _readable(file: EpisodeFile, *, tell: bool = True) -> list[StoredEpisode]:
+    """A file's episodes, none where it can't be read: a report of the others is better than none."""
+    try:
+        return list(file.episodes())
+    except DataError as error:
+        if tell:
+            _log.warning("left out of the report: %s", error)
+        return []
 
 
 def _by_interest(files: Sequence[EpisodeFile]) -> list[EpisodeFile]:

@@ -71,7 +71,7 @@ def credit(
     else:
         whole_B = parts.outcomes_B + parts.steps_B
         advantages = _compared(whole_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    flat_G = _flat(parts, everyone, apart=algorithm.credit == "turn" and estimator is None)
+    flat_G = _flat(parts, everyone, apart=_apart(algorithm))
     kept = [
         (episode, advantage)
         for (number, episode), advantage in zip(everyone, advantages, strict=True)
@@ -93,8 +93,7 @@ def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     everyone = [(0, episode) for episode in group.episodes]
     if not everyone:
         return True
-    apart = algorithm.credit == "turn" and algorithm.advantage is None
-    return bool(_flat(_Parts.of(everyone, algorithm), everyone, apart=apart)[0])
+    return bool(_flat(_Parts.of(everyone, algorithm), everyone, apart=_apart(algorithm))[0])
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -217,6 +216,11 @@ def _discounted(turns: Sequence[int], steps: Mapping[int, float], outcome: float
         later = steps.get(turn, 0.0) + discount * later
         credited[turn] = outcome + later
     return credited
+
+
+def _apart(algorithm: AlgorithmConfig) -> bool:
+    """Whether rewards of turns count apart from the whole episode's; a plugin's estimator is judged by their sum."""
+    return algorithm.credit == "turn" and algorithm.advantage is None
 
 
 def _flat(parts: _Parts, everyone: Sequence[tuple[int, Episode]], *, apart: bool) -> torch.Tensor:

@@ -20,10 +20,12 @@ weighted or not:
     token      IcePop (Ring-1T, arXiv 2510.18855), together with weights of tokens
     sequence   whole episodes by the product: a mismatch that adds up over a long episode
     mean       whole episodes by the geometric mean, which doesn't depend on their length (Liu et al., When Speed Kills
-               Stability, https://richardli.xyz/rl-collapse; Trust Region Masking, arXiv 2512.23075)
+               Stability, https://richardli.xyz/rl-collapse); Trust Region Masking, arXiv 2512.23075, leaves out whole
+               episodes too, by their worst token
 
 With `only_negative` and `mean` it is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556):
-what policies before did wrong is unlearned only while it is still likely, low = exp(−δ).
+what policies before did wrong is unlearned only while it is still likely, low = exp(−δ), with a `high` that nothing
+exceeds.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from toolrl.config.lora import LoraConfig
 from toolrl.config.model import ModelConfig
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.train.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl.train.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,13 @@ class PolicyWeights:
 
     def path(self) -> Path:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix=f"weights-{self.version}-", dir=self._directory)
-            self._policy.save_whole(Path(self._folder.name))
+            folder = scratch_folder(f"weights-{self.version}", self._directory)
+            try:
+                self._policy.save_whole(Path(folder.name))
+            except BaseException:  # Half of a model must not be taken for one when this is asked for again.
+                folder.cleanup()
+                raise
+            self._folder = folder
         return Path(self._folder.name)
 
     def close(self) -> None:

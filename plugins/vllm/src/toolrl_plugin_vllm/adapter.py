@@ -15,6 +15,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import WeightSource
+from toolrl.train.scratch import scratch_folder
 
 NAME = "toolrl"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -60,7 +61,7 @@ class Adapter:
 
     def write_base(self, module: Any, tokenizer: Any) -> Path:
         """A Hugging Face folder of the model without its adapter, for vLLM to start with."""
-        self._base = tempfile.TemporaryDirectory(prefix="base-", dir=self._directory)
+        self._base = scratch_folder("base", self._directory)
         folder = Path(self._base.name)
         module.save_pretrained(folder, state_dict=base_tensors(module))
         if tokenizer is not None:
@@ -71,7 +72,7 @@ class Adapter:
         """Put the adapter into vLLM's engine in the place of the one before."""
         from vllm.lora.request import LoRARequest
 
-        with tempfile.TemporaryDirectory(prefix=f"adapter-{weights.version}-", dir=self._directory) as folder:
+        with scratch_folder(f"adapter-{weights.version}", self._directory) as folder:
             write_adapter(weights.module(), Path(folder))
             if not engine.add_lora(LoRARequest(NAME, 1, folder, load_inplace=True)):
                 raise EngineError("vLLM takes no adapter")
