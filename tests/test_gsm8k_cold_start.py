@@ -94,3 +94,14 @@ def test_the_file_is_written(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{dest}: 2 demonstrations\n"
     assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["default"] * 2
+
+
+def test_a_folder_that_is_not_there_is_told_and_costs_no_file(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("{}\n")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "none"), str(kept)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no file matches")
+    assert kept.read_text() == "{}\n"

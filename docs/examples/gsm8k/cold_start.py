@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.rows import open_rows
+from toolrl.errors import ToolrlError
 from toolrl_plugin_calculator.evaluate import Evaluator
 from toolrl_plugin_math.gsm8k import find_files_of
 from toolrl_plugin_math.options import Gsm8kDataOptions
@@ -57,16 +58,18 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="only the first so many problems")
     parser.add_argument("--tools-only", action="store_true", help="leave out the solutions without calls")
     args = parser.parse_args()
+    try:  # All of them before the file is opened: one that is there already isn't lost to a mistake.
+        rows = list(demonstrations(args.data, args.tool, args.limit))
+    except ToolrlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if args.tools_only:
+        rows = [row for row in rows if row["environment"] != "no_tools"]
     args.dest.parent.mkdir(parents=True, exist_ok=True)
-    problems, written = demonstrations(args.data, args.tool, args.limit), 0
     with args.dest.open("w", encoding="utf-8") as file:
-        for row in problems:
-            if args.tools_only and row["environment"] == "no_tools":
-                continue
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            written += 1
-    print(f"{args.dest}: {written} demonstrations")
-    return 0 if written else 1
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    print(f"{args.dest}: {len(rows)} demonstrations")
+    return 0 if rows else 1
 
 
 def demonstrations(data: str, tool: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
