@@ -207,3 +207,14 @@ def test_files_that_components_miss_are_told_with_their_places(
         "data.eval.options: no file matches 'x'",
         "environments.default.tools[1].options: its files can't be checked: KeyError: \"a plugin's mistake\"",
     ]
+
+
+def test_a_folder_that_is_no_run_gives_no_episodes(
+    tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    config = check_config({**tree, "sft": {"from_run": "here"}}, registry=registry).config
+    assert "sft.from_run: 'here' is no run's folder" in list(missing_files(config, registry))
+    (tmp_path / "here" / "config.yaml").touch()
+    assert "from_run" not in "\n".join(missing_files(config, registry))

@@ -73,8 +73,10 @@ def missing_files(config: Config, registry: Registry) -> Iterator[str]:
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field) and importlib.util.find_spec("ray") is None:
             yield f"cluster.{field}: needs ray, which isn't installed: pip install 'toolrl[cluster]'"
-    if config.sft is not None and config.sft.from_run is not None and not Path(config.sft.from_run).is_dir():
-        yield f"sft.from_run: there is no folder {config.sft.from_run!r} here"
+    source = config.sft.from_run if config.sft is not None else None
+    if source is not None and not _is_run(Path(source)):
+        there = Path(source).is_dir()
+        yield "sft.from_run: " + (f"{source!r} is no run's folder" if there else f"there is no folder {source!r} here")
     for site in sites(config.model_dump(by_alias=True)):
         options, _ = check_options(registry.get(site.kind, site.name).component, site.options)
         problem = _missing_of(options)
