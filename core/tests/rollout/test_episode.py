@@ -245,15 +245,30 @@ def test_an_inexact_engine_stops_the_run() -> None:
         play(["x"], engine=Inexact(["x"]))
 
 
-@pytest.mark.parametrize(("count", "finish"), [(LIMITS.max_turn_tokens + 1, "length"), (0, "stop")])
-def test_more_tokens_than_asked_for_or_a_stop_without_one_stops_the_run(count: int, finish: Any) -> None:
+def test_more_tokens_than_asked_for_stop_the_run() -> None:
+    count = LIMITS.max_turn_tokens + 1
+
     class Inexact(ScriptedEngine):
         async def generate(self, *args: Any, **kwargs: Any) -> Generation:
-            stopped_by = "x" if finish == "stop" else None
-            return Generation((1,) * count, (-0.5,) * count, finish, stopped_by, versions=(0,) * count)
+            return Generation((1,) * count, (-0.5,) * count, "length", versions=(0,) * count)
 
-    with pytest.raises(ExactnessError, match=f"{count} tokens with finish '{finish}'"):
+    with pytest.raises(ExactnessError, match=f"{count} tokens with finish 'length'"):
         play(["x"], engine=Inexact(["x"]))
+
+
+def test_a_stop_without_a_token_after_which_a_turn_goes_on_stops_the_run() -> None:
+    class Fence(TagParser):
+        def stops(self, turn_text: str) -> Sequence[str]:
+            return ("<more>",)
+
+    class Inexact(ScriptedEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            if not self.calls:
+                return await super().generate(*args, **kwargs)
+            return Generation((), (), "stop", "<more>", versions=())
+
+    with pytest.raises(ExactnessError, match="0 tokens with finish 'stop'"):
+        play(["a<more>"], environment(parser=Fence()), engine=Inexact(["a<more>"]))
 
 
 def test_cancelling_releases_tools_and_session() -> None:

@@ -235,11 +235,14 @@ class EpisodeRun:
             generation = await self.engine.generate(
                 self._buffer.ids, sampling, session=self._id, media=tuple(self._media)
             )
-            _check_count(generation, left)
+            if len(generation.ids) > left:
+                raise _wrong_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
             parsed = environment.end_flags.read(self._parse(text, specs), text.text, stopped_by=text.stopped_by)
             unfinished = parsed.status == "continue" and isinstance(generation.stopped_by, str)
+            if unfinished and not generation.ids:
+                raise _wrong_count(generation, left)  # It would be asked for ever.
             if not unfinished or len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
                 return text, parsed
 
@@ -421,12 +424,9 @@ class EpisodeRun:
         )
 
 
-def _check_count(generation: Generation, most: int) -> None:
-    """Raise ExactnessError for more tokens than were asked for, which no limit would hold, and for none where a stop
-    ended them, after which a turn might be gone on with for ever."""
+def _wrong_count(generation: Generation, most: int) -> ExactnessError:
     count = len(generation.ids)
-    if count > most or (not count and generation.finish == "stop"):
-        raise ExactnessError(
-            f"the engine gave {count} tokens with finish {generation.finish!r}, and was asked for {most} at most",
-            hint="What stops a generation is its last token; toolrl.testing.checks.engines says what else holds.",
-        )
+    return ExactnessError(
+        f"the engine gave {count} tokens with finish {generation.finish!r}, and was asked for {most} at most",
+        hint="What stops a generation is its last token; toolrl.testing.checks.engines says what else holds.",
+    )
