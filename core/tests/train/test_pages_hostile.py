@@ -9,10 +9,11 @@ import time
 from typing import Any
 
 import pytest
-import torch
 
-from toolrl.train import pages
-from toolrl.train.pages import Memory, new_zeros
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from toolrl.train import pages  # noqa: E402
+from toolrl.train.pages import Memory, new_zeros  # noqa: E402
 
 LARGE = (3, 1 << 20)
 
