@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -424,28 +423,6 @@ def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here:
             # Those that waited are taken as they are; of those that were used some are not used again.
             if episode["id"] in stored:
                 assert list(stored[episode["id"]].ids) == episode["ids"]
-
-
-def test_stragglers_are_cut_and_come_again(own_place: Any, here: Any) -> None:
-    settings = {
-        **ONE_BY_ONE,
-        "data": {"train": {"use": "arithmetic", "options": {"size": 40, "kinds": ["tiny_sum"]}}},
-        "rollout": {"oversampling": 1.5, "concurrency": 16},
-        "algorithm": {"group_size": 2, "preset": "grpo"},
-        "trainer": {**ONE_BY_ONE["trainer"], "steps": 4, "prompts_per_step": 2, "updates_per_step": 1},
-    }
-    config = own_place.config(settings)
-    for steps, more in (("2", []), ("4", ["--resume"])):
-        done = here("train", config, "--set", "run.name=cut", "--set", f"trainer.steps={steps}", *more, place=own_place)
-        assert done.returncode == 0, done.stderr
-    run = own_place.run("cut")
-    lines = run.metrics_lines("train")
-    assert [line.episodes for line in lines] == [4, 4, 4, 4]
-    assert all(line.metrics["groups/cut"] == 1.0 for line in lines), "three were started, two are needed"
-    assert all(line.metrics["staleness/max"] == 0.0 for line in lines)
-    assert all(line.metrics["logprob_mismatch/max"] < 1e-3 for line in lines if "logprob_mismatch/max" in line.metrics)
-    tasks = [item.episode.task.id for item in run.episodes(kind="train")]
-    assert set(Counter(tasks).values()) == {2}, "no row is trained on twice"
 
 
 def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:

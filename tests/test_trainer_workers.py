@@ -265,7 +265,6 @@ def test_what_cannot_be_is_refused(cluster: Any, own_place: Any, here: Any) -> N
     assert "beside 2 trainer workers with 1 CPU each there is room for 2 rollout workers" in text
     assert "this node has 1 CPU of the 2 CPU" in refused("own", cluster={"trainer_cpus": 2})
     assert "rollout and training take turns" in refused("stale", rollout={"max_staleness": 1})
-    assert "which groups are cut depends on time" in refused("more", rollout={"oversampling": 1.5})
     assert "`colocated` means" in refused("both", cluster={"rollout_workers": 2, "placement": "colocated"})
     assert "`split` needs processes that sample" in refused("none", cluster={"placement": "split"})
     done = here("train", own_place.config({"run": {"name": "warm"}, "cluster": TRAINERS}, name="warm"), place=own_place)

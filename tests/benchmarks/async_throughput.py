@@ -6,9 +6,8 @@ The task is the quickstart's: a Qwen3 of 0.64M parameters, after its cold start,
 pays; 16 tasks of 8 episodes a step. The calculator takes exp(N(−1, 0.8)) seconds a call, at most 5, drawn anew for each
 call: half a second in the mean, and the slowest of a step some four. Modes:
 
-    sync          rollout and update take turns
-    oversampling  the same, and a step starts a quarter more tasks than it needs, and cuts the slowest
-    async         `max_staleness: 4`, samples weighted by truncated importance sampling
+    sync   rollout and update take turns
+    async  `max_staleness: 4`, samples weighted by truncated importance sampling
 
 `samples a second` counts the episodes that steps were made of, over the time from the start of the first step to the
 end of the last, evaluations left out. Accuracy is that of 256 held-out tasks at temperature 1, with a calculator that
@@ -47,7 +46,6 @@ TARGET = 1.5
 """Samples a second of `async` over those of `sync`, at least."""
 MODES: dict[str, list[str]] = {
     "sync": [],
-    "oversampling": ["rollout.oversampling=1.25"],
     "async": ["rollout.max_staleness=4", "algorithm.importance={level: token, mode: truncate, cap: 2.0}"],
 }
 _latencies = random.Random(0)

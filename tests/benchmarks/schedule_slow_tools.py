@@ -26,7 +26,6 @@ from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.train.data import EndlessOrder
 from toolrl.train.overlap import Overlapping
-from toolrl.train.oversampling import OverSampling
 from toolrl.train.supply import Demand, Supply, TurnTaking
 from toolrl.types import ParsedTurn, Task, ToolCall
 
@@ -41,16 +40,8 @@ def _overlapping(staleness: int, replay: float = 0.0) -> Make:
     )
 
 
-def _oversampling(factor: float) -> Make:
-    return lambda runner, order, demand: OverSampling(
-        runner, order, demand, factor=factor, engine=ScriptedEngine([]), tell=runner.tell
-    )
-
-
 MODES: dict[str, Make] = {
     "in turns": TurnTaking,
-    "oversampling: 1.25": _oversampling(1.25),
-    "oversampling: 1.5": _oversampling(1.5),
     "max_staleness: 1": _overlapping(1),
     "max_staleness: 2": _overlapping(2),
     "max_staleness: 4": _overlapping(4),

@@ -25,7 +25,6 @@ from toolrl.train.led_rollout import LedRollout, LedSupply
 from toolrl.train.loop import TrainingLoop
 from toolrl.train.metrics import episode_metrics
 from toolrl.train.overlap import Overlapping
-from toolrl.train.oversampling import OverSampling
 from toolrl.train.saver import Saved, Saver
 from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
@@ -206,10 +205,6 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
             tell=runner.tell,
             replay=rollout.replay,
             codec=BufferedEpisodes(),
-        )
-    if rollout.oversampling > 1:
-        return OverSampling(
-            runner, order, demand, factor=rollout.oversampling, engine=assembly.engine, tell=runner.tell
         )
     return TurnTaking(runner, order, demand)
 

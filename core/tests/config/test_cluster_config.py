@@ -50,7 +50,6 @@ def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], regi
     ("overrides", "message"),
     [
         (("rollout.max_staleness=1",), "rollout and training take turns"),
-        (("rollout.oversampling=1.5",), "which groups are cut depends on time"),
         (("trainer.offload=[optimizer]",), "what it moves is spread over the ranks"),
     ],
 )

@@ -158,7 +158,6 @@ def test_more_updates_than_episodes_are_told(
     ("overrides", "line"),
     [
         (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
-        (("cluster.shard=true", "rollout.oversampling=1.5"), "rollout.oversampling: which groups are cut"),
         (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
         (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
         (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),

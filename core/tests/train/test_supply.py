@@ -127,6 +127,20 @@ def test_rows_of_a_step_that_was_not_trained_on_are_taken_again() -> None:
     asyncio.run(main())
 
 
+def test_rows_that_a_checkpoint_left_in_flight_need_a_supply_that_overlaps() -> None:
+    async def main() -> None:
+        position = DataPosition(5, pending=(1, 3))
+        with pytest.raises(CheckpointError, match="2 rows of data") as refused:
+            turns(Rows()).resume(2, position)
+        assert "rollout.max_staleness" in str(refused.value.hint)
+        supply = overlapping(Rows(), 1)
+        supply.resume(2, position)
+        assert await step_of(supply, 3) == [1, 3]
+        await supply.close()
+
+    asyncio.run(main())
+
+
 def test_flat_groups_are_set_aside_and_others_sampled() -> None:
     async def main() -> None:
         runner = Rows(flat=[0, 1, 3])

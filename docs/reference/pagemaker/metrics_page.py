@@ -13,7 +13,7 @@ import re
 from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
-NAMES = ("loss", "credit", "supply", "overlap", "oversampling", "trainer", "loop", "fine_tune", "evaluate")
+NAMES = ("loss", "credit", "supply", "overlap", "trainer", "loop", "fine_tune", "evaluate")
 MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report", "tools.restarts")
 """Where names are written that don't stand in the docstring."""
 
@@ -43,7 +43,6 @@ MEANINGS: dict[str, dict[str, str]] = {
         "groups/set_aside": "Groups without spread whose place others took; only with `algorithm.dynamic_sampling`.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
         "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",
-        "groups/cut": "Groups that were started and cut, to come again; only with `rollout.oversampling`.",
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",
         "staleness/max": "The greatest age.",
         "overlong/penalty": "Mean penalty for length, 0 or less; only with `algorithm.overlong`.",

@@ -122,19 +122,25 @@ class RolloutConfig(Frame):
         description="With max_staleness: the share of a step's groups that were trained on before, where there are any "
         "that are young enough.",
     )
-    oversampling: float = Field(
-        1.0,
-        ge=1,
-        le=2,
-        description="Where rollout and training take turns: a step starts so many times its tasks, goes on when enough "
-        "groups are whole, and cuts the others; they come again in the next step.",
-    )
     max_error_rate: float = Field(
         0.2,
         ge=0,
         le=1,
         description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_oversampling(cls, data: Any) -> Any:
+        """Run folders may hold `oversampling: 1.0`, which had no effect."""
+        if isinstance(data, dict) and "oversampling" in data:
+            if data["oversampling"] != 1:
+                raise ValueError(
+                    f"oversampling: {data['oversampling']!r} is not supported, as cutting the slowest groups favours "
+                    "short episodes; set rollout.max_staleness to 1 or more, which carries them over to the next step"
+                )
+            return {key: value for key, value in data.items() if key != "oversampling"}
+        return data
 
 
 class OptimizerConfig(Frame):
@@ -305,13 +311,6 @@ class Config(Frame):
             )
         if self.trainer.keep_best and self.data.eval is None:
             raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
-        if self.deterministic and rollout.oversampling > 1:
-            raise ValueError("deterministic: which episodes are cut depends on time; set rollout.oversampling to 1")
-        if rollout.oversampling > 1 and rollout.max_staleness:
-            raise ValueError(
-                "rollout.oversampling: with max_staleness a step also goes on when enough groups are whole, and cuts "
-                "none; take out one of them"
-            )
         if rollout.replay and not rollout.max_staleness:
             raise ValueError("rollout.replay: a group that was trained on is older than max_staleness 0 allows; set it")
         if rollout.replay and round(self.trainer.prompts_per_step * rollout.replay, 6) < 1:

@@ -16,11 +16,6 @@ def check_ranks(config: Config, several: bool) -> None:
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
         )
-    if config.rollout.oversampling > 1 and not config.cluster.split:
-        raise ConfigError(
-            "rollout.oversampling: which groups are cut depends on time, and would be others on each rank",
-            hint="Set it to 1, have others sample by cluster.rollout_workers, or train in one process.",
-        )
     if config.trainer.offload:
         raise ConfigError(
             "trainer.offload: what it moves is spread over the ranks",

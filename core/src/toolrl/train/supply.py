@@ -1,8 +1,7 @@
 """Where a step's groups come from: sampled before each update, or all the while.
 
 `TurnTaking` samples a step's groups, and samples nothing while they are trained on: every token is of the version that
-is trained. `toolrl.train.oversampling` starts more than a step needs and cuts the slowest; `toolrl.train.overlap`
-samples while the trainer works.
+is trained. `toolrl.train.overlap` samples while the trainer works.
 
 With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal are set aside, and the
 next rows of data take their place.
@@ -169,7 +168,7 @@ class TurnTaking:
                 what = f"{len(position.buffer)} groups were to be trained on again"
             raise CheckpointError(
                 f"{what} when it was written, and rollout and training now take turns",
-                hint="Resume with the rollout.max_staleness that the run began with, or with its rollout.oversampling.",
+                hint="Resume with the rollout.max_staleness that the run began with; where that was 0, with 1.",
             )
         if self._demand.flat is None:
             FixedRows(self._demand.rows).resume(step, position)
