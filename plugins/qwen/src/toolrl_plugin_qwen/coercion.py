@@ -2,8 +2,10 @@
 
 A schema that allows a string and nothing else keeps the text. Otherwise the text is read as JSON, and the value counts
 if the schema allows its type; if it is no JSON, or of another type, the text stays, and the executor's schema check
-tells the model. JSON's grammar is the rule: Python's would also read `1_000`, `nan` and full-width digits. A text in
-JSON's quotes stays as it is too: the format writes strings without quotes, so these are part of one.
+tells the model. JSON's grammar is the rule: Python's would also read `1_000`, `nan` and full-width digits. Only
+`True`, `False`, `None` and `null` count in any case of letters, as vLLM and SGLang read them: chat templates write
+values as Python does. A text in JSON's quotes stays as it is: the format writes strings without quotes, so these are
+part of one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from toolrl.parsing import JsonFault, mend_json, read_json
 
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 _DEPTH = 8
 """References and unions within each other that are followed."""
 
@@ -36,6 +39,9 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = Fa
     if not types - {"string"}:
         return text, False
     body = text.strip(" \t\r\n")
+    word = body.lower() if len(body) <= 5 else ""
+    if word in _WORDS:
+        return (_WORDS[word], False) if _type(_WORDS[word]) in types else (text, False)
     read: Any = read_json(body)
     mended = False
     if isinstance(read, JsonFault) and repair and body[:1] in ("{", "["):
