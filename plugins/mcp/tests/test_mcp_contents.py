@@ -70,13 +70,13 @@ def test_all_images_of_an_answer_have_one_bound(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("toolrl_plugin_mcp.contents.MAX_PIXELS", 100)
     result = read(*[{"type": "image", "data": picture(7, 7), "mimeType": "image/png"}] * 3)
     assert len(result.media) == 2
-    assert result.text.count("more than 100 pixels") == 1
+    assert result.text.count("pixels, and at most 2 are read") == 1
 
 
 def test_a_bomb_isnt_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolrl_plugin_mcp.contents.MAX_PIXELS", 100)
-    assert "more than 100 pixels" in read({"type": "image", "data": picture(20, 20), "mimeType": "image/png"}).text
-    monkeypatch.setattr("toolrl_plugin_mcp.contents.MAX_IMAGE_BYTES", 10)
+    assert "at most 100 are read" in read({"type": "image", "data": picture(20, 20), "mimeType": "image/png"}).text
+    monkeypatch.setattr("toolrl_plugin_mcp.contents.MAX_BYTES", 10)
     assert "more than 10 bytes" in read({"type": "image", "data": picture(), "mimeType": "image/png"}).text
 
 

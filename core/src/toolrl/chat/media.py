@@ -12,13 +12,12 @@ for models of the Qwen-VL kind: an image of t · h · w patches has t · h · w 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from toolrl.chat.images import read_image
 from toolrl.errors import ChatFormatError
 from toolrl.types import Media, MediaInput, Message
 
@@ -145,23 +144,15 @@ class Images:
 def load_image(data: Any, where: str) -> Any:
     """A PIL image in RGB from one, from a path, from a file's bytes, or from `{"bytes": …, "path": …}` as data sets
     hold them. Raises ChatFormatError."""
+    if isinstance(data, Mapping):
+        data = data.get("bytes") or data.get("path")
     try:
-        from PIL import Image
+        return read_image(data)
     except ImportError as error:
         raise ChatFormatError(
             "messages hold images, and pillow isn't installed", where=where, hint="pip install 'toolrl[images]'"
         ) from error
-    if isinstance(data, Mapping):
-        data = data.get("bytes") or data.get("path")
-    try:
-        if isinstance(data, bytes | bytearray | memoryview):
-            data = Image.open(io.BytesIO(bytes(data)))
-        elif isinstance(data, str | Path):
-            data = Image.open(data)
-        if not isinstance(data, Image.Image):
-            raise TypeError(f"expected a PIL image, a path or a file's bytes, got {type(data).__name__}")
-        return data.convert("RGB")
-    except (OSError, ValueError, TypeError, Image.DecompressionBombError) as error:
+    except ValueError as error:
         raise ChatFormatError(
             f"an image can't be read: {error}", where=where, hint="Check the data set's images, or the tool's result."
         ) from error

@@ -16,24 +16,20 @@ A result with `isError` is raised as a ToolError. All of it is bounded: what a s
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolrl.chat.images import MAX_BYTES, read_image
 from toolrl.errors import ToolError
 from toolrl.types import Media, ToolResult
 
 MAX_CONTENTS = 1000
 """Pieces of a result that are looked at."""
 MAX_IMAGES = 16
-MAX_IMAGE_BYTES = 32 * 2**20
 MAX_PIXELS = 64 * 2**20
 """Of all images of a result together: a small file may hold a picture that fills the memory."""
-
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""Pillow knows many more, some of which start other programs."""
 
 
 @dataclass
@@ -129,21 +125,9 @@ def _read_resource(resource: Mapping[str, Any], answer: _Answer) -> None:
 
 def _decoded(data: str, max_pixels: int) -> Any:
     """A PIL image. Raises ValueError."""
-    from PIL import Image, UnidentifiedImageError
-
-    if _size(data) > MAX_IMAGE_BYTES:
-        raise ValueError(f"it has more than {MAX_IMAGE_BYTES} bytes")
-    try:
-        image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)), formats=_FORMATS)
-        if image.width * image.height > max_pixels:
-            raise ValueError(f"with it the answer's images have more than {MAX_PIXELS} pixels")
-        return image.convert("RGB")
-    except UnidentifiedImageError:
-        raise ValueError(f"it is no {', '.join(_FORMATS)}, or a broken one") from None
-    except ValueError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a broken file can break its decoder in any way
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if _size(data) > MAX_BYTES:  # before it is decoded
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    return read_image(base64.b64decode(data, validate=True), max_pixels=max_pixels)
 
 
 def _size(data: str) -> int:

@@ -15,21 +15,15 @@ from __future__ import annotations
 
 import base64
 import inspect
-import io
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from toolrl.chat.images import MAX_BYTES, read_image
 from toolrl.types import Media, ToolResult
 
 KINDS = ("text", "image", "file", "audio", "video")
 MAX_IMAGES = 16
-MAX_IMAGE_BYTES = 32 * 2**20
-MAX_PIXELS = 64 * 2**20
-"""Of one image: a small file may hold a picture that fills the memory."""
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""Pillow knows many more, some of which start other programs."""
 
 
 def as_answer(value: Any, *, images: bool) -> ToolResult:
@@ -71,41 +65,20 @@ def _from_items(items: list[Any], *, images: bool) -> ToolResult:
             texts.append(f"[image: {_shown(given)}]")
         else:
             try:
-                media.append(Media("image", read_image(given)))
+                media.append(Media("image", image_of(given)))
             except ValueError as error:
                 texts.append(f"[image that can't be shown: {error}]")
     return ToolResult("\n".join(texts), media=tuple(media))
 
 
-def read_image(given: str) -> Any:
+def image_of(given: str) -> Any:
     """A PIL image of a path, a `file://` address or a `data:` URI. Raises ValueError."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        image = Image.open(io.BytesIO(_bytes(given)), formats=_FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"it has more than {MAX_PIXELS} pixels")
-        return image.convert("RGB")
-    except UnidentifiedImageError:
-        raise ValueError(f"it is no {', '.join(_FORMATS)}, or a broken one") from None
-    except ValueError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a broken file can break its decoder in any way
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
-def _bytes(given: str) -> bytes:
-    if given.startswith("data:"):
-        head, comma, body = given.partition(",")
-        if not comma or not head.endswith(";base64") or len(body) > MAX_IMAGE_BYTES * 4 // 3:
-            raise ValueError(f"its data: URI isn't base64, or has more than {MAX_IMAGE_BYTES} bytes")
-        return base64.b64decode(body, validate=True)
-    path = Path(unquote(urlparse(given).path) if given.startswith("file://") else given)
-    with path.open("rb") as file:
-        found = file.read(MAX_IMAGE_BYTES + 1)
-    if len(found) > MAX_IMAGE_BYTES:
-        raise ValueError(f"it has more than {MAX_IMAGE_BYTES} bytes")
-    return found
+    if not given.startswith("data:"):
+        return read_image(unquote(urlparse(given).path) if given.startswith("file://") else given)
+    head, comma, body = given.partition(",")
+    if not comma or not head.endswith(";base64") or len(body) > MAX_BYTES * 4 // 3:
+        raise ValueError(f"its data: URI isn't base64, or has more than {MAX_BYTES} bytes")
+    return read_image(base64.b64decode(body, validate=True))
 
 
 def _is_address(given: str) -> bool:
