@@ -274,7 +274,7 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
         ({"type": "boolean"}, "False", False),
         ({"type": "boolean"}, " FALSE\t", False),
         ({"type": "boolean"}, "None", "None"),
-        ({"type": "boolean"}, "Truе", "Truе"),  # noqa: RUF001 - a Cyrillic letter
+        ({"type": "boolean"}, "Truе", "Truе"),
         ({"type": "boolean"}, "1", "1"),
         ({"type": "null"}, "null", None),
         ({"type": "object"}, '{"a": 1}', {"a": 1}),
