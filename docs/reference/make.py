@@ -26,6 +26,7 @@ from pagemaker import (  # noqa: E402 - the folder has to be on the path first
     run_folder_page,
     types_page,
 )
+from pagemaker.source import CORE  # noqa: E402
 
 PAGES = {
     "config.md": config_page.make,
@@ -35,15 +36,18 @@ PAGES = {
     "plugins.md": plugins_page.make,
     "metrics.md": metrics_page.make,
     "run-folder.md": run_folder_page.make,
+    "first_party.json": plugins_page.first_party,
 }
 """File name to what makes its text."""
+ELSEWHERE = {"first_party.json": CORE / "plugins"}
+"""Files that toolrl itself reads."""
 
 
-def differences(folder: Path = HERE) -> list[str]:
+def differences(folder: Path | None = None) -> list[str]:
     """For each page that isn't what the code gives, the diff from the file to what it should be."""
     found = []
     for name, make in PAGES.items():
-        path = folder / name
+        path = (folder or ELSEWHERE.get(name, HERE)) / name
         old = path.read_text(encoding="utf-8") if path.is_file() else ""
         diff = difflib.unified_diff(
             old.splitlines(), make().splitlines(), f"{path} (as it is)", f"{path} (by the code)", lineterm="", n=2
@@ -59,7 +63,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a page differs")
     if not parser.parse_args().check:
         for name, make in PAGES.items():
-            (HERE / name).write_text(make(), encoding="utf-8")
+            (ELSEWHERE.get(name, HERE) / name).write_text(make(), encoding="utf-8")
         return 0
     found = differences()
     for diff in found:

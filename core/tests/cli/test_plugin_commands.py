@@ -31,6 +31,7 @@ def test_its_commands_are_listed(full_site: Any) -> None:
         (["full", "cont"], EXIT_USAGE, "the plugin 'full' has no command 'cont'\n  → Did you mean 'count'?"),
         (["good", "x"], EXIT_USAGE, "the plugin 'good' has no commands"),
         (["fulll", "count"], EXIT_USAGE, "no plugin of that name is installed\n  → Did you mean `toolrl full`?"),
+        (["mcp", "tools"], EXIT_USAGE, "the plugin 'mcp' isn't installed\n  → Run `pip install toolrl-plugin-mcp`"),
         (
             ["raising", "x"],
             EXIT_ERROR,

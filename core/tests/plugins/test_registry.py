@@ -10,7 +10,7 @@ import pytest
 from toolrl import Component, hookimpl
 from toolrl.errors import AmbiguousComponentError, UnknownComponentError
 from toolrl.plugins.info import PluginInfo
-from toolrl.plugins.registry import Registry
+from toolrl.plugins.registry import Registry, first_party
 
 
 def plugin_module(**components: list[str]) -> ModuleType:
@@ -73,8 +73,37 @@ def test_an_unknown_name_gets_the_nearest_one_and_what_there_is(registry: Regist
     assert "no plugin named 'maths'" in caught.value.message
     assert caught.value.hint == "Did you mean 'math/integrate'?"
     with pytest.raises(UnknownComponentError) as caught:
-        registry.get("engines", "vllm")
+        registry.get("engines", "nothing")
     assert "installed: none" in caught.value.message
+    assert "toolrl list-plugins" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "plugins"),
+    [
+        (kind, name, [it for it, others in first_party().items() if name in others.get(kind, ())])
+        for components in first_party().values()
+        for kind, names in components.items()
+        for name in names
+    ]
+    + [
+        ("parsers", "qwen", ["qwen"]),  # the plugin's name for one of its components
+        ("parsers", "vllm/hermes", ["vllm"]),  # there with vLLM alone
+        ("engines", "vlllm", ["vllm"]),
+    ],
+)
+def test_a_component_that_is_not_installed_names_its_package(kind: str, name: str, plugins: list[str]) -> None:
+    with pytest.raises(UnknownComponentError) as caught:
+        Registry([]).get(kind, name)
+    assert plugins
+    for plugin in plugins:
+        assert f"`pip install ./plugins/{plugin}`" in (caught.value.hint or "")
+
+
+def test_a_plugin_that_is_installed_is_not_to_be_installed() -> None:
+    installed = PluginInfo("qwen", status="broken", reason="ImportError: x", hint="pip install x")
+    with pytest.raises(UnknownComponentError) as caught:
+        Registry([installed]).get("parsers", "hermes")
     assert "toolrl list-plugins" in (caught.value.hint or "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
 
 from pydantic import BaseModel
@@ -41,6 +42,20 @@ def make() -> str:
         for it in found:
             parts += _component(it, kind)
     return page("Plugins", *parts)
+
+
+def first_party() -> str:
+    """What toolrl knows of its own plugins where they aren't installed: a line a plugin, names by kind."""
+    lines = []
+    for package in packages()[1:]:
+        assert package.distribution == f"toolrl-plugin-{package.plugin}"
+        names: dict[str, list[str]] = {}
+        for kind in KINDS:
+            for it in registry().components(kind):
+                if it.plugin.name == package.plugin and it.component.short:
+                    names.setdefault(kind, []).append(it.component.name)
+        lines.append(f"{json.dumps(package.plugin)}: {json.dumps(names)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def heading(found: Found, kind: str) -> str:

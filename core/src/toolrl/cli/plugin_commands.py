@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolrl.cli.output import UsageError, table
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import nearest
-from toolrl.plugins.registry import Found, Registry, load_registry
+from toolrl.plugins.registry import Found, Registry, first_party, install_hint, load_registry
 
 if TYPE_CHECKING:
     from toolrl.protocols import Command
@@ -46,6 +46,8 @@ def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dic
     """A plugin's commands by name; at least one."""
     plugin = registry.plugin(name)
     if plugin is None:
+        if "commands" in first_party().get(name, {}):
+            raise UsageError(f"the plugin {name!r} isn't installed", hint=install_hint(name))
         with_commands = sorted({found.plugin.name for found in registry.components("commands")})
         near = nearest(name, [*core_commands, *with_commands])
         raise UsageError(

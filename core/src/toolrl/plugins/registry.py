@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -119,9 +120,37 @@ class Registry:
         given = sorted(it.component.name for it in self._of(kind) if it.plugin.name == name)
         if given:
             return UnknownComponentError(message, hint=f"The plugin {name!r} gives {', '.join(given)}.")
-        near = nearest(name, [*names, *(it.qualified for it in self._of(kind))])
-        listing = "`toolrl list-plugins` shows what is installed."
-        return UnknownComponentError(message, hint=f"Did you mean {near!r}?" if near else listing)
+        absent = self._absent(kind)
+        if plugin_name in first_party() and self.plugin(plugin_name) is None:
+            absent[name] = [plugin_name]
+        near = name if name in absent else nearest(name, [*names, *(it.qualified for it in self._of(kind)), *absent])
+        hint = f"Did you mean {near!r}?" if near and near != name else ""
+        if near in absent and near not in names:
+            hint = f"{hint} {' Or: '.join(map(install_hint, absent[near]))}".strip()
+        return UnknownComponentError(message, hint=hint or "`toolrl list-plugins` shows what is installed.")
+
+    def _absent(self, kind: str) -> dict[str, list[str]]:
+        """What toolrl's own plugins that aren't installed would give: names of components, and of those plugins."""
+        found: dict[str, list[str]] = {}
+        for plugin, components in first_party().items():
+            if kind in components and self.plugin(plugin) is None:
+                for name in {plugin, *components[kind]}:
+                    found.setdefault(name, []).append(plugin)
+        return found
+
+
+@functools.cache
+def first_party() -> dict[str, dict[str, list[str]]]:
+    """Names of components by plugin of toolrl's own and kind, installed or not; `docs/reference/make.py` writes it."""
+    import json  # Only on the way to an error.
+
+    table: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("first_party.json").read_bytes())
+    return table
+
+
+def install_hint(plugin: str) -> str:
+    """How to install a plugin of toolrl's own."""
+    return f"Run `pip install toolrl-plugin-{plugin}`, or `pip install ./plugins/{plugin}` in a clone of toolrl."
 
 
 @functools.cache
