@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.cli.main import EXIT_ERROR, EXIT_USAGE
+from toolrl.cli import plugin_commands
+from toolrl.cli.main import EXIT_ERROR, EXIT_USAGE, main
+from toolrl.plugins.registry import Registry
 
 
 def test_a_plugins_command_runs_and_gives_its_status(full_site: Any) -> None:
@@ -31,7 +33,6 @@ def test_its_commands_are_listed(full_site: Any) -> None:
         (["full", "cont"], EXIT_USAGE, "the plugin 'full' has no command 'cont'\n  → Did you mean 'count'?"),
         (["good", "x"], EXIT_USAGE, "the plugin 'good' has no commands"),
         (["fulll", "count"], EXIT_USAGE, "no plugin of that name is installed\n  → Did you mean `toolrl full`?"),
-        (["mcp", "tools"], EXIT_USAGE, "the plugin 'mcp' isn't installed\n  → Run `pip install toolrl-plugin-mcp`"),
         (
             ["raising", "x"],
             EXIT_ERROR,
@@ -44,3 +45,11 @@ def test_what_is_not_there(full_site: Any, words: list[str], status: int, messag
     done = full_site.run(*words)
     assert done.returncode == status
     assert message in done.stderr
+
+
+def test_a_plugin_that_is_not_installed_names_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plugin_commands, "load_registry", lambda: Registry([]))
+    assert main(["mcp", "tools", "x.yaml"]) == EXIT_USAGE
+    assert "the plugin 'mcp' isn't installed\n  → Run `pip install toolrl-plugin-mcp`" in capsys.readouterr().err
