@@ -315,6 +315,55 @@ class TestParquet:
         with pytest.raises(DataError, match="can't be read as parquet"):
             len(read_parquet(path))
 
+    def test_json_columns_are_what_load_dataset_gives(self, tmp_path: Path) -> None:
+        """`datasets` 5 stores empty objects and mixed types as `arrow.json`, at any depth."""
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        given = {
+            "prompt": "q",
+            "answer": {"target": ["4", None], "note": None},
+            "tools_kwargs": {"t": {"create_kwargs": {"metadata": {}, "text": "{}"}}},
+            "mixed": [{"u": {}}, 1, "a", "{}", None],
+            "absent": None,
+        }
+        text = lambda value: None if value is None else json.dumps(value)  # noqa: E731
+        json_ = lambda *values: arrow.ExtensionArray.from_storage(  # noqa: E731
+            arrow.json_(), arrow.array([text(value) for value in values], arrow.string())
+        )
+        kwargs = arrow.StructArray.from_arrays([json_({}), arrow.array(["{}"])], names=["metadata", "text"])
+        for name in ("create_kwargs", "t"):
+            kwargs = arrow.StructArray.from_arrays([kwargs], names=[name])
+        columns = {
+            "prompt": arrow.array(["q"]),
+            "answer": json_(given["answer"]),
+            "tools_kwargs": kwargs,
+            "mixed": arrow.ListArray.from_arrays(arrow.array([0, 5], arrow.int32()), json_(*given["mixed"])),
+            "absent": json_(None),
+        }
+        file = tmp_path / "train.parquet"
+        parquet.write_table(arrow.table(columns), file)
+        del given["absent"]
+        assert rows.ParquetRows(file)[0] == given
+        task = read_parquet(file)[0]
+        assert (task.answer, task.tools_kwargs) == (given["answer"], given["tools_kwargs"])
+        try:
+            import datasets as library
+        except ImportError:
+            return
+        loaded = library.Dataset.from_parquet(str(file), cache_dir=str(tmp_path / "cache"))[0]
+        assert {name: value for name, value in loaded.items() if value is not None} == given
+
+    def test_broken_json_in_a_column_names_its_row(self, tmp_path: Path) -> None:
+        arrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        column = arrow.ExtensionArray.from_storage(arrow.json_(), arrow.array(["{}", "{"]))
+        parquet.write_table(arrow.table({"prompt": ["a", "b"], "answer": column}), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match="isn't JSON") as caught:
+            read_parquet(tmp_path / "a.parquet")[1]
+        assert caught.value.where == f"{tmp_path / 'a.parquet'}[1]"
+
     def test_without_pyarrow_it_says_what_to_install(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
         with pytest.raises(DataError) as caught:

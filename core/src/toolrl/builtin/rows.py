@@ -2,8 +2,9 @@
 
 A JSON Lines file is scanned once for where its lines start, 8 bytes a row, and a row is parsed when it is asked for. A
 parquet file is read by row groups, of which the last used ones are kept under a byte budget. It has the same keys in
-all rows and null where a row lacks one, so nulls are left out of its objects. A `.json` file holds one list and is read
-whole.
+all rows and null where a row lacks one, so nulls are left out of its objects. Columns and fields of Arrow's type
+`arrow.json`, in which `datasets` stores empty objects and mixed types, become the values that their text holds. A
+`.json` file holds one list and is read whole.
 """
 
 from __future__ import annotations
@@ -179,8 +180,7 @@ class ParquetRows:
     def __getitem__(self, index: int) -> Row:
         group = bisect_right(self._ends, index)
         first = self._ends[group - 1] if group else 0
-        row: Row = _without_nulls(self._table(group).slice(index - first, 1).to_pylist()[0])
-        return row
+        return table_row(self._table(group), index - first, self.where(index))
 
     def where(self, index: int) -> str:
         """The file and the row's index."""
@@ -256,10 +256,27 @@ class JoinedRows:
         return self._files[file], index - (self._ends[file - 1] if file else 0)
 
 
-def _without_nulls(value: Any) -> Any:
+def table_row(table: Any, index: int, where: str) -> Row:
+    """A row of an Arrow table, without its nulls. Raises DataError for broken JSON, which names the place."""
+    (row,) = table.slice(index, 1).to_pylist()
+    try:
+        return {name: _decoded(value, table.field(name)) for name, value in row.items() if value is not None}
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"a value of a JSON column isn't JSON: {error}", where=where) from None
+
+
+def _decoded(value: Any, field: Any) -> Any:
+    """A value of an Arrow field: JSON read, and nulls left out of structs. Raises ValueError for broken JSON."""
+    metadata = field.metadata or {}  # A pyarrow before 19 knows the type by its name alone.
+    name = getattr(field.type, "extension_name", None) or metadata.get(b"ARROW:extension:name", b"").decode()
+    if name == "arrow.json" and isinstance(value, str):
+        return json.loads(value)
+    kind = getattr(field.type, "storage_type", field.type)
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: _decoded(item, kind.field(key)) for key, item in value.items() if item is not None}
+    if isinstance(value, list) and hasattr(kind, "value_field"):
+        return [_decoded(item, kind.value_field) for item in value]
+    return value
 
 
 def _object(value: Any, where: Any, index: int) -> Row:

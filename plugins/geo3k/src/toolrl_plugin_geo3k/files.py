@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import read_image
-from toolrl.builtin.rows import JoinedRows, Row, Rows, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, Row, Rows, find_files, open_rows, table_row
 from toolrl.errors import DataError
 from toolrl.types import Media
 
@@ -78,8 +78,7 @@ class ArrowRows:
         return int(self._table.num_rows)
 
     def __getitem__(self, index: int) -> Row:
-        (row,) = self._table.slice(index, 1).to_pylist()
-        return {name: value for name, value in row.items() if value is not None}
+        return table_row(self._table, index, self.where(index))
 
     def where(self, index: int) -> str:
         """The file and the row."""
