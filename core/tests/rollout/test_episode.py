@@ -340,6 +340,29 @@ def test_continue_goes_on_in_the_same_turn() -> None:
     assert episode.turns[0].text == "a<more>right"
 
 
+@pytest.mark.parametrize("reason", ["max_tokens", "context_full"])
+@pytest.mark.parametrize(("stop", "flags"), [("<more>", EndFlags(())), ("</answer>", EndFlags(("answer",), stop=True))])
+def test_a_budget_that_ends_at_a_stop_string_which_ends_nothing_cuts_the_turn(
+    reason: str, stop: str, flags: EndFlags
+) -> None:
+    class Fence(TagParser):
+        def stops(self, turn_text: str) -> Sequence[str]:
+            return () if flags.names else ("<more>",)
+
+        def parse(self, text: str, **given: Any) -> ParsedTurn:
+            return ParsedTurn(reasoning=text) if flags.names else super().parse(text, **given)
+
+    env, script = environment(parser=Fence(), end_flags=flags), ["a" + stop, "right"]
+    whole, tokens = play(script, env)[0], len("a" + stop)
+    assert (whole.stop_reason, whole.turns[0].finish) == ("no_call", "stop"), "with room it reads on"
+    limits = replace(LIMITS, max_turn_tokens=tokens)
+    if reason == "context_full":
+        limits = replace(LIMITS, max_episode_tokens=whole.prompt_length + tokens)
+    episode, engine = play(script, env, limits=limits)
+    assert (engine.calls, episode.turns[0].text) == (1, "a" + stop)
+    assert (episode.stop_reason, episode.turns[0].finish) == (reason, "length")
+
+
 def test_an_environment_opens_and_replies() -> None:
     class Game:
         def specs(self) -> Sequence[ToolSpec]:

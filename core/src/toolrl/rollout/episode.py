@@ -239,12 +239,14 @@ class EpisodeRun:
                 raise _wrong_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
-            parsed = environment.end_flags.read(self._parse(text, specs), text.text, stopped_by=text.stopped_by)
-            unfinished = parsed.status == "continue" and isinstance(generation.stopped_by, str)
-            if unfinished and not generation.ids:
-                raise _wrong_count(generation, left)  # It would be asked for ever.
-            if not unfinished or len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
+            parsed = self._parse(text, specs)
+            if parsed.status != "continue" or text.stopped_by is None:
                 return text, parsed
+            if not generation.ids:
+                raise _wrong_count(generation, left)  # It would be asked for ever.
+            if len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
+                text.cut()
+                return text, self._parse(text, specs)
 
     async def _with_calls(self, session: ToolBoxSession, turn: Turn, text: TurnText) -> StopReason | None:
         self.state = State.CALLING_TOOLS
@@ -323,6 +325,10 @@ class EpisodeRun:
             raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
 
     def _parse(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
+        parsed = self._parsed(text, specs)
+        return self.environment.end_flags.read(parsed, text.text, stopped_by=text.stopped_by)
+
+    def _parsed(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
         by_ids = self.environment.reads_tokens
         try:
             if by_ids is not None:

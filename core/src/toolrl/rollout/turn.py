@@ -41,6 +41,10 @@ class TurnText:
         self.stopped_by = generation.stopped_by if isinstance(generation.stopped_by, str) else None
         self._decoded = self._chat.decode(self.ids)
 
+    def cut(self) -> None:
+        """The budget ended the turn at a stop string that the parser wanted to read on after."""
+        self.finish, self.stopped_by = "length", None
+
     def token_span(self, span: Span) -> Span:
         """The tokens, in the episode's ids, that hold the characters of `span`."""
         offsets = self._decoded.offsets
