@@ -26,6 +26,19 @@ def test_constant_with_warmup() -> None:
     assert _rates(3) == [0.1, 0.1, 0.1]
 
 
+def test_a_warmup_below_one_is_a_share_of_the_steps() -> None:
+    assert _rates(5, warmup_steps=0.4) == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.1])
+    assert _rates(10, warmup_steps=0.4) == _rates(10, warmup_steps=4)
+    assert _rates(10, warmup_steps=0.2, schedule="cosine") == _rates(10, warmup_steps=2, schedule="cosine")
+    assert _rates(3, warmup_steps=0.01) == [0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("steps", [-1, -0.5, 1.5, float("nan")])
+def test_a_warmup_that_is_none(steps: float) -> None:
+    with pytest.raises(ValueError, match="warmup_steps"):
+        _config(warmup_steps=steps)
+
+
 def test_linear_ends_on_its_share() -> None:
     assert _rates(5, schedule="linear") == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
     assert _rates(4, schedule="linear", warmup_steps=1, min_rate=0.5) == pytest.approx([0.1, 0.1, 0.075, 0.05])

@@ -106,7 +106,7 @@ def test_the_guides_config_gives_one_that_checks(
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.kl_coef) == (0.4, 0.4, 0.0)
     # Ten rows are two batches of four; three times.
     assert (trainer.steps, trainer.prompts_per_step, trainer.updates_per_step) == (6, 4, 1)
-    assert (trainer.learning_rate, trainer.weight_decay, trainer.warmup_steps) == (1.7e-5, 0.017, 1)
+    assert (trainer.learning_rate, trainer.weight_decay, trainer.warmup_steps) == (1.7e-5, 0.017, 0.2)
     assert (trainer.betas, trainer.tokens_per_microbatch, trainer.save_every) == ((0.9, 0.999), 10240, 4)
     assert (config.evaluation.every, config.evaluation.temperature) == (2, 0.6)
     assert (config.run.name, config.seed, config.model.gradient_checkpointing) == ("tir-math-reasoning", 1, True)
@@ -296,6 +296,53 @@ def test_what_cannot_be_is_told() -> None:
     assert "search" in lost["tir.enable_tools"]
     assert "tir.max_turns" in lost
     assert (config["algorithm"]["clip_low"], config["algorithm"]["kl_coef"]) == (0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 -m areal.launcher.local \\\n  examples/tir/train_tir.py \\\n  --config examples/tir/tir_config.yaml\n",
+        "#!/bin/bash\nset -ex\nexport N=7 DIR=examples/tir\ncd /AReaL # 'here\n"
+        'python3 $DIR/train_tir.py --config="${DIR}/tir_config.yaml" gconfig.n_samples=$N '
+        "'experiment_name=a b' 2>&1 | tee x=y\n",
+        "N=${M:-7}\nnohup python train_tir.py --config tir_config.yaml gconfig.n_samples=${N} > log.txt &\n",
+    ],
+)
+def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "examples/tir"
+    folder.mkdir(parents=True)
+    write_guide(folder)
+    (folder / "start.sh").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    config, report = convert(read("examples/tir/start.sh", ["actor.path=there"]))
+    assert config["algorithm"]["group_size"] == (7 if "N=" in script else 4)
+    assert config["run"]["name"] == ("a-b" if "a b" in script else "tir-math-reasoning")
+    assert (config["model"]["path"], config["rollout"]["max_staleness"]) == ("there", 2)
+    assert UNKNOWN_KEY not in dict(report.lost).values()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo hello", "starts AReaL with `--config FILE`"),
+        ("python3 train_tir.py --config nowhere.yaml", "names `--config nowhere.yaml`, and there is no such file"),
+        ("python3 train_tir.py --config", "starts AReaL|names `--config `"),
+        ('X="\nimport sys', "starts AReaL"),
+    ],
+)
+def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text(script)
+    with pytest.raises(ConfigError, match=says) as caught:
+        read(str(tmp_path / "start.sh"), [])
+    assert "YAML" in str(caught.value.hint)
+
+
+def test_a_warm_up_follows_the_steps() -> None:
+    config, report = converted({"actor": {"optimizer": {"warmup_steps_proportion": 0.2}}})
+    assert config["trainer"]["warmup_steps"] == 0.2
+    assert any("trainer.warmup_steps: 0.2 is a share" in remark for remark in report.remarks)
+    warmup = {"actor": {"optimizer": {"warmup_steps_proportion": 1.0}}}
+    assert converted(warmup)[0]["trainer"]["warmup_steps"] == converted(warmup)[0]["trainer"]["steps"]
 
 
 def test_references_and_variables(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,35 @@ def test_ppo_has_a_critic() -> None:
     assert any("token by token" in remark for remark in report.remarks)
     critic = converted("algorithm.adv_estimator=gae")[0]["algorithm"]["critic"]
     assert critic == {"learning_rate": 1e-5, "gae_lambda": 1.0, "value_clip": 0.5}
+
+
+def test_a_warm_up_follows_the_steps() -> None:
+    optim = "actor_rollout_ref.actor.optim"
+    tree, report = converted(f"{optim}.lr_warmup_steps=-1", f"{optim}.lr_warmup_steps_ratio=0.285")
+    assert tree["trainer"]["warmup_steps"] == 0.285
+    assert any("trainer.warmup_steps: 0.285 is a share" in remark for remark in report.remarks)
+    assert not [key for key in lost(report) if "warmup" in key]
+    assert converted(f"{optim}.lr_warmup_steps=9")[0]["trainer"]["warmup_steps"] == 9
+
+
+def test_main_grpo_means_grpo(folder: Path) -> None:
+    script = (folder / "main_grpo.sh").read_text()
+    (folder / "main_grpo.sh").write_text(script.replace("main_ppo", "main_grpo"))
+    assert convert(read("main_grpo.sh", []))[0]["algorithm"]["preset"] == "grpo"
+
+
+def test_tensorboard_needs_a_package(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_plugins()
+    assert main(["rlfactory", "convert", "main_grpo.sh", "trainer.logger=[tensorboard]"]) == 0
+    assert "pip install 'toolrl[tensorboard]'" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    main(["config", "check", "main_grpo.toolrl.yaml"])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "observers[1].options: needs the package tensorboard: pip install 'toolrl[tensorboard]'" in said
+    assert main(["rlfactory", "convert", "main_grpo.sh", "trainer.logger=[console]", "--force"]) == 0
+    assert "toolrl[tensorboard]" not in capsys.readouterr().out
 
 
 def test_tools_that_are_no_servers_are_kept(folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_each_guides_script_gives_a_config_that_checks(
     assert (config.algorithm.group_size, config.algorithm.kl_coef, config.algorithm.loss) == (2, 0.001, "token_mean")
     trainer = config.trainer
     # Ten rows are two batches of four; fifteen times.
-    assert (trainer.steps, trainer.prompts_per_step, trainer.updates_per_step, trainer.warmup_steps) == (30, 4, 2, 15)
+    assert (trainer.steps, trainer.prompts_per_step, trainer.updates_per_step, trainer.warmup_steps) == (30, 4, 2, 0.5)
     assert (trainer.weight_decay, trainer.betas) == (0.01, (0.9, 0.999))
     assert config.evaluation.every == 20
     assert [use.use for use in config.observers] == ["console", "verl_dump"]
@@ -162,6 +162,9 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["actor_rollout_ref.rollout.temperature=0.7"], "rollout.temperature", 0.7),
         (["actor_rollout_ref.actor.use_dynamic_bsz=True"], "trainer.tokens_per_microbatch", 16384),
         (["actor_rollout_ref.actor.optim.warmup_style=cosine"], "trainer.schedule", "cosine"),
+        (["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.05"], "trainer.warmup_steps", 0.05),
+        (["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=1"], "trainer.warmup_steps", 100),
+        (["actor_rollout_ref.actor.optim.lr_warmup_steps=7"], "trainer.warmup_steps", 7),
         (["trainer.save_freq=10"], "trainer.save_every", 10),
         (["trainer.max_actor_ckpt_to_keep=5"], "trainer.keep_checkpoints", 5),
         (["actor_rollout_ref.model.lora_rank=8"], "model.lora", {"rank": 8, "alpha": 16.0}),
@@ -436,6 +439,47 @@ def test_the_tools_policy() -> None:
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "actor_rollout_ref.rollout.tool_config",
+        "actor_rollout_ref.rollout.tool_config_path",
+        "actor_rollout_ref.rollout.multi_turn.tool_config",
+        "rollout.tool_config",
+    ],
+)
+def test_guides_names_of_the_tools_file(key: str) -> None:
+    config, report = converted(f"{key}=t.yaml")
+    assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "t.yaml"
+    assert key not in lost(report)
+    _, report = converted(f"{key}.search.limit=3")
+    assert "multi_turn.tool_config_path" in lost(report)[f"{key}.search.limit"]
+
+
+def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grpo.yaml").write_text("actor_rollout_ref: {rollout: {tool_config: tools.yaml, n: 4}}\n")
+    (tmp_path / "run.sh").write_text("python -m verl.trainer.main_grpo --config grpo.yaml data.train_batch_size=6\n")
+    config, report = convert(Settings(read("run.sh", [])))
+    assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("grpo", 4)
+    assert config["trainer"]["prompts_per_step"] == 6
+    assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "tools.yaml"
+    assert not lost(report)
+    assert not any("no adv_estimator" in remark for remark in report.remarks)
+
+
+@pytest.mark.parametrize(
+    "key", ["actor_rollout_ref.rollout.over_sample_rate", "rollout.oversampling", "data.over_sampling_batch_size"]
+)
+def test_sampling_in_excess_names_the_nearest_setting(key: str) -> None:
+    assert "`rollout.max_staleness: 1` is nearest" in lost(converted(f"{key}=0.1")[1])[key]
+
+
+def test_a_warm_up_follows_the_steps(tmp_path: Path) -> None:
+    _, report = converted("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.05")
+    assert any("trainer.warmup_steps: 0.05 is a share of trainer.steps" in remark for remark in report.remarks)
+
+
+@pytest.mark.parametrize(
     ("text", "arguments"),
     [
         ("python -m verl.trainer.main_ppo a=1 'b=x y' \"c=z\"", ["a=1", "b=x y", "c=z"]),
@@ -443,6 +487,7 @@ def test_the_tools_policy() -> None:
         ("X=${X:-d}; export Y=e\nmain_ppo.py a=$X/${Y:-f} b=${Z:-g} c=$HOME/x", ["a=d/e", "b=g", "c=${HOME}/x"]),
         ('A=(x=1 # one\n  y=2)\nA+=(z=3)\nmain_ppo "${A[@]}" $@', ["x=1", "y=2", "z=3"]),
         ("main_ppo a=$(pwd)/x b=`pwd` > log 2>&1 &\nother c=1", ["a=./x", "b=."]),
+        ("python -m verl.trainer.main_grpo a=1", ["algorithm.adv_estimator=grpo", "a=1"]),
         ("# main_ppo no=1\nnohup main_ppo yes=1 # no=2", ["yes=1"]),
         ("if true; then\n  main_ppo \\\n a=1 \\\n b=2\nfi", ["a=1", "b=2"]),
         ('main_ppo a=\'$HOME\' b=\\$X c="\\"q\\""', ["a=$HOME", "b=$X", 'c="q"']),

@@ -11,6 +11,7 @@ a toolrl config can't say.
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +27,12 @@ from toolrl.report.folder import config_text
 
 UNKNOWN_KEY = "toolrl has no counterpart that is known here"
 """Why a setting isn't carried over that no table names."""
+_OVERSAMPLING = re.compile("over_?sampl")
+"""In a key of any system: more is sampled than a step needs, and the slowest is cut."""
+_CARRIED_OVER = (
+    "no episode is cut, as that favours short ones; `rollout.max_staleness: 1` is nearest: slow episodes end while the "
+    "next step is trained, and count there"
+)
 _WIDTH = 110
 
 
@@ -50,7 +57,16 @@ class ConversionReport:
         if text not in self.remarks:
             self.remarks.append(text)
 
+    def warmup(self, share: float, steps: int) -> float | int:
+        """`trainer.warmup_steps` for a share of the run's steps, which follows `trainer.steps`."""
+        if share >= 1:
+            return steps
+        self.remark(f"trainer.warmup_steps: {share:g} is a share of trainer.steps, and follows it (now {steps})")
+        return share
+
     def _reason(self, key: str) -> str:
+        if _OVERSAMPLING.search(key):
+            return _CARRIED_OVER
         return next((why for beginnings, why in self.reasons if key.startswith(beginnings)), UNKNOWN_KEY)
 
 
@@ -85,6 +101,8 @@ class ConvertCommand(ABC):
         if out.exists() and not args.force:
             raise ConfigError(f"{str(out)!r} is there already", hint="Give another name by --out, or --force.")
         tree, report = self.convert(args.config, args.overrides)
+        if "tensorboard" in tree.get("observers", ()):
+            report.remark("observers: `tensorboard` needs its package: pip install 'toolrl[tensorboard]'")
         problems = _problems(tree, str(out))
         try:
             out.write_text(self._header(args.config, report) + config_text(tree), encoding="utf-8")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from toolrl.errors import ConfigError
 
 
 class _Options(BaseModel):
@@ -38,3 +42,8 @@ class TensorboardOptions(_Options):
         None, description="Folder of event files; None for `tensorboard` in the run's folder."
     )
     flush_seconds: int = Field(30, ge=1, description="Events reach the disk at least this often.")
+
+    def check_files(self) -> None:
+        """Raises ConfigError where the package isn't installed."""
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError("needs the package tensorboard: pip install 'toolrl[tensorboard]'")

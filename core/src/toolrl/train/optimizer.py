@@ -25,15 +25,18 @@ from toolrl.train.offload import waiting
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
     """The rate of optimizer step `step`, counted from 0, out of `total_steps`.
 
-    It rises in equal parts over `warmup_steps` steps, the first of which has 1 / warmup_steps of the full rate. After
+    It rises in equal parts over the warm-up's steps, the first of which has the smallest part of the full rate. After
     that it is constant, or falls along a line or half a cosine; the last step has `min_rate` of the full rate.
     """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
+    warmup = config.warmup_steps
+    if isinstance(warmup, float):
+        warmup = int(warmup * total_steps)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
     if config.schedule == "constant":
         return config.learning_rate
-    falling = max(total_steps - 1 - config.warmup_steps, 1)
-    progress = min((step - config.warmup_steps) / falling, 1.0)
+    falling = max(total_steps - 1 - warmup, 1)
+    progress = min((step - warmup) / falling, 1.0)
     share = 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
     return config.learning_rate * (config.min_rate + (1.0 - config.min_rate) * share)
 

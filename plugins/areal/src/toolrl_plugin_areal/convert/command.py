@@ -1,4 +1,4 @@
-"""`toolrl areal convert`: a toolrl config from a config of AReaL's TIR example."""
+"""`toolrl areal convert`: a toolrl config from a config or start script of AReaL's TIR example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Convert(ConvertCommand):
     """The command."""
 
     system = "areal"
-    config_help = "the YAML of AReaL's TIR example"
+    config_help = "the YAML of AReaL's TIR example, or a shell script that starts it"
     overrides_help = "overrides over it, such as gconfig.n_samples=8"
 
     def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Report]:

@@ -212,9 +212,9 @@ def _trainer(settings: Settings, report: Report, steps: int, epoch: int | None) 
         "weight_decay": number(settings, report, f"{optim}.weight_decay", 0.01),
         "max_grad_norm": number(settings, report, f"{optim}.gradient_clipping", 1.0, least=SMALLEST),
     }  # fmt: skip
-    warmup = int(number(settings, report, f"{optim}.warmup_steps_proportion", 0.001, most=1.0) * steps)
-    if warmup:
-        trainer["warmup_steps"] = warmup
+    share = number(settings, report, f"{optim}.warmup_steps_proportion", 0.001, most=1.0)
+    if share:
+        trainer["warmup_steps"] = report.warmup(share, steps)
     schedule = settings.get(f"{optim}.lr_scheduler_type")
     rate = number(settings, report, f"{optim}.min_lr_ratio", 0.0, most=1.0)
     if schedule in ("linear", "cosine"):

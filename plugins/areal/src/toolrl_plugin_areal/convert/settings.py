@@ -12,6 +12,7 @@ import yaml
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError
+from toolrl_plugin_areal.convert.start_script import start_command
 
 AREAL: dict[str, Any] = {
     "seed": 1,
@@ -97,12 +98,12 @@ class Settings:
 
 
 def read(path: str, overrides: Sequence[str]) -> Settings:
-    """What a YAML holds, with overrides such as `gconfig.n_samples=8`. Raises ConfigError."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
-        raise ConfigError(f"{path!r} can't be read: {reason}", hint="Give the YAML of AReaL's TIR example.") from None
+    """What a YAML holds, or the one that a start script names; with overrides such as `gconfig.n_samples=8`. Raises
+    ConfigError."""
+    text = _text(path)
+    if Path(path).suffix not in (".yaml", ".yml"):
+        path, words = start_command(text, path)
+        text, overrides = _text(path), [*words, *overrides]
     tree, found = parse_yaml(text, path)
     problems = [(path, problem) for problem in found]
     tree = {} if tree is None else tree
@@ -118,6 +119,16 @@ def read(path: str, overrides: Sequence[str]) -> Settings:
     if isinstance(tree.get("tir_config"), dict):
         tree["tir"] = _merged(tree["tir"] if isinstance(tree.get("tir"), dict) else {}, tree.pop("tir_config"))
     return Settings(tree, problems)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
+        raise ConfigError(
+            f"{path!r} can't be read: {reason}", hint="Give the YAML of AReaL's TIR example, or its start script."
+        ) from None
 
 
 def _value(text: str) -> Any:

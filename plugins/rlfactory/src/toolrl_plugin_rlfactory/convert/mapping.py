@@ -181,14 +181,21 @@ def _loss(settings: Settings, report: Report) -> str:
 def _trainer(settings: Settings, report: Report) -> dict[str, Any]:
     batch = whole(settings, report, "data.train_batch_size", 128)
     mini = whole(settings, report, f"{_ACTOR}.ppo_mini_batch_size", batch)
+    steps = _steps(settings, report, batch)
     trainer: dict[str, Any] = {
-        "steps": _steps(settings, report, batch),
+        "steps": steps,
         "prompts_per_step": batch,
         "updates_per_step": math.ceil(batch / mini),
         "learning_rate": number(settings, report, f"{_ACTOR}.optim.lr", 1e-6, least=_SMALLEST),
         "weight_decay": number(settings, report, f"{_ACTOR}.optim.weight_decay", 0.01),
         "max_grad_norm": number(settings, report, f"{_ACTOR}.grad_clip", 1.0, least=_SMALLEST),
     }
+    warmup = whole(settings, report, f"{_ACTOR}.optim.lr_warmup_steps", -1, least=-1)
+    share = number(settings, report, f"{_ACTOR}.optim.lr_warmup_steps_ratio", 0.0, most=1.0)
+    if warmup < 0 and share:
+        trainer["warmup_steps"] = report.warmup(share, steps)
+    elif warmup > 0:
+        trainer["warmup_steps"] = warmup
     save = whole(settings, report, "trainer.save_freq", 0, least=0)
     return {**trainer, **({"save_every": save} if save else {})}
 

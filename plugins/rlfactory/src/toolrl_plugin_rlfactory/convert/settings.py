@@ -30,7 +30,7 @@ _ENV = re.compile(r"oc\.env:\s*(?P<name>[A-Za-z_]\w*)\s*(?:,(?P<default>.*))?\Z"
 _NAME = re.compile(r"[A-Za-z_]\w*(?::-.*)?\Z", re.DOTALL)
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w.@/-]*=")
 _ENDS = ("|", ">", ">>", "2>&1", "&", "&&", ";", "<")
-_MODULE = "verl.trainer.main_ppo"
+_MODULE = re.compile(r"verl\.trainer\.main_(?:ppo|(grpo))\b")
 _LONGEST = 100_000
 _MOST = 50
 """References that are followed in one value."""
@@ -112,14 +112,17 @@ def _arguments(text: str, path: str) -> list[str]:
     values: dict[str, str] = {}
     for line in text.replace("\\\r\n", "").replace("\\\n", "").splitlines():
         line = _SUM.sub(lambda match: _sum(match[1], values, match[0]), line.strip())
-        if _MODULE in line and not line.startswith("#"):
-            return list(_overrides(line.partition(_MODULE)[2], values, path))
+        started = None if line.startswith("#") else _MODULE.search(line)
+        if started is not None:
+            # There is no main_grpo in verl; guides that name it mean GRPO.
+            implied = ["algorithm.adv_estimator=grpo"] if started[1] else []
+            return [*implied, *_overrides(line[started.end() :], values, path)]
         match = _ASSIGNMENT.match(line)
         if match is not None and not line.startswith("#"):
             words = _words(match[2], path)
             values[match[1]] = _filled(words[0], values, path) if words else ""
     raise ConfigError(
-        f"no command starts {_MODULE}",
+        "no command starts verl.trainer.main_ppo",
         where=path,
         hint="Give the script that starts the training, such as main_grpo.sh.",
     )

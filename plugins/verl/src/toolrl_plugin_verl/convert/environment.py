@@ -35,6 +35,17 @@ _RENDERERS = {
     "gemma4": "gemma4",
 }
 """verl's formats to the renderer of the plugin `renderers`; `auto` where one format is that of several families."""
+_TOOL_FILES = (
+    f"{_MULTI}.tool_config_path",
+    f"{_MULTI}.tool_config",
+    "actor_rollout_ref.rollout.tool_kwargs.tools_config_file",
+    "actor_rollout_ref.rollout.tool_config_path",
+    "actor_rollout_ref.rollout.tool_config",
+    "rollout.tool_config_path",
+    "rollout.tool_config",
+    "data.tool_config_path",
+)
+"""Where verl, its older versions and its guides name the tools' YAML."""
 NO_LIMIT = 32
 """Turns where verl sets no limit."""
 CHARACTERS_A_TOKEN = 4
@@ -81,11 +92,7 @@ def _rendered(settings: Settings, report: Report, renderer: str) -> dict[str, An
 
 
 def _tools(settings: Settings, report: Report) -> list[dict[str, Any]]:
-    config = settings.get(
-        f"{_MULTI}.tool_config_path",
-        "actor_rollout_ref.rollout.tool_kwargs.tools_config_file",
-        "data.tool_config_path",
-    )
+    config = settings.get(*_TOOL_FILES)
     functions = settings.get(f"{_MULTI}.function_tool_path", "data.function_tool_path")
     policy = _policy(settings, report, used=bool(config or functions))
     options: dict[str, Any] = {}

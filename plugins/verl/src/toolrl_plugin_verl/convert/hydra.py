@@ -125,8 +125,14 @@ def _apply(arguments: Sequence[str], given: Given) -> None:
 
 
 def _joined(arguments: Sequence[str]) -> Iterator[str]:
-    """`--config-name X` and `-cn X` as `--config-name=X`."""
-    long = {"-cp": "--config-path", "-cn": "--config-name", "--config-dir": "--config-path", "-cd": "--config-path"}
+    """`--config-name X`, `-cn X` and `--config X` as `--config-name=X`."""
+    long = {
+        "--config": "--config-name",
+        "-cp": "--config-path",
+        "-cn": "--config-name",
+        "--config-dir": "--config-path",
+        "-cd": "--config-path",
+    }
     waiting = ""
     for word in arguments:
         if waiting:

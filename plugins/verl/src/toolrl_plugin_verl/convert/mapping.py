@@ -164,8 +164,9 @@ def _optimizer(settings: Settings, report: Report, steps: int) -> dict[str, Any]
     }
     warmup = whole(settings, report, (f"{optim}.lr_warmup_steps",), -1)
     share = number(settings, report, (f"{optim}.lr_warmup_steps_ratio",), 0.0, most=1.0)
-    warmup = warmup if warmup >= 0 else math.floor(share * steps)
-    if warmup:
+    if warmup < 0 and share:
+        result["warmup_steps"] = report.warmup(share, steps)
+    elif warmup > 0:
         result["warmup_steps"] = warmup
     schedule = settings.get(f"{optim}.lr_scheduler_type", f"{optim}.warmup_style")
     if schedule == "cosine":

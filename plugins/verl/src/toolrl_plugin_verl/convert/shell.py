@@ -27,7 +27,7 @@ _ASSIGNMENT = re.compile(r"(?:export\s+|declare\s+(?:-\w+\s+)*|local\s+|readonly
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z", re.DOTALL)
 _REFERENCE = re.compile(r"\.*[A-Za-z_][\w.]*(?::[^`$]*)?\Z")
-_TRAINER = re.compile(r"(?:^|[./])main_(?:ppo|dapo)(?:\.py)?\Z")
+_TRAINER = re.compile(r"(?:^|[./])main_(?:ppo|dapo|grpo)(?:\.py)?\Z")
 _WORDS_OF_SHELL = frozenset(("then", "else", "do", "nohup", "time", "exec", "!"))
 _OWN_FOLDER = re.compile(
     r"(?:cd\s+(?:-P\s+|--\s+)?)?(?:\$\(\s*)?dirname\s+(?:--\s+)?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?\})\s*\)?"
@@ -61,7 +61,9 @@ def trainer_command(text: str, name: str) -> CommandLine:
         at = next((number for number, word in enumerate(words) if _TRAINER.search(word)), None)
         if at is not None:
             branches = branches if found else script.branched
-            found.append(words[at + 1 :])
+            # There is no main_grpo in verl; guides that name it mean GRPO.
+            implied = ["algorithm.adv_estimator=grpo"] if "main_grpo" in words[at] else []
+            found.append([*implied, *words[at + 1 :]])
     if not found:
         raise ConfigError(
             "no command here starts verl's trainer: nothing calls main_ppo",
