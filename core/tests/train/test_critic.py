@@ -205,6 +205,19 @@ def test_while_the_critic_warms_up_the_policy_waits(setting: Setting) -> None:
     assert trainer.update([group])["updates"] == 1.0
 
 
+def test_the_policys_schedule_begins_when_the_critic_is_warm(setting: Setting) -> None:
+    trainer = setting.trainer(
+        {"preset": "ppo", "critic": {"warmup_steps": 2}},
+        learning_rate=0.4,
+        warmup_steps=2,
+        schedule="linear",
+        steps=7,
+    )
+    group = setting.group({None: 1.0}, {None: 0.0})
+    rates = [trainer.update([group]).get("learning_rate") for _ in range(7)]
+    assert rates == [None, None, *(pytest.approx(rate) for rate in (0.2, 0.4, 0.4, 0.2, 0.0))]
+
+
 def test_a_checkpoint_goes_on_exactly(setting: Setting) -> None:
     """One trainer makes three steps; another takes up the first's checkpoint after two and makes the third."""
     groups = [setting.group({None: 1.0, 0: 0.1 * n}, {None: 0.0}, {1: 0.3}) for n in range(3)]

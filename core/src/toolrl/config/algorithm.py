@@ -100,7 +100,11 @@ class CriticConfig(Frame):
     value_clip: float | None = Field(
         0.2, gt=0, allow_inf_nan=False, description="How far a value may move in a step before its error is held."
     )
-    warmup_steps: int = Field(0, ge=0, description="In the first so many steps only the critic learns.")
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description="In the first so many steps only the critic learns; the policy's warm-up and schedule follow them.",
+    )
 
 
 class AlgorithmConfig(Frame):

@@ -161,8 +161,6 @@ class Critic:
         self._algorithm = algorithm
         self._settings = settings
         self._pad_id = pad_id
-        self.warmup_steps = algorithm.critic.warmup_steps
-        """Steps at the start of the run in which the policy waits."""
         self._valued: list[_Valued] = []
         self.body.train()
 

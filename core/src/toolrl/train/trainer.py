@@ -78,6 +78,8 @@ class _Trainer:
         warn_where_useless(offload, policy.device)
         self.step = 0
         """Complete steps; also the version of the weights."""
+        self.skipped_steps = 0
+        """Steps at the start of the run in which the policy waits; its learning rate's schedule begins after them."""
         self.whole = True
         """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
         self._weights = PolicyWeights(policy, 0, directory)
@@ -161,7 +163,8 @@ class _Trainer:
         return nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers])
 
     def _update(self) -> dict[str, float]:
-        rate = learning_rate(self.step, self._settings, self._settings.steps)
+        skipped = self.skipped_steps
+        rate = learning_rate(self.step - skipped, self._settings, self._settings.steps - skipped)
         return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
 
     def _complete(self) -> None:
@@ -247,6 +250,8 @@ class PolicyTrainer(_Trainer):
             self.critic = Critic(
                 policy.model, settings, algorithm, pad_id=self._pad_id(), ranks=ranks, cpu_offload=cpu_offload
             )
+            assert algorithm.critic is not None, "the config fills it in"
+            self.skipped_steps = algorithm.critic.warmup_steps
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
@@ -262,7 +267,7 @@ class PolicyTrainer(_Trainer):
         parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
         plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
         updates = [plan for plan in plans if plan.batches]
-        if self.critic is not None and self.step < self.critic.warmup_steps:
+        if self.step < self.skipped_steps:
             updates = []
         if len(updates) > 1 and self._objective.proximal == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
