@@ -24,7 +24,7 @@ LAYERS = [
     {"hookspecs", "component"},
     {"protocols"},
     {"types", "errors"},
-    {"frozen"},
+    {"frozen", "tracebacks"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

@@ -199,7 +199,9 @@ def test_a_crash_is_answered_and_its_first_traceback_is_shown(caplog: pytest.Log
         assert episode.calls[0].result.error == "crash"
     (record,) = caplog.records
     assert "tool 'echo' crashed: ZeroDivisionError: oh" in record.getMessage()
-    assert "in broken" in record.getMessage()
+    first_frame = record.getMessage().splitlines()[2]
+    assert first_frame.startswith(f'  File "{__file__}"')
+    assert first_frame.endswith("in broken")
 
 
 class BrokenReward:
@@ -234,6 +236,13 @@ def test_a_failure_is_attributed_and_everything_released(env: Environment, engin
     assert episode.failure.traceback
     assert episode.stop_reason == "error"
     assert engine.closed == ["group#0"]
+
+
+def test_a_failures_traceback_begins_at_the_authors_frame() -> None:
+    episode, _ = play(["right"], environment(rewards=(NamedReward("b", BrokenReward()),)))
+    assert episode.failure is not None
+    causes = episode.failure.traceback.split("Traceback (most recent call last):\n")
+    assert causes[1].startswith(f'  File "{__file__}"')
 
 
 def test_an_inexact_engine_stops_the_run() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,10 @@ from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.tools import stray
+from toolrl.tools.loop_watch import Watched
 from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL, Job
+from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> 
     fault = error.fault if isinstance(error, ToolrlError) else fault
     component = (error.where if isinstance(error, ToolrlError) else None) or fault
     text = f"{type(error).__name__}: {error}"
-    return EpisodeFailure(fault, component, hide(text), hide("".join(traceback.format_exception(error))))
+    return EpisodeFailure(fault, component, hide(text), hide(format_error(error)))
 
 
 async def score_of(named: NamedReward, episode: Episode) -> Any:
@@ -153,7 +154,11 @@ async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
             stray.CLEANUP_SECONDS,
         )
 
-    return await stray.stoppable(work, left, named.timeout)
+    watched = Watched(f"reward {named.name!r}", stray.awaited(work), named.timeout)
+    given = await stray.stoppable(watched, left, named.timeout)
+    if watched.overran:
+        raise stray.TooLateError
+    return given
 
 
 async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argument: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,8 @@ class Invocation:
         self.effort[what] = self.effort.get(what, 0.0) + amount
 
 
-Next = Callable[[Invocation], Awaitable[ToolResult]]
-Layer = Callable[[Invocation, Next], Awaitable[ToolResult]]
+Next = Callable[[Invocation], Coroutine[Any, Any, ToolResult]]
+Layer = Callable[[Invocation, Next], Coroutine[Any, Any, ToolResult]]
 
 
 def compose(layers: Sequence[Layer], last: Next) -> Next:
@@ -71,7 +71,7 @@ def compose(layers: Sequence[Layer], last: Next) -> Next:
     return inner
 
 
-def _step(layer: Layer, inner: Next, invocation: Invocation) -> Awaitable[ToolResult]:
+def _step(layer: Layer, inner: Next, invocation: Invocation) -> Coroutine[Any, Any, ToolResult]:
     return layer(invocation, inner)
 
 

@@ -33,6 +33,7 @@ from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext
 from toolrl.tools import stray
 from toolrl.tools.function import is_async
+from toolrl.tools.loop_watch import Watched
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
 from toolrl.tools.stray import Watch, stoppable
@@ -270,7 +271,7 @@ class ToolInstance:
             self._began = True
             return await work
 
-        return await stoppable(begin(), functools.partial(self._left, stage))
+        return await stoppable(Watched(f"tool {self._bound.name!r}", begin()), functools.partial(self._left, stage))
 
     def _left(self, stage: str, work: asyncio.Task[Any]) -> None:
         """A stage that isn't a thread goes on although it was cancelled."""

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
+from toolrl.tools.loop_watch import Watched
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallBudget, Policy
 from toolrl.tools.promptly import Begun
-from toolrl.tools.stray import Watch
+from toolrl.tools.stray import Watch, awaited
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolSpec
@@ -118,7 +119,8 @@ class Opened:
         watch = Watch()
         try:
             # Nobody knows what kind of awaitable a toolset's manager gives.
-            begun = Begun(awaited(self._manager.__aexit__(kind, error, trace)))
+            leaving = awaited(self._manager.__aexit__(kind, error, trace))
+            begun = Begun(Watched(f"tool {self.entry.name!r}", leaving))
             if not begun.ended:
                 async with asyncio.timeout(self.entry.policy.session_timeout):
                     await begun.rest()
@@ -129,20 +131,19 @@ class Opened:
                 _log.exception("tool %r: closing its session failed", self.entry.name)
 
 
-async def awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
 async def blamed(name: str, what: str, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
     """What `work` gives, within so many seconds. Raises ToolsetError, which begins with `what`."""
     limit: asyncio.Timeout | None = None
     watch = Watch()
+    watched = Watched(f"tool {name!r}", work, seconds)
     try:
-        begun = Begun(work)
-        if begun.ended:
-            return begun.value
-        async with asyncio.timeout(seconds) as limit:
-            return await begun.rest()
+        begun = Begun(watched)
+        if not begun.ended:
+            async with asyncio.timeout(seconds) as limit:
+                begun.value = await begun.rest()
+        if watched.overran:
+            raise TimeoutError
+        return begun.value
     except ToolError as error:
         raise ToolsetError(f"{what}: {error.message}", where=name) from error
     except ToolrlError:
@@ -150,7 +151,7 @@ async def blamed(name: str, what: str, work: Coroutine[Any, Any, T], seconds: fl
     except BaseException as error:
         if not watch.failed(error):
             raise
-        if limit is not None and limit.expired():
+        if watched.overran or (limit is not None and limit.expired()):
             text = f"{what}: no answer within {seconds:g} s (policy.session_timeout)"
             raise ToolsetError(text, where=name) from None
         raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error

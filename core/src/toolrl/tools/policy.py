@@ -38,6 +38,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
 from toolrl.tools.validation import Validators, check_arguments
 from toolrl.tools.workers import ProcessCrashError
+from toolrl.tracebacks import format_error, from_author
 from toolrl.types import ToolResult
 
 LONGEST_MESSAGE = 20_000
@@ -227,10 +228,12 @@ class Validate:
 def _crash(invocation: Invocation, error: BaseException) -> ToolResult:
     text = _text(error)
     message = text if isinstance(error, ProcessCrashError) else f"{type(error).__name__}: {text}"
-    if len(text) < LONGEST_MESSAGE:
-        trace = "".join(traceback.format_exception(error))
+    if isinstance(error, ProcessCrashError) and (notes := getattr(error, "__notes__", [])):
+        trace = notes[0]  # The traceback in the process.
+    elif len(text) < LONGEST_MESSAGE:
+        trace = format_error(error)
     else:
-        trace = "".join(traceback.format_tb(error.__traceback__)) + message
+        trace = "".join(from_author(traceback.extract_tb(error.__traceback__)).format()) + message
     invocation.failures.append(ToolFailure(invocation.shown, message, trace))
     return ToolResult(f"The tool {invocation.shown!r} crashed: {invocation.hide(message)}", error="crash")
 

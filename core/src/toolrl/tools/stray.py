@@ -74,6 +74,11 @@ async def dismiss() -> int:
     return len(left)
 
 
+async def awaited(work: Awaitable[T]) -> T:
+    """A coroutine of any awaitable."""
+    return await work
+
+
 class TooLateError(Exception):
     """Something that took longer than it may, and was stopped."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from toolrl.errors import ToolLimitError, ToolTimeoutError
 from toolrl.tools import stray
 from toolrl.tools.invocation import Invocation, Next
+from toolrl.tools.loop_watch import Watched
 from toolrl.tools.options import DEFAULT_TIMEOUT
 from toolrl.tools.promptly import until
 from toolrl.types import ToolResult
@@ -36,12 +37,13 @@ class TimeLimit:
         self._queue_timeout = queue_timeout
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
-            return await following(invocation)
         seconds = self._seconds or invocation.traits.timeout or DEFAULT_TIMEOUT
-        work = asyncio.create_task(_outcome(following, invocation))
+        call = Watched(f"tool {invocation.shown!r}", following(invocation), seconds)
+        if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
+            return _in_time(await call, call, invocation, seconds)
+        work = asyncio.create_task(_outcome(call))
         try:
-            await self._wait(work, invocation, seconds)
+            await self._wait(work, invocation, seconds, call)
         except asyncio.CancelledError:
             await stray.stop(work, functools.partial(_left, invocation))
             raise
@@ -63,26 +65,41 @@ class TimeLimit:
                 raise outcome
             finally:
                 del outcome  # Or it would hold this frame, and the frame it, until the collector looks.
-        return outcome
+        return _in_time(outcome, call, invocation, seconds)
 
-    async def _wait(self, work: asyncio.Task[Any], invocation: Invocation, seconds: float) -> None:
-        """Until the call has ended, or had its time."""
+    async def _wait(
+        self, work: asyncio.Task[Any], invocation: Invocation, seconds: float, call: Watched[ToolResult]
+    ) -> None:
+        """Until the call has ended, or had its time. Where another call blocked the event loop as this one's time
+        ended, it gets as much again, once: its answer may have arrived, and nothing could look."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         left = seconds
+        forgiven = False
         while left > 0:
+            due = clock() + left
             await until(work, left)
             if work.done():
                 return
             left = end + min(sum(job.waited for job in invocation.jobs), self._queue_timeout) - clock()
             if left > 0 and any(job.queued for job in invocation.jobs):
                 left = max(left, _LOOK_SECONDS)
+            blocked = clock() - due
+            if left <= 0 and blocked > _LOOK_SECONDS and not (call.overran or forgiven):
+                left, forgiven = blocked, True
 
 
-async def _outcome(following: Next, invocation: Invocation) -> ToolResult | BaseException:
+def _in_time(result: ToolResult, call: Watched[ToolResult], invocation: Invocation, seconds: float) -> ToolResult:
+    """The result of a call. Raises ToolTimeoutError for one that blocked the event loop past its limit."""
+    if call.overran:
+        raise ToolTimeoutError(f"The tool {invocation.shown!r} took longer than {seconds:g} s.")
+    return result
+
+
+async def _outcome(call: Watched[ToolResult]) -> ToolResult | BaseException:
     """What the call gave or raised. A task must not end with SystemExit, which would end the event loop."""
     try:
-        return await following(invocation)
+        return await call
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited

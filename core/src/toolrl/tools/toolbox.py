@@ -28,10 +28,10 @@ from toolrl.errors import ConfigError, DataError, ToolsetError
 from toolrl.frozen import changed
 from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.opened import Opened, ToolEntry, awaited, blamed
+from toolrl.tools.opened import Opened, ToolEntry, blamed
 from toolrl.tools.policy import Invocation, Policy, ToolFailure
 from toolrl.tools.processes import PROCESSES
-from toolrl.tools.stray import dismiss
+from toolrl.tools.stray import awaited, dismiss
 from toolrl.tools.threads import POOL
 from toolrl.tools.toolset import (
     is_wanted,

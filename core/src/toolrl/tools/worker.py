@@ -14,7 +14,6 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
@@ -90,6 +89,7 @@ def load(target: str) -> Run:
 
 def _failure(error: BaseException) -> dict[str, Any]:
     from toolrl.errors import ToolError
+    from toolrl.tracebacks import format_error
 
     if isinstance(error, ToolError):
         wish = error.retry_after
@@ -101,8 +101,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
                 "retry_after": wish if isinstance(wish, int | float | str) else None,
             }
         }
-    trace = "".join(traceback.format_exception(error))
-    return {"crash": {"message": f"{type(error).__name__}: {_text(error)}", "traceback": trace}}
+    return {"crash": {"message": f"{type(error).__name__}: {_text(error)}", "traceback": format_error(error)}}
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,29 @@
+"""Tracebacks that begin at the author's code: a tool's, a reward's, a plugin's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from traceback import StackSummary, TracebackException
+
+_MACHINERY = (f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
+"""toolrl, and the standard library, which may hold the folders of installed packages."""
+
+
+def from_author(stack: StackSummary) -> StackSummary:
+    """The stack from its first frame that is neither toolrl's nor the standard library's; whole where it has none."""
+    for place, frame in enumerate(stack):
+        if "-packages" in frame.filename or not frame.filename.startswith(_MACHINERY):
+            return StackSummary.from_list(stack[place:])
+    return stack
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback of an exception and of its causes, each from the author's first frame."""
+    whole = TracebackException.from_exception(error)
+    parts: list[TracebackException | None] = [whole]
+    for part in parts:
+        if part is not None:
+            part.stack = from_author(part.stack)
+            parts += [part.__cause__, part.__context__, *(part.exceptions or ())]
+    return "".join(whole.format())
