@@ -35,10 +35,7 @@ def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, ov
 @pytest.mark.parametrize(
     ("overrides", "told_of"),
     [
-        (("kl_coef=0.1", "kl_estimator=k2"), ["kl_correction"]),
-        (("kl_coef=0.1", "kl_estimator=k2", "kl_correction=false"), []),
-        (("kl_coef=0.1", "kl_estimator=k3"), []),
-        (("kl_estimator=k2",), []),
+        (("kl_coef=0.1", "kl_estimator=k2"), []),
         (("preset=reinforce_plus_plus", "drop_flat_groups=true"), ["drop_flat_groups"]),
         (("preset=ppo", "dynamic_sampling=true", "drop_flat_groups=true"), ["drop_flat_groups", "dynamic_sampling"]),
         (("preset=reinforce_plus_plus_baseline", "dynamic_sampling=true"), []),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from toolrl.errors import RunStoppedError  # noqa: E402
 from toolrl.protocols import LossTerms  # noqa: E402
-from toolrl.train.importance import Importance  # noqa: E402
+from toolrl.train.importance import Importance, Rejection  # noqa: E402
 from toolrl.train.loss import (  # noqa: E402
     LossStatistics,
     Normaliser,
@@ -50,8 +50,8 @@ def test_constant_needs_a_length() -> None:
 
 
 @pytest.mark.parametrize(
-    # The clipped term has no gradient. ∂ k3 / ∂ logprob = 1 − exp(1), and with the ratio as factor
-    # 1.5 · (e − 2) + 1.5 · (1 − e) = −1.5: the ratio times logprob − reference.
+    # The clipped term has no gradient. ∂ k3 / ∂ logprob = 1 − exp(1); corrected it is the weight times
+    # logprob − reference, 1.5 · −1.
     ("correction", "kl", "gradient"),
     [(False, math.e - 2, 1 - math.e), (True, 1.5 * (math.e - 2), -1.5)],
 )
@@ -76,7 +76,7 @@ def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> N
     metrics = statistics.metrics()
     assert metrics["clip/high"] == 1.0
     assert metrics["clip/low"] == 0.0
-    assert metrics["kl"] == pytest.approx(math.e - 2)
+    assert metrics["kl"] == pytest.approx(1.5 * (math.e - 2))
     assert metrics["entropy"] == pytest.approx(0.7)
     assert metrics["ratio/mean"] == metrics["ratio/max"] == pytest.approx(1.5)
     assert metrics["approx_kl"] == pytest.approx(0.5 - math.log(1.5))
@@ -258,6 +258,98 @@ def test_statistics_of_nothing_are_left_out() -> None:
     zeros = torch.zeros(1, 3)
     _, statistics = policy_loss(zeros, zeros, mask, Normaliser.of([mask], "token_mean"), PLAIN)
     assert "ratio/mean" not in statistics.metrics()
+
+
+LOGITS, ROLLOUT, OLD, REFERENCE = (
+    torch.tensor(values, dtype=torch.float64)
+    for values in ([0.3, -0.5, 1.1, 0.2], [1.2, 0.4, -0.9, 0.1], [0.8, -0.2, 0.3, 0.0], [-0.7, 0.9, 0.6, -1.3])
+)
+"""Of a policy over four tokens, of the one that sampled, of the one before the step, and of the reference."""
+
+
+def over_four_tokens(objective: Objective, *, first: bool) -> tuple[torch.Tensor, dict[str, float]]:
+    """The expectation, over the policy that sampled, of the gradient by the logits and of the metrics. `first`: the
+    step's first update, to which no old log-probabilities are given."""
+    logits = LOGITS.clone().requires_grad_()
+    policy, rollout, old, reference = (it.log_softmax(0) for it in (logits, ROLLOUT, OLD, REFERENCE))
+    loss, metrics, mask = torch.zeros(()), dict[str, float](), torch.tensor([[True]])
+    for token in range(4):
+        part, statistics = policy_loss(
+            policy[token].view(1, 1),
+            torch.zeros(1, 1),
+            mask,
+            Normaliser.of([mask], "token_mean"),
+            objective,
+            old_logprobs_BT=None if first else old[token].view(1, 1),
+            rollout_logprobs_BT=rollout[token].view(1, 1),
+            reference_logprobs_BT=reference[token].view(1, 1),
+        )
+        loss = loss + rollout[token].exp() * part
+        for name, value in statistics.metrics().items():
+            metrics[name] = metrics.get(name, 0.0) + float(rollout[token].exp()) * value
+    return torch.autograd.grad(loss, logits)[0], metrics
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("proximal", ["recomputed", "sampled"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_expected_kl_and_its_gradient_are_exact_whoever_sampled(estimator: Any, proximal: Any, first: bool) -> None:
+    logits = LOGITS.clone().requires_grad_()
+    policy = logits.log_softmax(0)
+    exact = (policy.exp() * (policy - REFERENCE.log_softmax(0))).sum()
+    objective = Objective(kl_coef=1.0, kl_estimator=estimator, proximal=proximal)
+    gradient, metrics = over_four_tokens(objective, first=first)
+    assert torch.allclose(gradient, torch.autograd.grad(exact, logits)[0], rtol=1e-12)
+    if estimator != "k2":  # Its value is biased by what it is.
+        assert metrics["kl"] == pytest.approx(exact.item(), rel=1e-12)
+        assert metrics["loss/total"] == pytest.approx(exact.item(), rel=1e-12)
+
+
+FAR_OFF = st.sampled_from([0.0, -1e-6, -1.0, -19.0, -88.0, -89.0, -1e4, -1e20, -3.4e38])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    values=st.lists(st.tuples(*[FAR_OFF] * 4, st.sampled_from([-2.0, 0.0, 2.0])), min_size=1, max_size=3),
+    objective=st.builds(
+        Objective,
+        surrogate=st.sampled_from(["clip", "cispo"]),
+        ratio=st.sampled_from(["token", "sequence"]),
+        importance=st.none() | st.builds(Importance, st.sampled_from(["token", "sequence", "mean"])),
+        rejection=st.none() | st.builds(Rejection, st.sampled_from(["token", "sequence", "mean"])),
+        proximal=st.sampled_from(["recomputed", "sampled"]),
+        kl_coef=st.just(1.0),
+        kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
+        kl_correction=st.booleans(),
+    ),
+)
+def test_log_probabilities_however_far_apart_give_finite_numbers(values: list[Any], objective: Objective) -> None:
+    logprobs, old, rollout, reference, advantages = torch.tensor(values).T[:, None]
+    logprobs.requires_grad_()
+    mask = torch.ones_like(advantages).bool()
+    loss, statistics = policy_loss(
+        logprobs, advantages, mask, Normaliser.of([mask], "token_mean"), objective,
+        old_logprobs_BT=old, rollout_logprobs_BT=rollout, reference_logprobs_BT=reference,
+    )  # fmt: skip
+    loss.backward()
+    assert loss.isfinite()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    assert all(math.isfinite(value) for value in statistics.metrics().values())
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("reference", [0.0, -100.0])
+def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: float, correction: bool) -> None:
+    logprobs, mask = torch.tensor([[-50.0]], requires_grad=True), torch.tensor([[True]])
+    objective = Objective(kl_coef=1.0, kl_correction=correction)
+    loss, _ = policy_loss(
+        logprobs, torch.zeros(1, 1), mask, Normaliser.of([mask], "token_mean"), objective,
+        reference_logprobs_BT=torch.tensor([[reference]]),
+    )  # fmt: skip
+    loss.backward()
+    assert logprobs.grad is not None
+    assert math.copysign(1.0, logprobs.grad.item()) == math.copysign(1.0, -50.0 - reference)
 
 
 @settings(max_examples=60, deadline=None)

@@ -142,7 +142,7 @@ def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, *, togeth
             now, entropy = scored(model, episode)
             behaviour = torch.tensor([it for it, bit in zip(episode.logprobs, episode.loss_mask, strict=True) if bit])
             away = old - now  # The reference is the model as it was.
-            divergence = (now - old).exp() * (away.exp() - away - 1)
+            divergence = (now - behaviour.double()).exp() * (away.exp() - away - 1)
             terms.append(
                 token_losses(now, old, behaviour.double(), advantages, kind) + KL * divergence - ENTROPY * entropy
             )

@@ -31,7 +31,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "importance/capped": "Share of trained tokens whose weight lies above the cap.",
         "importance/rejected": "Share of trained tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
-        "kl": "Estimate of KL(policy ‖ reference); only with `algorithm.kl_coef`.",
+        "kl": "Estimate of KL(policy ‖ reference) over all sampled tokens, weighed by policy over rollout; only with "
+        "`algorithm.kl_coef`.",
         "entropy": "Mean entropy of the policy on trained tokens, in nats.",
         "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities of sampled tokens, "
         "before the step's first update.",

@@ -188,8 +188,8 @@ class AlgorithmConfig(Frame):
     )
     kl_correction: bool = Field(
         True,
-        description="Weigh the KL term by the policy's ratio, which makes the gradient of k1 and k3 unbiased; false is "
-        "GRPO as published, and for k2.",
+        description="Weigh the KL term by policy over rollout and give it the divergence's gradient, without bias for "
+        "stale samples too; false is GRPO as published.",
     )
     entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight of an entropy bonus.")
     dynamic_sampling: bool = Field(

@@ -132,11 +132,6 @@ def _rewards(config: Config) -> list[str]:
 
 def _objective(config: Config) -> list[str]:
     algorithm, lines = config.algorithm, []
-    if algorithm.kl_coef and algorithm.kl_estimator == "k2" and algorithm.kl_correction:
-        lines.append(
-            "algorithm.kl_correction: weighed by the ratio, the gradient of k2 isn't that of the divergence; set it to "
-            "false with k2"
-        )
     if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
         lines += [
             f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "

@@ -35,11 +35,10 @@ from typing import Literal
 
 import torch
 
+from toolrl.train.surrogate import log_ratio, ratio_of
+
 Level = Literal["token", "sequence", "mean"]
 Mode = Literal["truncate", "reject"]
-
-_LARGEST = 20.0
-"""Of a logarithm, before exp: no cap is as high, and none overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,8 @@ def rejected_tokens(
 
 def _ratios(proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
     """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
-    difference_BT = torch.where(mask_BT, proximal_BT.detach().float() - behaviour_BT.float(), 0.0)
-    if level != "token":
-        total_B1 = difference_BT.sum(dim=1, keepdim=True)
-        if level == "mean":
-            total_B1 = total_B1 / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-        difference_BT = total_B1.expand_as(difference_BT)
-    return torch.exp(difference_BT.clamp(max=_LARGEST))
+    of = "token" if level == "token" else "sequence"
+    logs_BT = log_ratio(proximal_BT.detach().float(), behaviour_BT.float(), mask_BT, of)
+    if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
+        logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
+    return ratio_of(logs_BT)

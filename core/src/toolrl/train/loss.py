@@ -16,14 +16,16 @@ A token's loss, with r = exp(logprob − old logprob):
     importance · surrogate            what the advantage asks for, `toolrl.train.surrogate`, weighted where another
                                       policy sampled, and 0 where that one was too far off,
                                       `toolrl.train.importance`
-    + kl_coef · r · kl                an estimate of KL(policy ‖ reference), `toolrl.train.divergence`
+    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `toolrl.train.divergence`
     − entropy_coef · entropy          of the next-token distribution
 
-The factor r of the KL term is 1 on the first update of a step, but it has a gradient: with it the gradient of k3 is
-r · log(policy / reference) · ∇ log policy, that of KL(policy ‖ reference) without bias, also off-policy (DeepSeek-V3.2,
-arXiv 2512.02556); k1's is the same but for a part that is zero on average. k2's own gradient is that of the divergence
-on-policy, and with the factor it is not. GRPO as published has no such factor (`kl_correction=False`); TRL has it
-unless told otherwise.
+with w = policy / the policy that sampled, at most exp(20): over samples the mean of w · kl is that of kl over the
+policy's own tokens. The gradient of KL(policy ‖ reference) is the mean, over the policy's own tokens, of
+log(policy / reference) · ∇ log policy. So the term's gradient is w · log(policy / reference) · ∇ log policy with every
+estimator, which is without bias for samples of any policy. It is the gradient of w · k3 where w isn't detached
+(DeepSeek-V3.2, arXiv 2512.02556), and that of w · k1 but for a part that is zero on average. TRL's weight is r instead:
+the same where the old log-probabilities are those as sampled. GRPO as published has no weight (`kl_correction=False`),
+and the estimate's own gradient.
 
 All tensors are aligned with the tokens (see `toolrl.train.batch`); what stands outside of the loss mask is ignored.
 """
@@ -74,7 +76,7 @@ class Objective:
     kl_coef: float = 0.0
     kl_estimator: KlEstimator = "k3"
     kl_correction: bool = True
-    """Weigh the KL term by the token's ratio."""
+    """Weigh the KL term by policy over rollout, with the gradient of the divergence."""
     entropy_coef: float = 0.0
 
 
@@ -187,11 +189,16 @@ def policy_loss(
     token_loss_BT = _off_policy(token_loss_BT, terms, objective, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_logprobs_BT is not None:
-        kl_BT = kl_estimate(logprobs_BT, torch.where(mask_BT, reference_logprobs_BT, 0.0), objective.kl_estimator)
-        statistics.means["kl"] = _mean(kl_BT.detach(), mask_BT)
+        reference_BT = torch.where(mask_BT, reference_logprobs_BT, 0.0)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, objective.kl_estimator)
+        policy_over_rollout_BT = ratio_of(log_ratio(logprobs_BT.detach(), rollout_BT, mask_BT, "token"))
+        statistics.means["kl"] = _mean(policy_over_rollout_BT * kl_BT.detach(), mask_BT)
         if objective.kl_coef:
-            ratio_BT = torch.exp(logprobs_BT - old_BT) if objective.kl_correction else 1.0
-            loss = loss + objective.kl_coef * (weights_BT * ratio_BT * kl_BT).sum()
+            if objective.kl_correction:
+                # k2's own gradient is log(policy / reference) · ∇ log policy.
+                k2_BT = kl_estimate(logprobs_BT, reference_BT, "k2")
+                kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
+            loss = loss + objective.kl_coef * (weights_BT * kl_BT).sum()
     if entropy_BT is not None:
         entropy_BT = torch.where(mask_BT, entropy_BT, 0.0)
         statistics.means["entropy"] = _mean(entropy_BT.detach(), mask_BT)

@@ -30,8 +30,11 @@ import torch
 Ratio = Literal["token", "sequence"]
 Surrogate = Literal["clip", "cispo"]
 
-_LARGEST = 20.0
+LARGEST = 20.0
 """Of a log-ratio, as in verl: a ratio that overflows would make a token that the clip holds a gradient of 0 · ∞."""
+FAR = 1e4
+"""Of a log-probability and of a distance between two, before anything is summed or squared: float32 holds the results,
+and exp(−FAR) is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def log_ratio(
     logprobs_BT: torch.Tensor, old_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor, ratio: Ratio
 ) -> torch.Tensor:
     """Natural logarithm of the importance ratio of each token, [B, T]; of the sequence: the same in all of a row."""
-    difference_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0)
+    difference_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0).clamp(-FAR, FAR)
     if ratio == "token":
         return difference_BT
     if ratio == "sequence":
@@ -59,14 +62,14 @@ def log_ratio(
     raise ValueError(f"ratio is {ratio!r}, expected 'token' or 'sequence'")
 
 
-def own_gradients(log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torch.Tensor:
-    """The same log-ratios, with a gradient by each token's own log-probability alone."""
-    return log_ratio_BT.detach() + (logprobs_BT - logprobs_BT.detach())
+def own_gradients(values_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torch.Tensor:
+    """The same values, each with the gradient 1 by its token's own log-probability alone."""
+    return values_BT.detach() + (logprobs_BT - logprobs_BT.detach())
 
 
 def ratio_of(log_ratio_BT: torch.Tensor) -> torch.Tensor:
     """The ratio, held at exp(20), from where on it has no gradient."""
-    return torch.exp(log_ratio_BT.clamp(max=_LARGEST))
+    return torch.exp(log_ratio_BT.clamp(max=LARGEST))
 
 
 def clipped_surrogate(log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> torch.Tensor:
@@ -85,7 +88,7 @@ def cispo_surrogate(
 ) -> torch.Tensor:
     """REINFORCE weighted by a clipped ratio without gradient, with its sign turned."""
     weight_BT = ratio_of(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
-    return -weight_BT * advantages_BT * logprobs_BT
+    return -weight_BT * advantages_BT * own_gradients(logprobs_BT.clamp(min=-FAR), logprobs_BT)
 
 
 def clipped_tokens(
