@@ -35,9 +35,9 @@ class Codec:
         self.special = {token.content for token in added.values() if token.special}
         """Contents of the special ones."""
         self._added_ids = frozenset(self.added.values())
-        self._control = set(self.special)
+        self._control: set[str] = set()
         self._special_finder = finder(self.special)
-        self._plain: _PlainCopy | None = None
+        self.add_control(self.special)
         self._decoder = Decoder(tokenizer)
         self._direct = _direct_backend(tokenizer)
         self._fixed: FixedPieces | None = None
@@ -91,8 +91,11 @@ class Codec:
         return self._behind_a_head(text, (before, *self._heads) if before else self._heads, self.encode)
 
     def encode_shielded(self, text: str, shield: Shield) -> list[int]:
-        """Ids of a rendered text whose contents went through `shield`: hidden control strings become plain text."""
-        return self._plain_copy().encode(well_formed(text), shield) if shield else self.encode(text)
+        """Ids of a rendered text whose contents went through `shield`: hidden control strings become plain text, and so
+        does what only the tokenizer's normalizer makes one (`＜|im_end|＞`)."""
+        if shield or self._normalizes:
+            return self._plain_copy().encode(well_formed(text), shield)
+        return self.encode(text)
 
     def encode_shielded_after(self, text: str, shield: Shield) -> list[int]:
         """The same for a text that goes on from another."""
@@ -118,7 +121,10 @@ class Codec:
     def add_control(self, texts: Iterable[str]) -> None:
         """Added tokens that aren't special but are control tokens of the template."""
         self._control.update(texts)
-        self._plain = None
+        self._plain: _PlainCopy | None = None
+        normalizer = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "normalizer", None)
+        tokens = self.tokenizer.added_tokens_decoder.values()
+        self._normalizes = normalizer is not None and any(t.normalized and t.content in self._control for t in tokens)
 
     def _plain_copy(self) -> _PlainCopy:
         if self._plain is None:

@@ -3,6 +3,9 @@
 A tool's result or a user's text may contain them, by chance or by intent, and must not become a control token: it
 would end a turn or open another. `Shield` takes them out of the contents before a template is rendered and leaves a
 private mark in their place, so that the template sees an ordinary text; the codec puts them back as plain text.
+
+Where a format's turn marks are ordinary text (`Assistant:`, `[/INST]`), no encoding keeps a text from writing them.
+`turn_marks` finds them there, and `broken_up` puts a blank into each: `Assistant :`.
 """
 
 from __future__ import annotations
@@ -57,6 +60,28 @@ def well_formed(text: str) -> str:
 def finder(texts: Iterable[str]) -> re.Pattern[str]:
     """Finds what a shield has to hide: any of `texts`, and its own mark."""
     return re.compile(alternatives([*(text for text in set(texts) if text), _MARK]))
+
+
+_FIRST_WORD = re.compile(r"\W*\w[\w-]*[^\w\s]+")
+
+
+def turn_marks(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds turn marks that are ordinary text, in each of `texts`, which a format writes around contents, the first
+    word with the punctuation behind it, or the first line where there is none. None where no text has a mark. A mark of
+    letters alone counts where it is a whole line."""
+    found: set[str] = set()
+    for text in texts:
+        line = text.strip().partition("\n")[0].strip()
+        word = _FIRST_WORD.match(line)
+        found.add(word.group() if word else line)
+    marks = sorted(mark for mark in found if len(mark) > 1)
+    patterns = [rf"^[ \t]*{re.escape(m)}[ \t]*$" if m.isalnum() else re.escape(m) for m in reversed(marks)]
+    return re.compile("|".join(patterns), re.MULTILINE) if patterns else None
+
+
+def broken_up(text: str, marks: re.Pattern[str] | None) -> str:
+    """`text` with a blank within each of `marks`."""
+    return marks.sub(lambda match: f"{match.group()[:-1]} {match.group()[-1]}", text) if marks else text
 
 
 class Shield:

@@ -2,15 +2,17 @@
 
 A message is its role's prefix, its content and its role's suffix, all from the options. The prompt ends with the
 assistant's prefix; a turn ends with the end-of-sequence token or with one of `turn_end`. Tool results are messages
-like others, or stand inside the turn where the parser says so. Special tokens in texts from outside are plain text.
+like others, or stand inside the turn where the parser says so. Special tokens in texts from outside are plain text, and
+what comes during an episode can't write a role's prefix (`control.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, finder
+from toolrl.chat.control import Shield, broken_up, finder, turn_marks
 from toolrl.chat.endings import model_end_ids, turn_end_ids
 from toolrl.chat.options import PlainOptions
 from toolrl.chat.preamble import preamble, with_calls
@@ -29,6 +31,8 @@ class PlainFormat(TokenFormat):
         self._options = options or PlainOptions()
         self._codec = Codec(context.tokenizer, self._where)
         self._outside, self._nothing = finder(self._codec.special), finder(())
+        affixes = [text for pair in self._affixes().values() for text in pair]
+        self._turn_marks = turn_marks(affixes)
         self._bos = self._find_bos()
         self.end_ids = self._find_ends()
 
@@ -52,6 +56,12 @@ class PlainFormat(TokenFormat):
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
         shield = Shield()
         options = self._options
+        messages = [
+            replace(message, content=broken_up(message.content, self._turn_marks))
+            if message.role in ("user", "tool")
+            else message
+            for message in messages
+        ]
         text = options.assistant_suffix + self._layout(messages, shield) + options.assistant_prefix
         ids = self._codec.encode_shielded_after(text, shield)
         return Rendered((*(() if ended else self.end_ids[:1]), *ids), in_thinking=opened_marks(text) is not None)
@@ -65,14 +75,17 @@ class PlainFormat(TokenFormat):
 
     # Layout.
 
-    def _layout(self, messages: Sequence[Message], shield: Shield) -> str:
+    def _affixes(self) -> dict[str, tuple[str, str]]:
         options = self._options
-        affixes = {
+        return {
             "system": (options.system_prefix, options.system_suffix),
             "user": (options.user_prefix, options.user_suffix),
             "assistant": (options.assistant_prefix, options.assistant_suffix),
             "tool": (options.tool_prefix, options.tool_suffix),
         }
+
+    def _layout(self, messages: Sequence[Message], shield: Shield) -> str:
+        affixes = self._affixes()
         return "".join(
             affixes[message.role][0] + self._content(message, shield) + affixes[message.role][1] for message in messages
         )

@@ -8,16 +8,18 @@ tokenizer splits a text before all else, so it encodes to the same ids by itself
 
 Where the template ignores tools, calls or results, the format writes them itself (`preamble.py`), and the template
 sees plain messages. Control tokens in texts from outside (user messages, tool results, tool descriptions) are encoded
-as plain text; system and assistant messages are the author's own and may hold them.
+as plain text; system and assistant messages are the author's own and may hold them. What comes during an episode can't
+write turn marks that are ordinary text (`[/INST]`) either: `control.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from toolrl.chat.abilities import RESULT, TOOL, study
 from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, finder
+from toolrl.chat.control import Shield, broken_up, finder, turn_marks
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.media import Images, check_marks
 from toolrl.chat.options import TemplateOptions
@@ -53,13 +55,16 @@ class TemplateFormat(TokenFormat):
         self._ends = TurnEnds(self._render, self._codec, self._conversation, self._options.turn_end, self._where)
         self._speech = Speech(self._render, self._conversation, self._ends, self._where)
         self.end_ids = self._ends.ids
-        turn_marks = self._ends.structural_tokens()
+        structural = self._ends.structural_tokens()
         markup = {text for text in self._codec.added if self._is_markup(text)}
-        self._codec.add_control(turn_marks | markup)
-        self._outside = finder(self._codec.special | turn_marks)
-        self._tool_output = finder(self._codec.special | turn_marks | markup)
+        self._codec.add_control(structural | markup)
+        self._outside = finder(self._codec.special | structural)
+        self._tool_output = finder(self._codec.special | structural | markup)
         self._nothing = finder(())
-        self._hides = {"user": self._outside, "tool": self._tool_output}
+        # A user may speak of thinking, as many prompts do.
+        tags = {text for text in markup if "think" not in text.lower()}
+        self._hides = {"user": finder(self._codec.special | structural | tags), "tool": self._tool_output}
+        self._turn_marks = turn_marks(self._ends.plain_marks())
         self._images = (
             Images(context.processor, context.tokenizer, self._where) if context.processor is not None else None
         )
@@ -89,7 +94,7 @@ class TemplateFormat(TokenFormat):
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
-        hidden = self._hide(messages, shield)
+        hidden = self._hide([self._without_marks(message) for message in messages], shield)
         known = self._tools(tools)
         specs = known.shielded(shield, self._outside) if self._shape_bridges(known) else ()
         text = self._ends.after_turn(hidden, specs, generation_prompt=True)
@@ -109,6 +114,8 @@ class TemplateFormat(TokenFormat):
     def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The template's own rendering of a whole conversation, without a generation prompt."""
         shield = Shield()
+        first = next((index for index, message in enumerate(messages) if message.role == "assistant"), len(messages))
+        messages = [*messages[:first], *map(self._without_marks, messages[first:])]
         text = self._conversation_text(messages, self._tools(tools), shield, generation_prompt=False)
         return self._rendered(self._codec.encode_shielded(text, shield), messages, text).ids
 
@@ -161,6 +168,11 @@ class TemplateFormat(TokenFormat):
         self._check_media(messages)
         return [self._hidden(message, shield) for message in messages]
 
+    def _without_marks(self, message: Message) -> Message:
+        if self._turn_marks is None or message.role not in ("user", "tool"):
+            return message
+        return replace(message, content=broken_up(message.content, self._turn_marks))
+
     def _check_media(self, messages: Sequence[Message]) -> None:
         if not any(message.media for message in messages):
             return
@@ -183,15 +195,7 @@ class TemplateFormat(TokenFormat):
         name = shield.hide(message.name, self._tool_output) if message.name else message.name
         if content == message.content and name == message.name:
             return message
-        return Message(
-            message.role,
-            content,
-            media=message.media,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
-            name=name,
-            reasoning=message.reasoning,
-        )
+        return replace(message, content=content, name=name)
 
     def _is_markup(self, text: str) -> bool:
         """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags

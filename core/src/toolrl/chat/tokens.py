@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from toolrl.chat.codec import Codec
+from toolrl.chat.control import broken_up
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded, Message
 
@@ -15,10 +17,12 @@ class TokenFormat:
     _codec: Codec
     end_ids: Sequence[int]
     """Token ids that end an assistant turn."""
+    _turn_marks: re.Pattern[str] | None = None
+    """Marks between turns that are ordinary text."""
 
     def inline(self, text: str) -> tuple[int, ...]:
         """Ids of a text inside a turn, special tokens read as plain text."""
-        return tuple(self._codec.inline(text))
+        return tuple(self._codec.inline(broken_up(text, self._turn_marks)))
 
     def decode(self, ids: Sequence[int]) -> Decoded:
         """Text of sampled ids, a closing end mark left out. Linear time."""
@@ -26,7 +30,7 @@ class TokenFormat:
 
     def token_count(self, text: str) -> int:
         """How many tokens `inline(text)` has."""
-        return len(self._codec.inline(text))
+        return len(self.inline(text))
 
 
 def refuse_media(messages: Iterable[Message], where: str) -> None:

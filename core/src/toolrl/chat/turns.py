@@ -282,6 +282,19 @@ class TurnEnds:
         found = {match.group() for match in self._added.finditer(text)}
         return {token for token in found if "think" not in token.lower()}
 
+    def plain_marks(self) -> set[str]:
+        """Ordinary text that alone tells messages apart: between a question and its answer where no added token stands
+        there, and in front of a question where none stands that also begins the first one."""
+        turns = [self._user, self.probe_turn([]), *self._conversation.plain_dicts([Message("user", ANSWER)])]
+        text = self._render.attempt(turns, generation_prompt=True) or ""
+        start, _, rest = text.partition(QUESTION)
+        question_end, _, rest = rest.partition(PROBE)
+        answer_end, _, _ = rest.partition(ANSWER)
+        found = {question_end} if not self._added_in(question_end) else set()
+        if not self._added_in(start) & self._added_in(answer_end):
+            found.add(self._added.split(answer_end)[-1] if self._added else answer_end)
+        return found
+
     def unbridgeable(self, reason: str) -> ChatFormatError:
         """The error that says why this template has no bridge, and the ways out."""
         return ChatFormatError(

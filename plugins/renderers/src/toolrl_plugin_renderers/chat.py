@@ -38,6 +38,9 @@ class RenderersFormat(TokenFormat):
         self._codec.add_control(turn_marks | markup)
         self._outside = finder(self._codec.special | turn_marks)
         self._tool_output = finder(self._codec.special | turn_marks | markup)
+        # A user may speak of thinking, as many prompts do.
+        tags = {text for text in markup if "think" not in text.lower()}
+        self._from_user = finder(self._codec.special | turn_marks | tags)
         self._tools = ToolMemory(self._outside)
         self._opened: dict[Hashable, Rendered] = {}
 
@@ -214,7 +217,7 @@ class RenderersFormat(TokenFormat):
     def _hidden(self, message: Message, shield: Shield) -> Message:
         if message.role not in ("user", "tool"):
             return message
-        pattern = self._tool_output if message.role == "tool" else self._outside
+        pattern = self._tool_output if message.role == "tool" else self._from_user
         return replace(
             message,
             content=shield.hide(message.content, pattern),
