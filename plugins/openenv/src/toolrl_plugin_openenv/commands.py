@@ -26,6 +26,7 @@ class Show:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument("url", help="where the server is, such as http://127.0.0.1:8000")
+        parser.add_argument("--image", action="store_true", help="URL is a Docker image, which is run meanwhile")
         parser.add_argument(
             "--mode", choices=("auto", "tools", "action", "text"), default="auto", help="the option `mode`"
         )
@@ -40,8 +41,8 @@ class Show:
 
     async def _run(self, args: argparse.Namespace, options: OpenEnvOptions) -> int:
         toolset = build(options, BuildContext(name="openenv"))
-        await toolset.start()
         try:
+            await toolset.start()
             task = Task("show", ())
             async with toolset.open(task, EpisodeContext("show#0", task, random.Random(0))) as session:
                 specs = session.specs()
@@ -83,7 +84,7 @@ def _options(args: argparse.Namespace) -> OpenEnvOptions:
     try:
         return OpenEnvOptions.model_validate(
             {
-                "url": args.url,
+                ("image" if args.image else "url"): args.url,
                 "mode": args.mode,
                 "action": {"field": args.field},
                 "reset": reset,

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from toolrl_plugin_openenv.container import check_docker
+
 
 class ActionOptions(BaseModel):
     """From what the model says in a turn to the environment's action."""
@@ -125,8 +127,19 @@ class ReconnectOptions(BaseModel):
 class OpenEnvOptions(EpisodeOptions):
     """Options of the toolset `openenv`."""
 
-    url: str = Field(
-        pattern=r"\A(https?|wss?)://[^/\s]+", description="Where the server is: http, https, ws or wss, without `/ws`."
+    url: str | None = Field(
+        None,
+        pattern=r"\A(https?|wss?)://[^/\s]+",
+        description="Where the server is: http, https, ws or wss, without `/ws`.",
+    )
+    image: str | None = Field(
+        None,
+        pattern=r"\A[\w.][\w./:@-]*$",
+        description="Instead: a Docker image of an environment, such as `echo-env:latest`. It runs as a container of "
+        "this machine as long as the run, one for each process that samples.",
+    )
+    env_vars: dict[str, SecretStr] = Field(
+        default_factory=dict, description="With `image`: environment variables of the container."
     )
     headers: dict[str, SecretStr] = Field(
         default_factory=dict, description="HTTP headers of the connection, such as Authorization."
@@ -159,6 +172,19 @@ class OpenEnvOptions(EpisodeOptions):
     max_message_bytes: int = Field(
         100 * 2**20, ge=2**16, description="A longer message of the server breaks the connection."
     )
+
+    @model_validator(mode="after")
+    def _one_server(self) -> OpenEnvOptions:
+        if (self.url is None) == (self.image is None):
+            raise ValueError("name the environment by either `url` or `image`")
+        if self.env_vars and self.image is None:
+            raise ValueError("`env_vars` are of a container: give its `image`")
+        return self
+
+    def check_files(self) -> None:
+        """Raises ToolsetError for an image where there is no docker."""
+        if self.image is not None:
+            check_docker(self.image)
 
 
 class GymnasiumOptions(EpisodeOptions):

@@ -15,6 +15,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ from toolrl.types import Task, ToolSpec
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
 from toolrl_plugin_openenv.connection import Address, Connection, FullError, LostError, SlowError, connect
+from toolrl_plugin_openenv.container import Container
 from toolrl_plugin_openenv.door import Door
 from toolrl_plugin_openenv.observations import clean, make_show
 from toolrl_plugin_openenv.options import OpenEnvOptions
@@ -67,12 +69,13 @@ class OpenEnvToolset:
         self._context = context
         self._where = context.where or context.name
         self._address = Address(
-            options.url,
+            options.url or "",
             {name: value.get_secret_value() for name, value in options.headers.items()},
             options.connect_timeout,
             options.close_timeout,
             options.max_message_bytes,
         )
+        self._container: Container | None = None
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._read = make_show(options.observation, None, options.max_observation_tokens)
         self._trouble: ToolrlError | None = None
@@ -96,6 +99,11 @@ class OpenEnvToolset:
     async def start(self) -> None:
         """Wait until the server is there, and ask what it has. Raises ToolsetError, ConfigError."""
         options = self._options
+        if options.image is not None:
+            given = {name: value.get_secret_value() for name, value in options.env_vars.items()}
+            self._container = Container(options.image, given, self._context.name)
+            _log.info("starting a container of %s", options.image)
+            self._address = replace(self._address, url=await self._container.start())
         self._door = Door(
             self._address,
             options.reconnect,
@@ -127,8 +135,13 @@ class OpenEnvToolset:
     async def stop(self) -> None:
         """Close what is left."""
         door, self._door, self._catalog, self._reader = self._door, None, None, None
-        if door is not None:
-            await door.shut()
+        container, self._container = self._container, None
+        try:
+            if door is not None:
+                await door.shut()
+        finally:
+            if container is not None:
+                await uninterrupted(container.stop())
 
     def play(self, connection: Connection, episode: EpisodeContext) -> Play:
         """An episode in a session. Raises DataError."""
