@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -494,7 +495,7 @@ def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
     ("source", "message"),
     [
         ("x = 1\n", "registers no function"),
-        ("import verl.tools\n", "can't be run: ModuleNotFoundError"),
+        ("import verl.trainer\n", "can't be run: ModuleNotFoundError"),
         ("import sys; sys.exit(1)\n", "can't be run: SystemExit"),
         (
             "from toolrl_plugin_verl.tools import function_tool\n"
@@ -543,3 +544,71 @@ def test_agent_data_holds_the_tasks_images_as_pictures() -> None:
     assert [picture.size for picture in late.image_data] == [(2, 2)]
     assert late.video_data == []
     assert data.messages == [{"role": "user", "content": "<image><video>"}]
+
+
+FRAMES = """
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+FRAMES, GIVEN = {}, []
+
+
+class Tool(BaseTool):
+    def get_openai_tool_schema(self):
+        function = {"name": type(self).__name__, "description": "Frames.", "parameters": {"type": "object"}}
+        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
+
+
+class Cut(Tool):
+    async def create(self, instance_id=None, **kwargs):
+        GIVEN.append((instance_id, kwargs))
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        FRAMES[instance_id] = ["first"]
+        return ToolResponse(text=kwargs["agent_data"].request_id), None, None
+
+
+class Look(Tool):
+    async def execute(self, instance_id, parameters, **kwargs):
+        return ToolResponse(text=f"{instance_id}: {FRAMES[instance_id]}"), None, None
+
+
+class Whole(Tool):
+    async def create(self, instance_id=None, **kwargs):
+        self.start = (lambda: kwargs["create_kwargs"]["start"])()
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        return str(self.start)
+"""
+
+
+def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: Any) -> None:
+    """As verl's request id: what one tool keeps under it, another finds. `create` gets what verl's gives it."""
+    (tmp_path / "frame_tools.py").write_text(FRAMES)
+    yaml = "tools:\n" + "".join(f"  - class_name: frame_tools.{name}\n" for name in ("Cut", "Look", "Whole"))
+
+    async def run() -> list[tuple[str, str, str]]:
+        async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
+
+            async def episode() -> tuple[str, str, str]:
+                given = {**kwargs("Cut", video="v.mp4"), **kwargs("Whole", start=7)}
+                async with box.open(*task_with(given)) as session:
+                    texts = []
+                    for name in ("Cut", "Look", "Whole"):
+                        (record,) = await session.answer([ToolCall(name, {})])
+                        texts.append(record.result.text)
+                        await asyncio.sleep(0)
+                    return tuple(texts)
+
+            return await asyncio.gather(*(episode() for _ in range(4)))
+
+    episodes = asyncio.run(run())
+    ids = {own for own, _, _ in episodes}
+    assert len(ids) == 4
+    assert all(look == f"{own}: ['first']" for own, look, _ in episodes)
+    assert {start for _, _, start in episodes} == {"7"}
+    given = sys.modules["frame_tools"].GIVEN
+    assert sorted(own for own, _ in given) == sorted(ids)
+    assert all(create == {"video": "v.mp4"} for _, create in given)

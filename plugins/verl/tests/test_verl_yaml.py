@@ -93,12 +93,6 @@ def test_a_class_that_can_not_be_used(class_name: str, message: str, make_toolse
         make_toolset(f"tools:\n  - class_name: '{class_name}'\n")
 
 
-def test_a_module_that_imports_verl_is_told_what_to_change(make_toolset: Make, tmp_path: Path) -> None:
-    (tmp_path / "unchanged_tools.py").write_text("from verl.tools.base_tool import BaseTool\n")
-    with pytest.raises(ConfigError, match="write `toolrl_plugin_verl` for `verl`"):
-        make_toolset("tools:\n  - class_name: unchanged_tools.T\n", python_path=[str(tmp_path)])
-
-
 def test_a_tool_that_can_not_be_made_is_named(make_toolset: Make) -> None:
     async def run() -> None:
         async with started(make_toolset("tools:\n  - class_name: verl_guide_tools.YourTool\n")):

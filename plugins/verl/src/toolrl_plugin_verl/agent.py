@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +29,8 @@ _warned: set[str] = set()
 class AgentData:
     """One for each episode, shared by its tools; gone when the episode ends."""
 
-    request_id: str
-    """The episode's id."""
+    request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    """The instance_id that the episode's tools get, too."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """The task's messages, before the first turn."""
     tools_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +92,6 @@ def agent_data_of(episode: EpisodeContext) -> AgentData:
 def _made(episode: EpisodeContext) -> AgentData:
     task = episode.task
     return AgentData(
-        request_id=episode.episode_id,
         messages=[{"role": message.role, "content": message.content} for message in task.messages],
         media=tuple(item for message in task.messages for item in message.media),
         tools_kwargs=copy.deepcopy({tool: dict(stages) for tool, stages in task.tools_kwargs.items()}),

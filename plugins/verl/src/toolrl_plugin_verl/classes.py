@@ -1,43 +1,34 @@
 """Finds the class of a tool YAML's `class_name`.
 
-Classes of verl's own (`verl.tools.gsm8k_tool.Gsm8kTool`) stand for those of this package. All others are imported: what
-is installed goes first, then the current folder, then the folders of `python_path`.
+The user's own file goes first, below `python_path` or the current folder, also where it is called like one of verl's.
+verl's `Gsm8kTool`, `Geo3kTool`, `SearchTool` and `SandboxFusionTool` are those of this package elsewhere.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl_plugin_verl.imports import own_spec, search_folders, user_imports
 
-STAND_INS = {
-    "verl.tools.gsm8k_tool.Gsm8kTool": "toolrl_plugin_verl.tools.gsm8k_tool.Gsm8kTool",
-    "verl.tools.geo3k_tool.Geo3kTool": "toolrl_plugin_verl.tools.geo3k_tool.Geo3kTool",
-    "verl.tools.search_tool.SearchTool": "toolrl_plugin_verl.tools.search_tool.SearchTool",
-}
+STAND_INS = (
+    "verl.tools.gsm8k_tool.Gsm8kTool",
+    "verl.tools.geo3k_tool.Geo3kTool",
+    "verl.tools.search_tool.SearchTool",
+    "verl.tools.sandbox_fusion_tools.SandboxFusionTool",
+)
+_log = logging.getLogger(__name__)
 
 
 def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
     """The class. Raises ConfigError that says what couldn't be imported."""
-    target = STAND_INS.get(class_name, class_name)
-    module_name, dot, attribute = target.rpartition(".")
-    if not dot or not all(part.isidentifier() for part in target.split(".")):
+    module_name, dot, attribute = class_name.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in class_name.split(".")):
         raise ConfigError(f"class_name is {class_name!r:.80}, expected `module.Class`", where=place)
-    _extend_path(python_path)
-    try:
-        module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() and the like in a user's module, too
-        raise ConfigError(
-            f"class_name {class_name!r} can't be imported: {type(error).__name__}: {error}",
-            where=place,
-            hint=_hint(error, module_name),
-        ) from error
+    module = _imported(class_name, module_name, python_path, place)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
         raise ConfigError(f"the module {module_name!r} has no class {attribute!r}", where=place)
@@ -47,21 +38,46 @@ def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
     return found
 
 
-def _extend_path(folders: Sequence[str]) -> None:
-    """For good: a tool may import more when it runs."""
-    for folder in (os.getcwd(), *(os.path.abspath(os.path.expanduser(folder)) for folder in folders)):  # noqa: PTH100, PTH109, PTH111
-        if folder not in sys.path:
-            sys.path.append(folder)
+def own_file(class_name: str, python_path: Sequence[str] = (), *, here: bool = True) -> str | None:
+    """The user's own file that holds a class, below `python_path` or, with `here`, the current folder."""
+    folders = search_folders(python_path)
+    spec = own_spec(class_name.rpartition(".")[0], folders if here else folders[:-1])
+    return spec.origin if spec is not None else None
 
 
-def _hint(error: BaseException, module_name: str) -> str:
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if isinstance(missing, str) and missing.partition(".")[0] == "verl":
-        if module_name.startswith("verl."):
-            return f"Of verl's own classes there are: {', '.join(STAND_INS)}."
-        return "In the tool's imports write `toolrl_plugin_verl` for `verl`."
-    if missing == "ray":
-        return "Write `from toolrl_plugin_verl import ray` for `import ray`, or install ray."
-    if isinstance(missing, str) and module_name.startswith(missing):
+def _imported(class_name: str, module_name: str, python_path: Sequence[str], place: str) -> Any:
+    stands_in = class_name in STAND_INS
+    ours = f"toolrl_plugin_{module_name}"
+    with user_imports(python_path):
+        file = own_file(class_name, python_path)
+        if stands_in and file is None:
+            return importlib.import_module(ours)
+        try:
+            return importlib.import_module(module_name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() and the like in a user's module, too
+            if stands_in and isinstance(error, ImportError) and own_file(class_name, python_path, here=False) is None:
+                # verl's own repository, without what it needs.
+                _log.warning("%s: toolrl's %s is used: %s can't be imported: %s", place, class_name, file, error)
+                return importlib.import_module(ours)
+            raise ConfigError(
+                f"class_name {class_name!r} can't be imported: {type(error).__name__}: {error}",
+                where=place,
+                hint=import_hint(error, module_name),
+            ) from error
+
+
+def import_hint(error: BaseException, module_name: str = "") -> str:
+    """What to do about a file of the user's that can't be imported."""
+    missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+    if not isinstance(missing, str) or not isinstance(error, ModuleNotFoundError):
+        return "Run `python -c 'import …'` to see the whole traceback."
+    if missing.partition(".")[0] == "verl":
+        return (
+            f"toolrl has no stand-in for {missing}: install verl, or take the import out. Of verl's own classes there "
+            f"are: {', '.join(STAND_INS)}."
+        )
+    if module_name.startswith(missing):
         return "Add the folder that it is in to the option `python_path`."
-    return "Run `python -c 'import …'` to see the whole traceback."
+    return f"Install what the file imports, {missing!r}, or add the folder that it is in to `python_path`."

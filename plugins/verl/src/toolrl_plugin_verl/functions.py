@@ -22,6 +22,8 @@ from toolrl.tools import FunctionTool, Tool
 from toolrl.tools.function import is_async
 from toolrl.types import ToolResult, ToolSpec
 from toolrl_plugin_verl.adapter import SECONDS
+from toolrl_plugin_verl.classes import import_hint
+from toolrl_plugin_verl.imports import user_imports
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.results import from_function
 from toolrl_plugin_verl.tools.function_tool import MARK, Registered, collecting
@@ -62,7 +64,7 @@ def run_file(file: Path, where: str | None, collect: list[Registered] | None = N
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Dataclasses and pickles of the file look there.
     try:
-        with collecting() as found:
+        with user_imports(), collecting() as found:
             spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name, None)
@@ -71,7 +73,7 @@ def run_file(file: Path, where: str | None, collect: list[Registered] | None = N
         raise ConfigError(
             f"{str(file)!r} can't be run: {type(error).__name__}: {error}",
             where=where,
-            hint="Where it imports verl, write `toolrl_plugin_verl` for `verl`.",
+            hint=import_hint(error),
         ) from error
     if collect is not None:
         collect.extend(found)

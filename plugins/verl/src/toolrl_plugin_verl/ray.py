@@ -21,6 +21,8 @@ from typing import Any
 
 from toolrl_plugin_verl.pool import DaemonPool
 
+__path__: list[str] = []
+"""So that `import ray.actor` finds this module again."""
 _GROUP = "__ray_concurrency_group__"
 
 

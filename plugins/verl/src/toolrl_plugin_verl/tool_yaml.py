@@ -82,6 +82,8 @@ def _entry(item: Any, place: str) -> ToolEntry:
     kind = config.get("type") or ("mcp" if config.get("use_mcp") else _OF_CLASS.get(class_name or "", "native"))
     if class_name in _OF_CLASS and kind == "native":
         kind = _OF_CLASS[class_name]
+    elif class_name not in (None, *_OF_CLASS) and kind == "sandbox_fusion":
+        kind = "native"  # A class of the user's, derived from verl's.
     if kind not in TYPES:
         raise ConfigError(f"config.type is {kind!r:.80}, expected one of {', '.join(TYPES)}", where=place)
     if kind == "native" and class_name is None:

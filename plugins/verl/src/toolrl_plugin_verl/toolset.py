@@ -8,6 +8,7 @@ thread in which they run (`loop.py`). MCP servers and Sandbox Fusion are those o
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +20,7 @@ from toolrl.tools.toolset import known_traits, tool_names
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task
 from toolrl_plugin_verl.adapter import VerlTool
-from toolrl_plugin_verl.classes import find_class
+from toolrl_plugin_verl.classes import find_class, own_file
 from toolrl_plugin_verl.functions import as_tool, load_functions
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.options import VerlToolOptions
@@ -28,6 +29,7 @@ from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
 from toolrl_plugin_verl.variables import noting
 
+_log = logging.getLogger(__name__)
 SHORTEST_SECRET = 4
 """Shorter values are in too many texts to be taken out of them."""
 
@@ -45,12 +47,11 @@ class VerlToolset:
         entries = read_tool_yaml(path, noting(self._secrets), where=where) if path else []
         functions = load_functions(options.function_tool_path, where) if options.function_tool_path else []
         self._functions = tuple(functions)
+        native = [entry for entry in entries if self._is_native(entry)]
         self._classes = tuple(
-            (entry, find_class(entry.class_name or "", options.python_path, entry.place))
-            for entry in entries
-            if entry.type == "native"
+            (entry, find_class(entry.class_name or "", options.python_path, entry.place)) for entry in native
         )
-        self._others = tuple(self._other(entry) for entry in entries if entry.type != "native")
+        self._others = tuple(self._other(entry) for entry in entries if entry not in native)
         self._loop = LoopThread(f"verl tools {context.where or context.name}")
         self._joined: Toolset | None = None
 
@@ -103,6 +104,15 @@ class VerlToolset:
         except Exception as error:  # noqa: BLE001 - whatever a tool's constructor raises
             reason = self._hidden(f"{type(error).__name__}: {error}")
             raise ToolsetError(f"{entry.class_name} can't be made: {reason}", where=entry.place) from None
+
+    def _is_native(self, entry: ToolEntry) -> bool:
+        """Also true where the user has a file of their own for verl's class."""
+        own = own_file(entry.class_name, self._options.python_path) if entry.class_name else None
+        if own is not None and entry.type == "mcp":
+            _log.warning(
+                "%s: %s isn't used; the plugin `mcp` calls the servers and reads their answers", entry.place, own
+            )
+        return entry.type == "native" or (own is not None and entry.type == "sandbox_fusion")
 
     def _hidden(self, text: str) -> str:
         """A text without what the tool YAML took from environment variables."""

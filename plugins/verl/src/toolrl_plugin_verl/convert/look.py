@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import ast
+import importlib
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_verl.classes import STAND_INS
+from toolrl_plugin_verl.classes import STAND_INS, own_file
 from toolrl_plugin_verl.convert.paths import expanded
 from toolrl_plugin_verl.convert.report import Report
+from toolrl_plugin_verl.imports import own_spec, search_folders, stand_in
 from toolrl_plugin_verl.others import ignored
 from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
 from toolrl_plugin_verl.variables import kept
 
-_IMPORTS_VERL = re.compile(r"^\s*(?:from|import)\s+verl\b", re.MULTILINE)
 _MOST_CHARS = 1_000_000
-CHANGE = "write `toolrl_plugin_verl` for `verl` in its imports"
 
 
 def look_at_tools(path: str, report: Report) -> None:
-    """Classes that aren't there, and those whose imports have to be changed."""
+    """Classes that aren't there, or import what isn't."""
     file = Path(expanded(path))
     if not file.is_file():
         report.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
@@ -37,10 +39,13 @@ def look_at_tools(path: str, report: Report) -> None:
         if entry.type != "native" or entry.class_name in STAND_INS:
             continue
         name = str(entry.class_name)
-        if name.startswith("verl."):
+        own = own_file(name)
+        if own is not None:
+            look_at_python(own, report)
+        elif name.startswith("verl."):
             report.lose(name, f"this class of verl's isn't there; {', '.join(STAND_INS)} are")
         else:
-            report.remark(f"{name}: {CHANGE}, and name its folder in `python_path` unless the run starts there")
+            report.remark(f"{name} isn't below this folder: name its folder in `python_path`")
 
 
 def _look_at_servers(entry: ToolEntry, report: Report) -> None:
@@ -50,12 +55,39 @@ def _look_at_servers(entry: ToolEntry, report: Report) -> None:
 
 
 def look_at_python(path: str, report: Report) -> None:
-    """A file of functions, for imports of verl."""
+    """A file of tools or functions, for what it imports of verl that toolrl has no stand-in for."""
     file = Path(expanded(path))
     try:
-        text = file.read_text(encoding="utf-8")[:_MOST_CHARS]
-    except (OSError, UnicodeDecodeError):
+        tree = ast.parse(file.read_text(encoding="utf-8")[:_MOST_CHARS])
+    except OSError:
         report.remark(f"{path} isn't here; it has to be where the run starts")
         return
-    if _IMPORTS_VERL.search(text):
-        report.remark(f"{path} imports verl: {CHANGE}")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        report.remark(f"{path} can't be read as Python: {error}")
+        return
+    installed = PathFinder.find_spec("verl")
+    if installed is not None and installed.origin is not None:
+        return
+    for name in _imported_of_verl(tree):
+        if own_spec(name.rpartition(".")[0], search_folders(())) is None and not _is_there(name):
+            report.lose(f"{path}: {name}", "toolrl has no stand-in for it: install verl, or take the import out")
+
+
+def _imported_of_verl(tree: ast.Module) -> Iterator[str]:
+    """`verl.module.name` for each name that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] == "verl")
+
+
+def _is_there(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    if stand_in(name) is not None or (attribute == "*" and stand_in(module) is not None):
+        return True
+    real = stand_in(module) if module else None
+    return real is not None and hasattr(importlib.import_module(real), attribute)

@@ -1,0 +1,104 @@
+"""Lets the user's files import `verl` and `ray` as they stand, where neither is installed.
+
+| a file imports | it gets, the first that is there |
+|---|---|
+| `verl.a.b` | `verl/a/b.py` below `python_path` or the current folder; the installed verl's; this package's stand-in |
+| `ray`, while the file is loaded | the installed one; `toolrl_plugin_verl.ray` |
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_PACKAGE = __name__.rpartition(".")[0]
+_HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with entries of __path__
+_RAY = ("ray", "ray.actor")
+
+
+@contextmanager
+def user_imports(python_path: Sequence[str] | None = None) -> Iterator[None]:
+    """What is imported inside may import verl and ray, for good what is in these folders; None for those of before."""
+    if python_path is not None:
+        *folders, here = _finder.folders = search_folders(python_path)
+        sys.path.extend(
+            folder for folder in (here, *folders) if folder not in sys.path
+        )  # For good, as tools import more.
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "verl" and _is_stale(name, module):
+            del sys.modules[name]
+    _finder.loading += 1
+    try:
+        yield
+    finally:
+        _finder.loading -= 1
+        for name in _RAY:
+            if getattr(sys.modules.get(name), "__name__", "").startswith(_PACKAGE):
+                del sys.modules[name]
+
+
+def search_folders(python_path: Sequence[str]) -> list[str]:
+    """Absolute paths of these folders and, after them, the current one."""
+    return [os.path.abspath(os.path.expanduser(folder)) for folder in (*python_path, ".")]  # noqa: PTH100, PTH111
+
+
+def own_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """The user's own module of this name below the folders, such as `verl/tools/geo3k_tool.py`; None where there is
+    none."""
+    *parents, _ = name.split(".")
+    return PathFinder.find_spec(name, [os.path.join(folder, *parents) for folder in folders])  # noqa: PTH118
+
+
+def stand_in(name: str) -> str | None:
+    """This package's module for one of verl's or Ray's, if there is one."""
+    real = f"{_PACKAGE}.ray" if name in _RAY else _PACKAGE + name.removeprefix("verl")
+    try:
+        return real if importlib.util.find_spec(real) is not None else None
+    except ModuleNotFoundError:
+        return None
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """First of the finders: below a stand-in's package, the usual ones would load our files a second time."""
+
+    folders: Sequence[str] = ()
+    loading = 0
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name.partition(".")[0] != "verl" and not (self.loading and name in _RAY):
+            return None
+        own = own_spec(name, self.folders)
+        if own is not None and own.submodule_search_locations is None:
+            return own
+        if not any(entry.startswith(_HERE) for entry in path or ()):
+            for finder in sys.meta_path:
+                found = None if finder is self else finder.find_spec(name, path, target)
+                if found is not None:
+                    return found
+        return own or (ModuleSpec(name, self) if stand_in(name) else None)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(stand_in(module.__name__) or _PACKAGE)
+
+
+def _is_stale(name: str, module: ModuleType) -> bool:
+    """True for a stand-in, and for what isn't the file that would be found now."""
+    own = own_spec(name, _finder.folders)
+    other = own is not None and own.origin is not None and own.origin != getattr(module, "__file__", None)
+    return other or module.__name__.startswith(_PACKAGE)
+
+
+_finder = _StandIns()

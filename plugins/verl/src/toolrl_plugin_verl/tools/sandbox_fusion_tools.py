@@ -1,0 +1,100 @@
+"""Stand-in for verl's `verl.tools.sandbox_fusion_tools`, to derive from: programs run in Sandbox Fusion.
+
+A tool YAML that names `SandboxFusionTool` itself gets the tool of the plugin `sandbox-fusion` instead.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from toolrl_plugin_verl import ray
+from toolrl_plugin_verl.tools.base_tool import BaseTool
+from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from toolrl_plugin_verl.utils.reward_score.sandbox_fusion.utils import _process_single_case
+
+
+class PoolMode(Enum):
+    """How a pool runs what it is given."""
+
+    ThreadMode = 1
+    ProcessMode = 2
+
+
+class ExecutionWorker:
+    """Calls functions."""
+
+    def execute(self, fn: Callable[..., Any], *fn_args: Any, **fn_kwargs: Any) -> Any:
+        """What the function gives."""
+        return fn(*fn_args, **fn_kwargs)
+
+
+def init_execution_pool(
+    num_workers: int, enable_global_rate_limit: bool = True, rate_limit: int = 10, mode: PoolMode = PoolMode.ThreadMode
+) -> Any:
+    """An actor whose `execute.remote(fn, …)` runs a function in one of its threads. verl's `rate_limit` counts calls at
+    once."""
+    if mode is not PoolMode.ThreadMode:
+        raise NotImplementedError("functions run in threads")
+    threads = min(num_workers, rate_limit) if enable_global_rate_limit else num_workers
+    return ray.remote(ExecutionWorker).options(max_concurrency=threads).remote()
+
+
+class SandboxFusionTool(BaseTool):
+    """`code_interpreter`. A subclass may override any stage, and `execute_code`."""
+
+    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
+        super().__init__(config, tool_schema)
+        self._instance_dict: dict[str, dict[str, Any]] = {}
+        self.num_workers = config.get("num_workers", 10)
+        self.rate_limit = config.get("rate_limit", 10)
+        self.default_timeout = config.get("default_timeout", 30)
+        self.default_language = config.get("default_language", "python")
+        self.enable_global_rate_limit = config.get("enable_global_rate_limit", True)
+        self.memory_limit_mb = config.get("memory_limit_mb", 1024)
+        self.sandbox_fusion_url = config.get("sandbox_fusion_url", "")
+        if not self.sandbox_fusion_url:
+            raise ValueError("sandbox_fusion_url is not set")
+        self.execution_pool = init_execution_pool(self.num_workers, self.enable_global_rate_limit, self.rate_limit)
+
+    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
+        """That of the tool YAML, or verl's."""
+        if self.tool_schema is not None:
+            return super().get_openai_tool_schema()
+        code = {"type": "string", "description": "The code to execute."}
+        parameters = {"type": "object", "properties": {"code": code}, "required": ["code"]}
+        function = {"name": "code_interpreter", "description": "A tool for executing code.", "parameters": parameters}
+        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
+
+    async def create(
+        self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
+    ) -> tuple[str, ToolResponse]:
+        instance_id = instance_id or str(uuid.uuid4())
+        self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": []}
+        return instance_id, ToolResponse()
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float | None, dict[str, Any] | None]:
+        timeout = parameters.get("timeout", self.default_timeout)
+        language = parameters.get("language", self.default_language)
+        code = str(parameters.get("code", ""))
+        result = await self.execution_pool.execute.remote(self.execute_code, instance_id, code, timeout, language)
+        return result if isinstance(result, ToolResponse) else ToolResponse(text=str(result)), None, None
+
+    def execute_code(self, instance_id: str, code: str, timeout: float = 30, language: str = "python") -> ToolResponse:
+        """What the program writes, where it ended."""
+        _, facts = _process_single_case(
+            0, None, None, self.sandbox_fusion_url, code, timeout, self.memory_limit_mb, language
+        )
+        ended = facts["run_status"] == "Finished"
+        return ToolResponse(text=facts["stdout"] + facts["stderr"] if ended else "no stdout here")
+
+    async def calc_reward(self, instance_id: str, **kwargs: Any) -> Any:
+        """What a subclass noted; a list is no number, and counts for nothing."""
+        return self._instance_dict[instance_id]["reward"]
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        self._instance_dict.pop(instance_id, None)

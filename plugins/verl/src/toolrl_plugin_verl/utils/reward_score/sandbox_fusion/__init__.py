@@ -1,0 +1,1 @@
+"""Stand-ins for `verl.utils.reward_score.sandbox_fusion`."""

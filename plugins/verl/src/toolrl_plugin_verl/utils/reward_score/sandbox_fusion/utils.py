@@ -1,0 +1,78 @@
+"""Stand-in for verl's `verl.utils.reward_score.sandbox_fusion.utils`: one program, run in Sandbox Fusion. Needs the
+plugin `sandbox-fusion`. Calls block, so make them from a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import Any
+
+from toolrl.errors import ToolError, ToolsetError
+
+PATIENCE = 5.0
+"""Seconds for which a busy sandbox is asked again."""
+MEMORY_MB = 1024
+
+
+def _process_single_case(
+    case_index: int,
+    stdin_data: Any,
+    expected_output: Any,
+    sandbox_fusion_url: str,
+    generation: str,
+    timeout: float,
+    memory_limit_mb: int | str = MEMORY_MB,
+    language: str = "python",
+    concurrent_semaphore: Any = None,
+    fn_name: str | None = None,
+) -> tuple[bool | int, dict[str, Any]]:
+    """What verl's gives: the status of the case, and metadata with `run_status`, `stdout`, `stderr` and so on. A text
+    in the place of the memory limit is the language, as verl's guide has it."""
+    from toolrl_plugin_sandbox_fusion.api import RunRequest
+    from toolrl_plugin_sandbox_fusion.cases import Cases, verdict
+
+    if isinstance(memory_limit_mb, str):
+        memory_limit_mb, language = MEMORY_MB, memory_limit_mb
+    case = Cases([stdin_data], [expected_output], fn_name).case(0, generation)
+    request = RunRequest(case.code, language, case.stdin, timeout, timeout, memory_limit_mb)
+    facts: dict[str, Any] = {
+        "case_index": case_index,
+        "input": None if stdin_data is None else str(stdin_data),
+        "expected_output": None if expected_output is None else str(expected_output),
+        "api_request_error": None,
+        "api_response": None,
+        "status": "api_error",
+        "stdout": None,
+        "stderr": None,
+        "exit_code": None,
+        "duration": None,
+        "compile_duration": None,
+        "compile_stderr": None,
+        "api_status": None,
+        "compile_status": None,
+        "run_status": None,
+    }
+    try:
+        with concurrent_semaphore or nullcontext():
+            response = asyncio.run(_asked(sandbox_fusion_url, request))
+    except (ToolError, ToolsetError) as error:
+        return -1, {**facts, "api_request_error": str(error)}
+    facts |= {"api_response": response.body(), "api_status": response.status}
+    if response.compile_result is not None:
+        compiled = response.compile_result.body()
+        facts |= {f"compile_{key}": compiled[key] for key in ("status", "stderr")}
+        facts["compile_duration"] = compiled["execution_time"]
+    if response.run_result is not None:
+        run = response.run_result.body()
+        facts |= {"run_status": run["status"], "exit_code": run["return_code"], "duration": run["execution_time"]}
+        facts |= {key: run[key] or "" for key in ("stdout", "stderr")}
+    status = verdict(response, case)
+    return status.value, {**facts, "status": status.name.lower()}
+
+
+async def _asked(url: str, request: Any) -> Any:
+    from toolrl_plugin_sandbox_fusion.client import SandboxClient
+    from toolrl_plugin_sandbox_fusion.patience import patiently
+
+    async with SandboxClient(url) as client:
+        return await patiently(lambda: client.run(request), PATIENCE)

@@ -1,0 +1,335 @@
+"""Files written for verl load as they are, and the user's own files go before the stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verl_guide_tools
+from verl_harness import GEO3K, Make, started, task_with
+
+from toolrl.errors import ConfigError
+from toolrl.types import ToolCall
+from toolrl_plugin_verl.convert.look import look_at_tools
+from toolrl_plugin_verl.convert.report import Report
+
+OWN = """
+import logging
+from uuid import uuid4
+
+from verl.utils.reward_score import geo3k
+from verl.utils.rollout_trace import rollout_trace_op
+
+from .base_tool import BaseTool
+from .schemas import OpenAIFunctionToolSchema, ToolResponse
+
+
+class {cls}(BaseTool):
+    def get_openai_tool_schema(self):
+        function = {{"name": "own", "description": "Own.", "parameters": {{"type": "object"}}}}
+        return OpenAIFunctionToolSchema.model_validate({{"type": "function", "function": function}})
+
+    @rollout_trace_op
+    async def execute(self, instance_id, parameters, **kwargs):
+        return ToolResponse(text="{text}"), 0.0, {{}}
+"""
+NAMES = {
+    "geo3k_tool": "Geo3kTool",
+    "gsm8k_tool": "Gsm8kTool",
+    "search_tool": "SearchTool",
+    "sandbox_fusion_tools": "SandboxFusionTool",
+}
+RETOOL = """
+import logging
+import re
+from typing import Any
+
+import datasets
+
+from verl.tools.base_tool import OpenAIFunctionToolSchema
+from verl.tools.sandbox_fusion_tools import SandboxFusionTool
+from verl.utils.dataset import RLHFDataset
+from verl.utils.reward_score import math_dapo
+from verl.utils.rollout_trace import rollout_trace_op
+
+logger = logging.getLogger(__name__)
+
+
+class CustomSandboxFusionTool(SandboxFusionTool):
+    def __init__(self, config: dict, tool_schema: OpenAIFunctionToolSchema):
+        super().__init__(config, tool_schema)
+        self.code_pattern = re.compile(r"```python(.*?)```", re.DOTALL)
+
+    @rollout_trace_op
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs) -> tuple[str, float, dict]:
+        code = parameters["code"]
+        matches = self.code_pattern.findall(code)
+        if matches:
+            code = matches[0].strip()
+        timeout = parameters.get("timeout", self.default_timeout)
+        language = parameters.get("language", self.default_language)
+        result = await self.execution_pool.execute.remote(self.execute_code, instance_id, code, timeout, language)
+        return result, None, None
+
+
+class CustomRLHFDataset(RLHFDataset):
+    def _read_files_and_tokenize(self):
+        self.dataframe = datasets.load_dataset(self.data_files[0])["train"]
+"""
+LIMITED = """
+import logging
+import threading
+from contextlib import ExitStack
+from enum import Enum
+from typing import Any, Callable, Optional, Tuple, TypeVar
+from uuid import uuid4
+
+import ray
+import ray.actor
+
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import (
+    OpenAIFunctionParametersSchema,
+    OpenAIFunctionPropertySchema,
+    OpenAIFunctionSchema,
+    OpenAIFunctionToolSchema,
+)
+from verl.utils.reward_score.sandbox_fusion.utils import _process_single_case
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class PoolMode(Enum):
+    ThreadMode = 1
+    ProcessMode = 2
+
+
+@ray.remote(concurrency_groups={"acquire": 1, "release": 10})
+class TokenBucketWorker:
+    def __init__(self, rate_limit: int):
+        self.rate_limit = rate_limit
+        self.current_count = 0
+        self._semaphore = threading.Semaphore(rate_limit)
+
+    @ray.method(concurrency_group="acquire")
+    def acquire(self):
+        self._semaphore.acquire()
+        self.current_count += 1
+
+    @ray.method(concurrency_group="release")
+    def release(self):
+        self._semaphore.release()
+        self.current_count -= 1
+
+
+class ExecutionWorker:
+    def __init__(self, enable_global_rate_limit=True, rate_limit=10):
+        self.rate_limit_worker = self._init_rate_limit(rate_limit) if enable_global_rate_limit else None
+
+    def _init_rate_limit(self, rate_limit):
+        return TokenBucketWorker.options(name="rate-limiter", get_if_exists=True).remote(rate_limit)
+
+    def execute(self, fn: Callable[..., T], *fn_args, **fn_kwargs) -> T:
+        with ExitStack() as stack:
+            stack.callback(self.rate_limit_worker.release.remote)
+            ray.get(self.rate_limit_worker.acquire.remote())
+            try:
+                return fn(*fn_args, **fn_kwargs)
+            except Exception as e:
+                logger.warning(f"Error when executing code: {e}")
+
+
+def init_execution_pool(num_workers: int, enable_global_rate_limit=True, rate_limit=10, mode=PoolMode.ThreadMode):
+    if mode == PoolMode.ThreadMode:
+        return ray.remote(ExecutionWorker).options(max_concurrency=num_workers).remote(
+            enable_global_rate_limit=enable_global_rate_limit, rate_limit=rate_limit
+        )
+    raise NotImplementedError("Process mode is not implemented yet")
+
+
+class SandboxFusionTool(BaseTool):
+    def __init__(self, config: dict, tool_schema: OpenAIFunctionToolSchema):
+        super().__init__(config, tool_schema)
+        self._instance_dict = {}
+        self.default_timeout = config.get("default_timeout", 30)
+        self.default_language = config.get("default_language", "python")
+        self.execution_pool = init_execution_pool(config.get("num_workers", 10), rate_limit=10)
+        self.sandbox_fusion_url = config["sandbox_fusion_url"]
+
+    def get_openai_tool_schema(self):
+        return OpenAIFunctionToolSchema(
+            type="function",
+            function=OpenAIFunctionSchema(
+                name="code_interpreter",
+                description="A tool for executing code.",
+                parameters=OpenAIFunctionParametersSchema(
+                    type="object",
+                    properties={
+                        "code": OpenAIFunctionPropertySchema(
+                            type="string", description="The code to execute.", enum=None
+                        )
+                    },
+                    required=["code"],
+                ),
+                strict=False,
+            ),
+        )
+
+    async def create(self, instance_id: Optional[str] = None, ground_truth: Optional[str] = None, **kwargs) -> str:
+        if instance_id is None:
+            instance_id = str(uuid4())
+        self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": []}
+        return instance_id
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs) -> Tuple[str, float, dict]:
+        code = parameters.get("code", "")
+        timeout = parameters.get("timeout", self.default_timeout)
+        language = parameters.get("language", self.default_language)
+        if not isinstance(code, str):
+            code = str(code)
+
+        result = await self.execution_pool.execute.remote(self.execute_code, instance_id, code, timeout, language)
+        self._instance_dict[instance_id]["reward"].append(result.strip())
+
+        return result, result, {}
+
+    def execute_code(self, instance_id, code, timeout=30, language="python"):
+        result_status, metadata = _process_single_case(
+            0, None, None, self.sandbox_fusion_url, code, timeout, language
+        )
+        # we should always expect this since we don't have correct answer
+        if metadata["run_status"] == "Finished":
+            actual_output = metadata["stdout"] if metadata["stdout"] is not None else ""
+            return actual_output
+        else:
+            return "no stdout here"
+
+    async def calc_reward(self, instance_id: str, **kwargs) -> str:
+        return self._instance_dict[instance_id]["reward"]
+
+    async def release(self, instance_id: str, **kwargs) -> None:
+        del self._instance_dict[instance_id]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test puts on the path stays with it, and Ray counts as not installed."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    found = PathFinder.find_spec
+
+    def without_ray(name: str, *rest: Any) -> Any:
+        return None if name == "ray" else found(name, *rest)
+
+    monkeypatch.setattr(PathFinder, "find_spec", staticmethod(without_ray))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("verl", "recipe", "limited_tools")]:
+        del sys.modules[name]
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def answer(toolset: Any, name: str, **arguments: Any) -> str:
+    async def run() -> str:
+        async with started(toolset) as box, box.open(*task_with()) as session:
+            (record,) = await session.answer([ToolCall(name, arguments)])
+            return str(record.result.text)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("packages", [True, False])
+def test_the_users_own_file_wins(make_toolset: Make, tmp_path: Path, sandbox: str, name: str, packages: bool) -> None:
+    yaml = f"tools:\n  - class_name: verl.tools.{name}.{NAMES[name]}\n"
+    for place in ("one", "two"):
+        write(tmp_path / place / "verl/tools" / f"{name}.py", OWN.format(cls=NAMES[name], text=f"from {place}"))
+        if packages:
+            write(tmp_path / place / "verl/__init__.py", "")
+            write(tmp_path / place / "verl/tools/__init__.py", "")
+        assert answer(make_toolset(yaml, python_path=[str(tmp_path / place)]), "own") == f"from {place}"
+    if name == "sandbox_fusion_tools":
+        pytest.importorskip("toolrl_plugin_sandbox_fusion")
+    if name not in ("geo3k_tool", "gsm8k_tool"):
+        yaml += f"    config: {{retrieval_service_url: '{sandbox}', sandbox_fusion_url: '{sandbox}'}}\n"
+    toolset = make_toolset(yaml)
+
+    async def names() -> Any:
+        async with started(toolset):
+            return toolset.names()
+
+    assert asyncio.run(names()) != ("own",)
+
+
+def test_verls_repository_without_what_it_needs_leaves_the_stand_in(
+    make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "verl/__init__.py", "import no_such_library\n")
+    write(tmp_path / "verl/tools/__init__.py", "")
+    write(tmp_path / "verl/tools/geo3k_tool.py", OWN.format(cls="Geo3kTool", text="mine"))
+    monkeypatch.chdir(tmp_path)
+    yaml = "tools:\n  - class_name: verl.tools.geo3k_tool.Geo3kTool\n"
+    assert "Current parsed" in answer(make_toolset(yaml), "calc_geo3k_reward", answer="4")
+    assert "No module named 'no_such_library'" in caplog.text
+    with pytest.raises(ConfigError, match="Install what the file imports, 'no_such_library'"):
+        make_toolset(yaml, python_path=[str(tmp_path)])
+
+
+def test_the_guides_tools_load_with_the_imports_of_verl(make_toolset: Make, tmp_path: Path) -> None:
+    text = Path(verl_guide_tools.__file__).read_text().replace("from toolrl_plugin_verl import ray", "import ray")
+    write(tmp_path / "limited_tools.py", text.replace("toolrl_plugin_verl.", "verl."))
+    yaml = GEO3K.replace("verl_guide_tools", "limited_tools")
+    said = answer(make_toolset(yaml, python_path=[str(tmp_path)]), "calc_geo3k_reward", answer="4")
+    assert said == "Current parsed answer='4' reward=0.0"
+
+
+def test_retools_tool_runs_unchanged(make_toolset: Make, tmp_path: Path, sandbox: str) -> None:
+    pytest.importorskip("toolrl_plugin_sandbox_fusion")
+    write(tmp_path / "recipe/retool/retool.py", RETOOL)
+    write(tmp_path / "datasets.py", "")
+    config = f"{{sandbox_fusion_url: '{sandbox}', num_workers: 2, rate_limit: 2, default_timeout: 30}}"
+    yaml = f"tools:\n  - class_name: recipe.retool.retool.CustomSandboxFusionTool\n    config: {config}\n"
+    for kind in ("native", "sandbox_fusion"):
+        toolset = make_toolset(yaml.replace("}", f", type: {kind}}}"), python_path=[str(tmp_path)])
+        said = answer(toolset, "code_interpreter", code="So:\n```python\nprint(1)\n```")
+        assert said == "8 characters, 30 s, 1024 MB\n"
+
+
+def test_the_sandbox_guides_tool_runs_unchanged(make_toolset: Make, tmp_path: Path, sandbox: str) -> None:
+    pytest.importorskip("toolrl_plugin_sandbox_fusion")
+    write(tmp_path / "limited_tools.py", LIMITED)
+    yaml = f"tools:\n  - class_name: limited_tools.SandboxFusionTool\n    config: {{sandbox_fusion_url: '{sandbox}'}}\n"
+    said = answer(make_toolset(yaml, python_path=[str(tmp_path)]), "code_interpreter", code="print(1)", timeout=3)
+    assert said == "8 characters, 3 s, 1024 MB\n"
+    assert "ray" not in sys.modules
+
+
+def test_a_dead_sandbox_is_no_output(make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("toolrl_plugin_sandbox_fusion")
+    from toolrl_plugin_verl.utils.reward_score.sandbox_fusion import utils
+
+    monkeypatch.setattr(utils, "PATIENCE", 0.0)
+    status, facts = utils._process_single_case(0, None, None, "http://127.0.0.1:9/run_code", "1", 3, "python")
+    assert (status, facts["run_status"]) == (-1, None)
+    assert facts["api_request_error"]
+
+
+def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "odd_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
+    yaml = "tools:\n  - class_name: odd_tools.T\n"
+    with pytest.raises(ConfigError, match=r"toolrl has no stand-in for verl.workers: install verl"):
+        make_toolset(yaml, python_path=[str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "tools.yaml", yaml)
+    look_at_tools("tools.yaml", report := Report())
+    assert [key for key, _ in report.lost] == [f"{tmp_path / 'odd_tools.py'}: verl.workers.rollout"]
