@@ -15,6 +15,7 @@ LAYERS = [
     {"cli"},
     {"jobs", "replica"},
     {"assembly"},
+    {"preflight"},
     {"cluster", "report", "builtin", "testing"},
     {"train"},
     {"rollout"},

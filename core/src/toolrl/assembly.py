@@ -31,6 +31,7 @@ from toolrl.errors import ChatFormatError, ConfigError, DataError, ToolrlError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
+from toolrl.preflight import check_not_inside, no_dataset, run_directory
 from toolrl.protocols import (
     BuildContext,
     ChatFormat,
@@ -139,9 +140,7 @@ def _build_dataset(
     """A data set; it needs nothing of the model. Raises ConfigError where there is none, DataError for one without
     tasks."""
     if use is None:
-        section, _, key = where.partition(".")
-        hint = f"Add it, for example `{section}: {{{key}: {{use: jsonl, options: {{path: {key}.jsonl}}}}}}`."
-        raise ConfigError(f"{where}: needed here, but the config names no data set", hint=hint)
+        raise no_dataset(where)
     context = BuildContext(name=use.use, where=where, seed=config.seed, run_dir=run_dir)
     source: TaskSource = build_component(registry, "datasets", use, context, where)
     if len(source) == 0:
@@ -194,13 +193,13 @@ async def assemble(
     random_state.seed(config.seed)
     device = pick_device(ranks.device_name or config.device)
     choose_kernels(device, deterministic=config.deterministic)
-    directory = Path(config.run.dir) / config.run.name
+    directory = run_directory(config)
     if overwrite:
-        _check_not_inside(config.model.path, directory)
+        check_not_inside(config.model.path, config)
     source = model_source(config.model.path)
     base = adapter_base(source)
     if overwrite and base is not None:
-        _check_not_inside(base, directory)
+        check_not_inside(base, config)
     datasets = _build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
@@ -328,17 +327,6 @@ def model_source(path: str, where: str | None = "model.path") -> str:
         hint = "`toolrl train` and `sft` write one at the end, and in between as `save_every` says."
         raise ConfigError(f"the run {str(run)!r} has no checkpoint", where=where, hint=hint)
     return str(find_checkpoint(run / "checkpoints", name))
-
-
-def _check_not_inside(path: str, directory: Path) -> None:
-    """Raise ConfigError where the model would be deleted before it is loaded."""
-    found = run_and_checkpoint(path)
-    folder = Path(path) if found is None else found[0]
-    if folder.resolve().is_relative_to(directory.resolve()):
-        raise ConfigError(
-            f"model.path: {path!r} belongs to the run that --overwrite deletes",
-            hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
-        )
 
 
 def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:

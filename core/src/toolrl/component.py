@@ -46,7 +46,7 @@ class Component(Generic[T]):
     """One line for `toolrl list-plugins`."""
     options: str | None = None
     """`package.module:Model`, a pydantic model of its options; None where it has none. Where the model has a method
-    `check_files()`, `toolrl config check` calls it: it raises a ToolrlError for a file that isn't there."""
+    `check_files()`, `toolrl config check` and a run's start call it: it raises a ToolrlError for a missing file."""
     check: str | None = None
     """`package.module:function`, called without arguments by `toolrl doctor`: returns a line that says what it found,
     raises where the component can't work here."""

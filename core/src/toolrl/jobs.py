@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
+from toolrl.preflight import check_fine_tuning, no_dataset
 from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
@@ -117,23 +117,6 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
 
-def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = False) -> None:
-    """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
-    there; with `overwrite` also for one that would be deleted before it is read."""
-    if settings.probe is not None and config.data.eval is None:
-        raise ConfigError(
-            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
-        )
-    if settings.from_run is None:
-        return
-    source = RunFolder.open(settings.from_run)
-    if overwrite and source.directory.resolve() == (Path(config.run.dir) / config.run.name).resolve():
-        raise ConfigError(
-            f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
-            hint="Give the new run another name by --set run.name=NAME.",
-        )
-
-
 def _demonstrations(assembly: Assembly, settings: SftConfig) -> TaskDemonstrations | StoredDemonstrations:
     seed = assembly.config.seed
     if settings.data is not None:
@@ -159,10 +142,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
     """One evaluation on data.eval: its metrics."""
     evaluator = assembly.evaluator()
     if evaluator is None:
-        raise ConfigError(
-            "data.eval: needed to evaluate, and the config names no data set",
-            hint="Add it, for example `data: {eval: {use: jsonl, options: {path: test.jsonl}}}`.",
-        )
+        raise no_dataset("data.eval")
     assembly.events.run_start()
     assembly.doing.now("evaluating")
     metrics = await evaluator.run(0)

@@ -11,7 +11,8 @@ import pytest
 
 from toolrl.config.load import check_config
 from toolrl.config.model import Config
-from toolrl.config.remarks import missing_files, missing_model, remarks
+from toolrl.config.model_path import missing_model
+from toolrl.config.remarks import missing_files, remarks
 from toolrl.errors import DataError
 from toolrl.plugins.registry import Registry
 
@@ -92,16 +93,16 @@ def test_an_environment_without_a_reward_is_told() -> None:
     ],
 )
 def test_a_model_that_is_not_there_is_told(
-    tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolrl.config.model_path._missing_on_hub", lambda name: None)
     (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
     (tmp_path / "here" / "checkpoints" / "best.json").touch()
     (tmp_path / "empty").mkdir()
     for run in ("here", "empty"):
         (tmp_path / run / "config.yaml").touch()
-    config = check_config(tree, [f"model.path={path}"], registry=registry).config
-    assert (missing_model(config) is not None) == is_told
+    assert (missing_model(path) is not None) == is_told
 
 
 @pytest.mark.parametrize("installed", [True, False])

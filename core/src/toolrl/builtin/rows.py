@@ -9,6 +9,7 @@ all rows and null where a row lacks one, so nulls are left out of its objects. C
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from array import array
 from bisect import bisect_right
@@ -59,7 +60,14 @@ def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
                 hint="Check the path; a relative one starts at the folder that the command runs in.",
             )
         files.extend(found)
+    parquet = next((file for file in files if file.suffix == ".parquet"), None)
+    if parquet is not None and importlib.util.find_spec("pyarrow") is None:
+        raise _no_pyarrow(parquet)
     return files
+
+
+def _no_pyarrow(path: Path) -> DataError:
+    return DataError("reading parquet files needs pyarrow", where=str(path), hint="pip install 'toolrl[parquet]'")
 
 
 def open_rows(path: Path) -> Rows:
@@ -200,9 +208,7 @@ class ParquetRows:
         try:
             from pyarrow import ArrowException, parquet
         except ImportError:
-            raise DataError(
-                "reading parquet files needs pyarrow", where=str(self.path), hint="pip install 'toolrl[parquet]'"
-            ) from None
+            raise _no_pyarrow(self.path) from None
         try:
             return parquet.ParquetFile(self.path)
         except (OSError, ArrowException) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json
@@ -55,8 +55,10 @@ def add_debug_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(args: argparse.Namespace) -> tuple[LoadedConfig, Registry]:
-    """The config and the plugins. Raises ConfigError with every mistake.
+def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tuple[LoadedConfig, Registry]:
+    """The config and the plugins. Raises ConfigError with every mistake. With `data`, for a command that starts a run:
+    the data sets that it takes, and whether each has to be there. Then all that can be found out before torch is
+    imported is, as ToolrlErrors.
 
     From here on `args.hide` takes the values of the config's environment variables out of what is printed of errors.
     """
@@ -66,6 +68,10 @@ def read(args: argparse.Namespace) -> tuple[LoadedConfig, Registry]:
     registry = load_registry()
     loaded = load_config(args.config, args.overrides, registry=registry)
     args.hide = loaded.hide
+    if data is not None:
+        from toolrl.preflight import check_start
+
+        check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
     return loaded, registry
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from toolrl.cli.common import add_debug_argument, add_set_argument
 from toolrl.cli.output import print_json, table
+from toolrl.errors import ConfigError, ToolrlError
+
+if TYPE_CHECKING:
+    from toolrl.config.load import LoadedConfig
+    from toolrl.plugins.registry import Registry
 
 HELP = "check or show a config, or print the schema of configs"
 EXAMPLE = """toolrl config check grpo.yaml --set trainer.steps=50
@@ -25,6 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_set_argument(action)
         action.add_argument("--json", action="store_true", help="print JSON")
         add_debug_argument(action)
+    check.add_argument("--strict", action="store_true", help="exit status 1 where there is a note")
+    check.add_argument(
+        "--import",
+        action="store_true",
+        dest="load",
+        help="import and build tools and rewards too, without starting them",
+    )
     schema = actions.add_parser("schema", help="print the JSON Schema of configs with all installed components")
     schema.add_argument("--json", action="store_true", help="the schema is JSON anyway")
     add_debug_argument(schema)
@@ -46,15 +59,39 @@ def _check(args: argparse.Namespace) -> int:
         qualified = registry.get(site.kind, site.name).qualified
         if qualified not in uses.setdefault(site.kind, []):
             uses[site.kind].append(qualified)
+    if args.load:
+        _build(loaded, registry)
     notes = [loaded.hide(note) for note in (*remarks(loaded.config), *missing_files(loaded.config, registry))]
     if args.json:
-        print_json({"ok": True, "config": loaded.source, "components": uses, "notes": notes})
-        return 0
+        ok = not (args.strict and notes)
+        print_json({"ok": ok, "config": loaded.source, "components": uses, "notes": notes})
+        return 0 if ok else 1
     print(f"{loaded.source}: ok")
     print(table([(f"  {kind}", ", ".join(names)) for kind, names in uses.items()]))
     for note in notes:
         print(f"note: {note}")
-    return 0
+    return 1 if args.strict and notes else 0
+
+
+def _build(loaded: LoadedConfig, registry: Registry) -> None:
+    """Build what a config's own code may stand behind. Raises ConfigError with all that can't be."""
+    from toolrl.config.load import build_component
+    from toolrl.preflight import run_directory
+    from toolrl.protocols import BuildContext
+
+    problems, directory = [], run_directory(loaded.config).absolute()
+    for name, environment in loaded.config.environments.items():
+        for kind, uses in (("tools", environment.tools), ("rewards", environment.rewards)):
+            for index, use in enumerate(uses):
+                where = f"environments.{name}.{kind}[{index}]"
+                try:
+                    build_component(
+                        registry, kind, use, BuildContext(name=use.use, where=where, run_dir=directory), where
+                    )
+                except ToolrlError as error:
+                    problems.append(f"{where}: {error.message}" + (f"; {error.hint}" if error.hint else ""))
+    if problems:
+        raise ConfigError(problems, where=loaded.source)
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -57,7 +57,8 @@ def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
 
 
 async def _evaluate(args: argparse.Namespace) -> int:
-    loaded, registry = read(args)
+    data = {"data.eval": True}
+    loaded, registry = read(args, data)
     from toolrl.assembly import assemble
     from toolrl.jobs import evaluate
 
@@ -65,7 +66,7 @@ async def _evaluate(args: argparse.Namespace) -> int:
         loaded,
         registry,
         total_steps=0,
-        data={"data.eval": True},
+        data=data,
         resume=None,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),

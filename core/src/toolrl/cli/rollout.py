@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _rollout(args: argparse.Namespace) -> int:
-    loaded, registry = read(args)
+    data = {"data.train": True}
+    loaded, registry = read(args, data)
     from toolrl.assembly import assemble
     from toolrl.jobs import sample
 
@@ -36,7 +37,7 @@ async def _rollout(args: argparse.Namespace) -> int:
         loaded,
         registry,
         total_steps=0,
-        data={"data.train": True},
+        data=data,
         resume=None,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),

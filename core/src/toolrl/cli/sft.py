@@ -29,15 +29,19 @@ async def _sft(args: argparse.Namespace) -> int:
             where=args.config,
             hint="Add `sft: {data: …}` or `sft: {from_run: runs/NAME}`.",
         )
-    from toolrl.assembly import assemble
-    from toolrl.jobs import check_fine_tuning, fine_tune
+    from toolrl.preflight import check_fine_tuning, check_start
 
+    data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
+    check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
+    from toolrl.assembly import assemble
+    from toolrl.jobs import fine_tune
+
     async with assemble(
         loaded,
         registry,
         total_steps=settings.steps,
-        data={"sft.data": settings.data is not None, "data.eval": False},
+        data=data,
         resume=args.resume,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),

@@ -24,6 +24,8 @@ HELP = "train a model by reinforcement learning"
 EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
   torchrun --nproc-per-node 4 -m toolrl train grpo.yaml"""
 
+_DATA = {"data.train": True, "data.eval": False}
+"""The data sets that it takes, and whether each has to be there."""
 _ALONE = 300.0
 """Seconds that ranks wait for each other where the config that says how long can't be read."""
 
@@ -33,12 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from toolrl.preflight import check_start
     from toolrl.train.ranks import ONE, OtherRankError, started_by_torchrun
 
     if not started_by_torchrun():
         loaded, registry = read(args)
         if loaded.config.cluster.trainer_workers:
             return _run_on_workers(args, loaded)
+        check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
         ranks = ONE
         if loaded.config.cluster.shard is True:
             from toolrl.train.process_group import join
@@ -93,12 +97,15 @@ def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankRep
 def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
     from toolrl.config.spread import check_torchrun
+    from toolrl.preflight import check_start
     from toolrl.train.process_group import join
 
     loaded, registry, problem = None, None, None
     try:
         loaded, registry = read(args)
         check_torchrun(loaded.config)
+        if not int(os.environ["RANK"]):
+            check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
     except ToolrlError as error:
         problem = error
     config = loaded.config if loaded is not None else None
@@ -129,7 +136,7 @@ async def _train(
         loaded,
         registry,
         total_steps=loaded.config.trainer.steps,
-        data={"data.train": True, "data.eval": False},
+        data=_DATA,
         resume=args.resume,
         overwrite=args.overwrite,
         observers=observers_for(args, loaded),

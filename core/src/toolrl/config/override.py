@@ -8,6 +8,7 @@ from typing import Any
 from toolrl.config.paths import Path, format_path, parse_path, step
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError
+from toolrl.plugins.checks import nearest
 
 _OF_A_COMPONENT = ("use", "options", "as", "rename", "policy", "weight")
 
@@ -26,12 +27,24 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> tuple[lis
         try:
             if not equals:
                 raise ValueError("expected PATH=VALUE, such as trainer.steps=50")
-            done.append(_set(tree, parse_path(text.strip()), parse_yaml(value, "its value")[0]))
+            path = parse_path(text.strip())
+            _check_environment(tree, path)
+            done.append(_set(tree, path, parse_yaml(value, "its value")[0]))
         except ConfigError as error:
             problems.append(f"--set {text}: {error.message}")
         except ValueError as error:
             problems.append(f"--set {override}: {error}")
     return done, problems
+
+
+def _check_environment(tree: dict[str, Any], path: Path) -> None:
+    """Raise ValueError for a value of an environment that isn't there: a misspelled name would make a second one."""
+    names = tree.get("environments")
+    if path[0] != "environments" or len(path) < 3 or not isinstance(names, dict) or not names or path[1] in names:
+        return
+    near = nearest(str(path[1]), map(str, names))
+    hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(map(str, names))}"
+    raise ValueError(f"there is no environment {path[1]!r}; {hint} --set environments.{path[1]}={{…}} adds one")
 
 
 def _set(tree: dict[str, Any], path: Path, value: Any) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +11,15 @@ from pydantic import BaseModel
 
 from toolrl.config.components import check_options, sites
 from toolrl.config.model import Config
+from toolrl.config.model_path import missing_model
 from toolrl.config.paths import format_path
 from toolrl.config.spread import check_devices, check_ranks
 from toolrl.errors import ConfigError, ToolrlError
+from toolrl.plugins.checks import nearest
 from toolrl.plugins.registry import Registry
+
+DATA = ("data.train", "data.eval", "sft.data")
+"""The places of data sets in a config."""
 
 
 def remarks(config: Config) -> list[str]:
@@ -25,47 +30,10 @@ def remarks(config: Config) -> list[str]:
     return [line for part in parts for line in part(config)]
 
 
-def missing_model(config: Config) -> str | None:
-    """What to say of a model that isn't there; None where it is, or where it may be a hub's name."""
-    path = config.model.path
-    run, _, name = path.rpartition(":")  # RUN:best
-    if _is_run(Path(path)):
-        return _missing_checkpoint(path, "last")
-    if Path(path).is_dir():
-        return None
-    if run and _is_run(Path(run)):
-        return _missing_checkpoint(run, name)
-    if _may_be_on_hub(path):
-        return None
-    return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.yaml").is_file()
-
-
-def _missing_checkpoint(run: str, name: str) -> str | None:
-    """What to say of a run that has no checkpoint of this name: `last`, `best`, or a step's."""
-    folder = Path(run) / "checkpoints"
-    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
-    step = name.removeprefix("step-")
-    if name == "last":
-        found = bool(there)
-    elif name == "best":
-        found = (folder / "best.json").is_file()
-    else:
-        found = step.isdecimal() and f"step-{int(step):06d}" in there
-    if found:
-        return None
-    if not there:
-        return f"model.path: the run {run!r} has no checkpoint yet"
-    return f"model.path: the run {run!r} has no checkpoint {name!r}; there are: {', '.join(there)}"
-
-
-def missing_files(config: Config, registry: Registry) -> Iterator[str]:
+def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
     """What to say of files, folders and packages that a config needs and that aren't there: model, run, peft,
-    ray, components' own."""
-    model = missing_model(config)
+    ray, components' own. `data`: the places of the data sets that are used."""
+    model = missing_model(config.model.path)
     if model is not None:
         yield model
     if config.model.lora is not None and importlib.util.find_spec("peft") is None:
@@ -73,11 +41,13 @@ def missing_files(config: Config, registry: Registry) -> Iterator[str]:
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field) and importlib.util.find_spec("ray") is None:
             yield f"cluster.{field}: needs ray, which isn't installed: pip install 'toolrl[cluster]'"
-    source = config.sft.from_run if config.sft is not None else None
-    if source is not None and not _is_run(Path(source)):
+    source = config.sft.from_run if config.sft is not None and "sft.data" in data else None
+    if source is not None and not (Path(source) / "config.yaml").is_file():
         there = Path(source).is_dir()
         yield "sft.from_run: " + (f"{source!r} is no run's folder" if there else f"there is no folder {source!r} here")
     for site in sites(config.model_dump(by_alias=True)):
+        if site.kind == "datasets" and format_path(site.path) not in data:
+            continue
         options, _ = check_options(registry.get(site.kind, site.name).component, site.options)
         problem = _missing_of(options)
         if problem is not None:
@@ -97,20 +67,30 @@ def _missing_of(options: BaseModel | None) -> str | None:
     return None
 
 
-def _may_be_on_hub(path: str) -> bool:
-    """`owner/name`. A run loads nothing from a hub that begins with a folder's name here, or that is one word."""
-    owner, slash, name = path.partition("/")
-    if not slash or not name or "/" in name or path.startswith((".", "~")):
-        return False
-    return bool(owner) and not Path(owner).is_dir()
-
-
 def _evaluation(config: Config) -> list[str]:
     if config.evaluation.every and config.data.eval is None:
         return ["evaluation.every: nothing is evaluated, as data.eval names no data set"]
+    lines = []
     if config.trainer.keep_best and not config.evaluation.every:
-        return ["trainer.keep_best: evaluations are at the start and the end only; set evaluation.every"]
-    return []
+        lines.append("trainer.keep_best: evaluations are at the start and the end only; set evaluation.every")
+    metric = config.trainer.best_by
+    if metric is not None and not metric.startswith(("tool/", "stop/", "calls/error/", "environment/", "cluster/")):
+        rewards = {reward.use for environment in config.environments.values() for reward in environment.rewards}
+        sources = (*rewards, "step:", "tool:", "call_cost")
+        k = config.evaluation.episodes_per_task
+        known = [*_EVALUATED, f"avg@{k}", f"pass@{k}", *(f"reward/{name}/mean" for name in sorted(rewards))]
+        if metric not in known and not metric.startswith(tuple(f"reward/{source}" for source in sources)):
+            near = nearest(metric, known)
+            hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(known)}"
+            lines.append(f"trainer.keep_best: evaluations give no {metric!r}; {hint}")
+    return lines
+
+
+_EVALUATED = (
+    "accuracy", "reward/mean", "reward/std", "turns/mean", "calls/mean", "calls/success", "truncated",
+    "tokens/sampled", "tokens/prompt", "time/generate", "time/tools", "time/longest", "time/eval", "errors/rate",
+)  # fmt: skip
+"""Metrics of every evaluation."""
 
 
 def _offload(config: Config) -> list[str]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import platform
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -102,10 +103,13 @@ class RunFolder:
         return folder
 
     @classmethod
-    def check(cls, path: str | Path, *, resume: bool, overwrite: bool) -> None:
+    def check(cls, path: str | Path, *, resume: bool | None, overwrite: bool) -> None:
         """Find out whether `create` would take this folder, and leave it as it is. Raises ToolrlError."""
         directory = Path(path).absolute()
         cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _did_nothing(directory))
+        nearest = next(path for path in (directory, *directory.parents) if path.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise _unwritable(directory, f"{nearest} is no folder, or read-only for this user")
         if FolderLock(directory / ".lock").held_elsewhere():
             raise _being_written(directory)
 
@@ -342,11 +346,15 @@ def _claim(directory: Path, lock: FolderLock) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         return lock.acquire()
     except OSError as error:
-        raise ToolrlError(
-            f"the run folder can't be written: {error.strerror or error}",
-            where=str(directory),
-            hint="Name another place by --set run.dir=FOLDER.",
-        ) from error
+        raise _unwritable(directory, str(error.strerror or error)) from error
+
+
+def _unwritable(directory: Path, reason: str) -> ToolrlError:
+    return ToolrlError(
+        f"the run folder can't be written: {reason}",
+        where=str(directory),
+        hint="Name another place by --set run.dir=FOLDER.",
+    )
 
 
 def _is_leftover(path: Path) -> bool:

@@ -14,6 +14,7 @@ import transformers
 
 from toolrl.config.lora import LoraConfig
 from toolrl.config.model import ModelConfig
+from toolrl.config.model_path import is_missing_folder
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.train.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
 from toolrl.train.scratch import scratch_folder
@@ -129,7 +130,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     Raises ConfigError that says which of the two failed and why.
     """
     dtype = pick_dtype(config.dtype, device)
-    if _is_missing_folder(source):
+    if is_missing_folder(source):
         raise _load_error("model", source, FileNotFoundError("there is no such folder"))
     # Bars for loading and writing weights would break up the live view of a run.
     transformers.utils.logging.disable_progress_bar()
@@ -167,7 +168,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
 
 def _check_adapters_model(source: str, base: str) -> None:
     """Raise ConfigError where the model that the adapter in `source` was made for isn't there, or is an adapter."""
-    if _is_missing_folder(base):
+    if is_missing_folder(base):
         raise ConfigError(
             f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such "
             "folder",
@@ -243,15 +244,6 @@ def _without_dropout(config: Any) -> Any:
             if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
-
-
-def _is_missing_folder(source: str) -> bool:
-    """Whether a source can only mean a folder, and there is none. A hub would be asked for it several times over."""
-    path = Path(source)
-    if path.is_dir():
-        return False
-    like_a_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) != 2
-    return like_a_path or Path(path.parts[0]).is_dir()
 
 
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:

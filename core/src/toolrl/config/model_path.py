@@ -1,0 +1,138 @@
+"""What `model.path` names, and what is wrong with it: found out in a second, without torch.
+
+A run's folder (`RUN`, `RUN:best`, `RUN:30`), a folder in Hugging Face layout, or `owner/name` of a model hub.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_HUB_SECONDS = 5.0
+_CONFIGS = ("config.json", "adapter_config.json")
+
+
+def missing_model(path: str) -> str | None:
+    """What to say of a model that isn't there or can't be read; None where a run can load it."""
+    run, _, name = path.rpartition(":")  # RUN:best
+    if _is_run(Path(path)):
+        return _missing_checkpoint(path, "last")
+    if Path(path).is_dir():
+        return _broken_folder(Path(path))
+    if run and _is_run(Path(run)):
+        return _missing_checkpoint(run, name)
+    if not is_missing_folder(path):
+        return _missing_on_hub(path)
+    return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
+
+
+def is_missing_folder(source: str) -> bool:
+    """Whether a source can only mean a folder, and there is none: it is no `owner/name`, or `owner` is a folder."""
+    path = Path(source)
+    if path.is_dir():
+        return False
+    like_a_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) != 2
+    return like_a_path or Path(path.parts[0]).is_dir()
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file()
+
+
+def _missing_checkpoint(run: str, name: str) -> str | None:
+    """What to say of a run that has no checkpoint of this name: `last`, `best`, or a step's."""
+    folder = Path(run) / "checkpoints"
+    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    step = name.removeprefix("step-")
+    if name == "last":
+        found = bool(there)
+    elif name == "best":
+        found = (folder / "best.json").is_file()
+    else:
+        found = step.isdecimal() and f"step-{int(step):06d}" in there
+    if found:
+        return None
+    if not there:
+        return f"model.path: the run {run!r} has no checkpoint yet"
+    return f"model.path: the run {run!r} has no checkpoint {name!r}; there are: {', '.join(there)}"
+
+
+def _broken_folder(folder: Path) -> str | None:
+    """What a folder lacks: a config, whole weights, a tokenizer."""
+    try:
+        inside = sorted(path.name for path in folder.iterdir())
+        holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
+        config = next((folder / name for name in _CONFIGS if name in inside), None)
+        if config is None:
+            return f"model.path: the folder {str(folder)!r} has no config.json{holds}"
+        wrong = _not_an_object(config) or _broken_weights(folder, inside)
+        if wrong is None and not any(name.endswith((".safetensors", ".bin")) for name in inside):
+            wrong = f"it has no weights, model.safetensors{holds}"
+        words = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+        if wrong is None and config.name == _CONFIGS[0] and not any(name.startswith(words) for name in inside):
+            wrong = f"it has no tokenizer{holds}"
+    except OSError as error:
+        wrong = f"it can't be read: {error.strerror or error}"
+    return wrong and f"model.path: {str(folder)!r} is no whole model: {wrong}"
+
+
+def _not_an_object(file: Path) -> str | None:
+    try:
+        if isinstance(json.loads(file.read_bytes()), dict):
+            return None
+    except (ValueError, RecursionError) as error:
+        return f"{file.name} is no JSON: {error}"
+    return f"{file.name} holds no JSON object"
+
+
+def _broken_weights(folder: Path, inside: list[str]) -> str | None:
+    index = folder / "model.safetensors.index.json"
+    if index.name in inside:
+        if (wrong := _not_an_object(index)) is not None:
+            return wrong
+        shards = json.loads(index.read_bytes()).get("weight_map", {})
+        lacking = sorted({str(name) for name in shards.values()} - set(inside)) if isinstance(shards, dict) else []
+        if lacking:
+            return f"{index.name} names {lacking[0]}, which isn't there"
+    if importlib.util.find_spec("safetensors") is None:
+        return None
+    from safetensors import SafetensorError, safe_open
+
+    for name in inside:
+        if name.endswith(".safetensors"):
+            try:
+                safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
+            except (SafetensorError, OSError) as error:
+                return f"{name} is broken or cut off ({error}); copy or download it again"
+    return None
+
+
+def _missing_on_hub(name: str) -> str | None:
+    """One question to the hub. Where it can't be reached, what the cache holds is taken without asking again."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    import huggingface_hub
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=_HUB_SECONDS)
+    except RepositoryNotFoundError:
+        return f"model.path: there is no folder {name!r} here, and the hub has no such model, or none that you may read"
+    except Exception as error:  # noqa: BLE001 - whatever the library's HTTP client raises
+        cached = any(isinstance(huggingface_hub.try_to_load_from_cache(name, file), str) for file in _CONFIGS)
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        if not cached:
+            return (
+                f"model.path: there is no folder {name!r} here, and it isn't in the hub's cache; the hub can't be "
+                f"asked: {reason[0]}"
+            )
+        if not huggingface_hub.is_offline_mode():
+            _log.warning("model.path: the hub can't be asked (%s); %s comes from its cache", reason[0], name)
+            # For this process and those it starts: every file would be asked for again, several times over.
+            os.environ["HF_HUB_OFFLINE"] = "1"
+            huggingface_hub.constants.HF_HUB_OFFLINE = True
+    return None

@@ -1,0 +1,73 @@
+"""What is found out about a run in a second, before torch is imported and anything is built or started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolrl.config.load import LoadedConfig
+from toolrl.config.model import Config, SftConfig
+from toolrl.config.paths import get
+from toolrl.config.remarks import missing_files
+from toolrl.errors import ConfigError
+from toolrl.plugins.registry import Registry
+from toolrl.report.folder import RunFolder, run_and_checkpoint
+
+
+def check_start(
+    loaded: LoadedConfig, registry: Registry, data: Mapping[str, bool], *, resume: bool | None, overwrite: bool
+) -> None:
+    """Raise ToolrlError where the run can't start: a run folder that is taken or can't be written, data sets that the
+    config doesn't name, files and packages that aren't there. `data` names the data sets that the command takes, such
+    as `data.train`, and whether each has to be there; `resume` is None for a command that can't."""
+    config = loaded.config
+    if overwrite:
+        check_not_inside(config.model.path, config)
+    RunFolder.check(run_directory(config), resume=resume, overwrite=overwrite)
+    tree = config.model_dump()
+    for where, needed in data.items():
+        if needed and get(tree, tuple(where.split("."))) is None:
+            raise no_dataset(where)
+    problems = [loaded.hide(line) for line in missing_files(config, registry, data)]
+    if problems:
+        raise ConfigError(problems, where=loaded.source, hint="`toolrl config check` finds such mistakes too.")
+
+
+def run_directory(config: Config) -> Path:
+    """The run's folder."""
+    return Path(config.run.dir) / config.run.name
+
+
+def no_dataset(where: str) -> ConfigError:
+    """For a command that needs the data set which stands at this place in a config."""
+    section, _, key = where.partition(".")
+    hint = f"Add it, for example `{section}: {{{key}: {{use: jsonl, options: {{path: {key}.jsonl}}}}}}`."
+    return ConfigError(f"{where}: needed here, but the config names no data set", hint=hint)
+
+
+def check_not_inside(path: str, config: Config) -> None:
+    """Raise ConfigError where the model would be deleted before it is loaded."""
+    found = run_and_checkpoint(path)
+    folder = Path(path) if found is None else found[0]
+    if folder.resolve().is_relative_to(run_directory(config).resolve()):
+        raise ConfigError(
+            f"model.path: {path!r} belongs to the run that --overwrite deletes",
+            hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
+        )
+
+
+def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = False) -> None:
+    """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
+    there; with `overwrite` also for one that would be deleted before it is read."""
+    if settings.probe is not None and config.data.eval is None:
+        raise ConfigError(
+            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
+        )
+    if settings.from_run is None:
+        return
+    source = RunFolder.open(settings.from_run)
+    if overwrite and source.directory.resolve() == run_directory(config).resolve():
+        raise ConfigError(
+            f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
+            hint="Give the new run another name by --set run.name=NAME.",
+        )

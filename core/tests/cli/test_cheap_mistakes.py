@@ -1,0 +1,196 @@
+"""What is wrong with a run before anything is loaded: the commands that start one say so without importing torch, and
+`toolrl config check` says it too."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMANDS = ("train", "eval", "rollout", "sft")
+
+
+def whole_model(folder: Path) -> Path:
+    """A folder with everything that a model's has, as far as can be seen without torch."""
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    (folder / "tokenizer.json").write_text("{}")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    return folder
+
+
+@pytest.fixture
+def started(full_site: Any, config_file: Path, tmp_path: Path) -> Any:
+    """A command on the config, where torch can't be imported, in a folder with a model and a row of data."""
+    for name in ("torch", "transformers"):
+        (full_site.folder / f"{name}.py").write_text("raise SystemExit('a heavy library is imported')")
+    whole_model(tmp_path / "tiny")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2"}\n')
+    rows = f"{{use: jsonl, options: {{path: {tmp_path / 'rows.jsonl'}}}}}"
+    text = config_file.read_text() + f"data: {{train: {rows}, eval: {rows}}}\nsft: {{data: {rows}}}\n"
+    config_file.write_text(text)
+
+    def run(command: Sequence[str], *overrides: str, **env: str) -> subprocess.CompletedProcess[str]:
+        words = [word for override in overrides for word in ("--set", override)]
+        env = {"TOKEN": "12345", "HF_HOME": str(tmp_path / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9", **env}
+        done: subprocess.CompletedProcess[str] = full_site.run(
+            *command, str(config_file), *words, env=env, cwd=tmp_path
+        )
+        return done
+
+    return run
+
+
+def test_a_run_without_such_a_mistake_gets_as_far_as_torch(started: Any) -> None:
+    for command in COMMANDS:
+        assert "a heavy library is imported" in started([command]).stderr
+
+
+MISTAKES = {
+    "model.path=nowhere/of/this": "there is no folder 'nowhere/of/this'",
+    "model.path=owner/name": "there is no folder 'owner/name' here, and it isn't in the hub's cache",
+    "model.path=empty": "the folder 'empty' has no config.json; it holds: nothing",
+    "model.path=cut": "model.safetensors is broken or cut off",
+    "model.path=lacking": "names model-2.safetensors, which isn't there",
+    "model.path=weightless": "it has no weights",
+    "model.path=wordless": "it has no tokenizer",
+    "model.path=unread": "config.json is no JSON",
+    "model.path=deep": "config.json is no JSON",
+    "observers=[tensorboard]": "needs the package tensorboard",
+    "model.lora={}": "model.lora: needs peft",
+}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("cut", "lacking", "weightless", "wordless", "unread", "deep"):
+        whole_model(tmp_path / name)
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    index = {"weight_map": {"w": "model-2.safetensors"}}
+    (tmp_path / "lacking" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "weightless" / "model.safetensors").unlink()
+    (tmp_path / "wordless" / "tokenizer.json").unlink()
+    (tmp_path / "unread" / "config.json").write_bytes(b"\xff\xfe{")
+    (tmp_path / "deep" / "config.json").write_text("[" * 100_000)
+
+
+@pytest.mark.usefixtures("models")
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_file_or_package_that_is_not_there_stops_every_command(started: Any, full_site: Any, override: str) -> None:
+    if "cut" in override:
+        pytest.importorskip("safetensors")
+    if "owner" in override:
+        pytest.importorskip("huggingface_hub")
+    (full_site.folder / "sitecustomize.py").write_text(HIDDEN)
+    for command in COMMANDS if override.endswith("empty") else COMMANDS[:1]:
+        done = started([command], override)
+        assert done.returncode == 1
+        assert MISTAKES[override] in done.stderr
+        assert done.stderr.startswith("error: ")
+        assert "Retrying" not in done.stderr
+    checked = started(["config", "check", "--strict"], override)
+    assert f"note: {override.partition('=')[0]}" in checked.stdout
+    assert MISTAKES[override] in checked.stdout
+    assert checked.returncode == 1
+
+
+HIDDEN = """
+import importlib.util
+found = importlib.util.find_spec
+# Whether or not they are installed.
+importlib.util.find_spec = lambda name, *rest: None if name in ("tensorboard", "peft") else found(name, *rest)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "says"),
+    [
+        ("train", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
+        ("train", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
+        ("eval", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
+        ("rollout", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
+        ("sft", "sft.data.options.path=none.jsonl", "sft.data.options: no file matches 'none.jsonl'"),
+        ("train", "data.train=null", "data.train: needed here, but the config names no data set"),
+        ("eval", "data.eval=null", "data.eval: needed here, but the config names no data set"),
+        ("train", "run.dir=rows.jsonl", "the run folder can't be written"),
+    ],
+)
+def test_what_a_command_takes_is_looked_for_before_torch(started: Any, command: str, override: str, says: str) -> None:
+    done = started([command], override)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "heavy" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_is_found_before_torch(started: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o555)
+    assert "the run folder can't be written" in started(["train"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "override"),
+    [("eval", "data.train.options.path=none.jsonl"), ("rollout", "data.eval.options.path=none.jsonl")],
+)
+def test_data_that_a_command_does_not_take_may_be_away(started: Any, command: str, override: str) -> None:
+    assert "a heavy library is imported" in started([command], override).stderr
+
+
+def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    repo = tmp_path / "hub" / "hub" / "models--owner--name"
+    (repo / "snapshots" / "abc").mkdir(parents=True)
+    (repo / "snapshots" / "abc" / "config.json").write_text("{}")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("abc")
+    done = started(["train"], "model.path=owner/name")
+    assert "a heavy library is imported" in done.stderr
+    assert "owner/name comes from its cache" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.keep_best=acuracy", "evaluations give no 'acuracy'; did you mean 'accuracy'?"),
+        ("trainer.keep_best=eval/rewards/mean", "did you mean 'reward/mean'?"),
+        ("trainer.keep_best=reward/fromat/mean", "did you mean 'reward/format/mean'?"),
+        ("trainer.keep_best=pass@2", "did you mean 'pass@1'?"),
+        ("trainer.keep_best=reward/format/mean", None),
+        ("trainer.keep_best=tool/counter/hits", None),
+        ("trainer.keep_best=eval/avg@1", None),
+    ],
+)
+def test_the_metric_of_the_best_checkpoint_is_suggested(started: Any, override: str, says: str | None) -> None:
+    done = started(["config", "check"], override, "environments.default.rewards=[format]", "evaluation.every=2")
+    assert done.returncode == 0
+    assert ("evaluations give no" in done.stdout) == (says is not None)
+    assert (says or "ok") in done.stdout
+
+
+def test_an_environment_that_a_set_misspells_is_no_second_one(started: Any) -> None:
+    done = started(["config", "check"], "environments.defualt.max_turns=3")
+    assert done.returncode == 1
+    assert "there is no environment 'defualt'; did you mean 'default'?" in done.stderr
+    done = started(["config", "check"], "environments.other={}", "environments.other.max_turns=3")
+    assert done.returncode == 0
+
+
+def test_targets_are_imported_on_demand(started: Any, full_site: Any) -> None:
+    done = started(["config", "check", "--import"], "environments.default.tools=[]")
+    assert done.returncode == 0, done.stderr
+    done = started(["config", "check", "--import"])  # What the plugin gives is no toolset.
+    assert done.returncode == 1
+    assert "environments.default.tools[0]: " in done.stderr
+    (full_site.folder / "toolrl_plugin_full" / "thing.py").write_text(
+        "from pydantic import BaseModel\nclass Options(BaseModel):\n    token: str = ''\nclass Thing: 1 / 0\n"
+    )
+    assert started(["config", "check"]).returncode == 1  # Its options are in the same module.
