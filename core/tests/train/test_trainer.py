@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ class Setting:
         logprobs_BT, _ = self._tiny.naive(model, ids, torch.ones_like(ids))
         return logprobs_BT[0][torch.tensor(episode.loss_mask).bool()]
 
+    def entropies(self, model: Any, episode: Episode) -> torch.Tensor:
+        """Of the distributions of the sampled tokens."""
+        ids = torch.tensor([episode.ids])
+        with torch.no_grad():
+            return self._tiny.naive(model, ids, torch.ones_like(ids))[1][0][torch.tensor(episode.loss_mask).bool()]
+
     def total(self, model: Any, episode: Episode) -> float:
         with torch.no_grad():
             return float(self.logprobs(model, episode).sum())
@@ -142,8 +149,8 @@ def test_a_step_without_spread_changes_no_weight(setting: Setting, preset: str, 
     for index, entry in trainer.optimizer.state_dict()["adamw"]["state"].items():
         assert all(torch.equal(value, state[index][name]) for name, value in entry.items())
     assert (metrics["updates"], metrics["groups/flat"]) == (0.0, 1.0)
-    assert (metrics["loss"], metrics["ratio/mean"]) == (0.0, 1.0)
-    assert metrics["entropy"] > 0.0, "what was sampled is still looked at"
+    assert metrics["entropy"] == pytest.approx(0.5), "what was sampled counts, trained on or not"
+    assert not {"loss", "ratio/mean", "ratio/max", "logprob_mismatch/max"} & metrics.keys()
     assert "grad_norm" not in metrics
     assert all(parameter.grad is None for parameter in policy.model.parameters())
 
@@ -255,11 +262,47 @@ def test_without_kl_there_is_no_second_model(setting: Setting) -> None:
 
 
 def test_an_entropy_bonus_raises_the_entropy(setting: Setting) -> None:
-    trainer = setting.trainer(setting.policy(), {"preset": "grpo", "entropy_coef": 1.0})
+    policy = setting.policy()
+    trainer = setting.trainer(policy, {"preset": "grpo", "entropy_coef": 1.0})
     flat = setting.group([0.0, 0.0, 0.0])
-    entropies = [trainer.update([flat])["entropy"] for _ in range(4)]
+    entropies = []
+    for _ in range(4):
+        entropies.append(sum(float(setting.entropies(policy.model, episode).sum()) for episode in flat.episodes))
+        trainer.update([flat])
     assert entropies == sorted(entropies)
-    assert entropies[-1] > entropies[0] + 1e-2
+    assert entropies[-1] > entropies[0] + 1e-1
+
+
+def test_the_expected_entropy_is_that_of_the_policy_though_no_group_is_trained_on(setting: Setting) -> None:
+    """Over all tokens of the vocabulary, each as often as the policy samples it."""
+    policy = setting.policy()
+    trainer, prompt = setting.trainer(policy), [3, 4, 5]
+    with torch.no_grad():
+        logprobs = policy.model(torch.tensor([prompt])).logits[0, -1].double().log_softmax(0).tolist()
+    expected = 0.0
+    for token, logprob in enumerate(logprobs):
+        episode = setting.episode([*prompt, token], [0, 0, 0, 1], 1.0, logprobs=(0.0, 0.0, 0.0, logprob))
+        metrics = trainer.update([Group("g", episode.task, (episode, episode))])
+        assert metrics["updates"] == 0.0
+        expected += math.exp(logprob) * metrics["entropy"]
+    assert expected == pytest.approx(float(setting.entropies(policy.model, episode)), rel=1e-5)
+
+
+@pytest.mark.parametrize("other", [{"kl_coef": 1e-12}, {"entropy_coef": 1e-12}], ids=str)
+@pytest.mark.parametrize("surrogate", ["clip", "cispo"])
+def test_what_is_measured_does_not_depend_on_what_else_the_loss_holds(
+    setting: Setting, surrogate: str, other: dict[str, float]
+) -> None:
+    """Flat groups are computed for a KL or entropy term only."""
+    groups = [setting.group([1.0, 0.0]), setting.group([1.0, 1.0, 1.0], seed=1), setting.group([0.0, 1.0, 0.5], seed=2)]
+    algorithm = {"preset": "grpo", "surrogate": surrogate, "importance": {"cap": 1.5}, "rejection": {"level": "token"}}
+    found = []
+    for more in ({}, other):
+        trainer = setting.trainer(setting.policy(), {**algorithm, **more}, updates_per_step=2)
+        metrics = trainer.update(groups)
+        found.append({name: value for name, value in metrics.items() if not name.startswith(("loss", "kl"))})
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert {"entropy", "importance/rejected", "clip/low", "logprob_mismatch/mean", "ratio/max"} <= found[0].keys()
 
 
 def test_the_mismatch_is_the_distance_to_the_engine(setting: Setting) -> None:

@@ -17,24 +17,32 @@ NAMES = ("loss", "credit", "supply", "overlap", "trainer", "loop", "fine_tune", 
 MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report", "tools.restarts")
 """Where names are written that don't stand in the docstring."""
 
+LEADS = {
+    "Update": "`ratio/*`, `clip/*`, `importance/*`, `approx_kl` and `logprob_mismatch/*` are of the trained tokens: "
+    "the sampled tokens of episodes with an advantage, whatever KL and entropy terms train besides. Other episodes, "
+    "such as those of flat groups, then need no pass over the model. `entropy` and `kl` are of all sampled tokens."
+}
+"""What stands above a section's table."""
+
 MEANINGS: dict[str, dict[str, str]] = {
     "Update": {
         "loss": "The loss of the step: `loss/total`, or in `sft` the mean negative log-likelihood of a token.",
         "loss/total": "Policy, KL and entropy terms together, summed over the step's updates.",
         "loss/policy": "The policy-gradient term.",
-        "ratio/mean": "Mean over trained tokens of policy over old policy; 1 where a step has one update.",
+        "ratio/mean": "Mean of policy over old policy; 1 where a step has one update.",
         "ratio/max": "The greatest ratio.",
-        "clip/low": "Share of trained tokens clipped below.",
+        "clip/low": "Share of tokens clipped below.",
         "clip/high": "Share clipped above.",
         "clip_fraction": "Their sum; none of the three with a plugin's policy loss.",
-        "importance/mean": "Mean importance weight of trained tokens; only with `algorithm.importance`.",
-        "importance/capped": "Share of trained tokens whose weight lies above the cap.",
-        "importance/rejected": "Share of trained tokens that were left out; only with `algorithm.rejection`.",
+        "importance/mean": "Mean importance weight; only with `algorithm.importance`.",
+        "importance/capped": "Share of tokens whose weight lies above the cap.",
+        "importance/rejected": "Share of tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference) over all sampled tokens, weighed by policy over rollout; only with "
         "`algorithm.kl_coef`.",
-        "entropy": "Mean entropy of the policy on trained tokens, in nats.",
-        "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities of sampled tokens, "
+        "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
+        "expectation it is. With `rollout.top_p` or `top_k` it comes out less.",
+        "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "
         "before the step's first update.",
         "logprob_mismatch/max": "The greatest distance.",
         "grad_norm": "Norm of the gradient before clipping.",
@@ -98,7 +106,8 @@ def make() -> str:
     parts = [_INTRO, "## Episodes", prose(lead), table(("metric", "meaning"), rows)]
     parts += ["## Evaluation", table(("metric", "meaning"), _evaluation())]
     for title, section in MEANINGS.items():
-        parts += [f"## {title}", table(("metric", "meaning"), ((code(k), v) for k, v in section.items()))]
+        rows = [(code(name), meaning) for name, meaning in section.items()]
+        parts += [f"## {title}", LEADS.get(title, ""), table(("metric", "meaning"), rows)]
     return page("Metrics", *parts)
 
 

@@ -53,7 +53,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
     "Update": (
         Chart("Loss", ("loss",)),
         Chart("Parts of the loss", ("loss/*",)),
-        Chart("Entropy", ("entropy",), "", "Mean entropy of the policy on sampled tokens, in nats."),
+        Chart("Entropy", ("entropy",), "", "Of the policy on all sampled tokens, in nats: the mean of −log p."),
         Chart("KL divergence", ("kl",), "", "From the reference, the policy at the start of the run."),
         Chart("KL of the update", ("approx_kl",), "", "From the policy as it was before the step's first update."),
         Chart("Clipped tokens", ("clip_fraction",), "share", "Share of tokens whose ratio was clipped."),
@@ -65,7 +65,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
             "Log-probability mismatch",
             ("logprob_mismatch/max", "logprob_mismatch/mean"),
             "",
-            "Distance between the engine's log-probabilities and the trainer's, on sampled tokens.",
+            "Distance between the engine's log-probabilities and the trainer's, on trained tokens.",
         ),
         Chart("Groups without spread", ("groups/flat",), "share", "Groups whose rewards are equal: no gradient."),
     ),

@@ -35,7 +35,7 @@ from typing import Literal
 
 import torch
 
-from toolrl.train.surrogate import log_ratio, ratio_of
+from toolrl.train.surrogate import Ratio, log_ratio, ratio_of
 
 Level = Literal["token", "sequence", "mean"]
 Mode = Literal["truncate", "reject"]
@@ -86,8 +86,8 @@ def rejected_tokens(
 
 def _ratios(proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
     """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
-    of = "token" if level == "token" else "sequence"
-    logs_BT = log_ratio(proximal_BT.detach().float(), behaviour_BT.float(), mask_BT, of)
+    ratio: Ratio = "token" if level == "token" else "sequence"
+    logs_BT = log_ratio(proximal_BT.detach().float(), behaviour_BT.float(), mask_BT, ratio)
     if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
         logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
     return ratio_of(logs_BT)

@@ -27,11 +27,15 @@ estimator, which is without bias for samples of any policy. It is the gradient o
 the same where the old log-probabilities are those as sampled. GRPO as published has no weight (`kl_correction=False`),
 and the estimate's own gradient.
 
+Metrics of ratio, clip, importance and mismatch are those of the trained tokens: the sampled tokens of sequences with an
+advantage. What other sequences a micro-batch holds, for their KL and entropy terms, doesn't change them.
+
 All tensors are aligned with the tokens (see `toolrl.train.batch`); what stands outside of the loss mask is ignored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -141,15 +145,27 @@ class LossStatistics:
             self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
 
     def metrics(self) -> dict[str, float]:
-        """By name. Means over no tokens are left out."""
+        """By name. Means and maxima over no tokens are left out."""
         totals = {name: value.tolist() for name, value in self.means.items()}
         metrics = {name: total / count for name, (total, count) in totals.items() if count}
-        return metrics | {name: float(value) for name, value in (self.sums | self.maxima).items()}
+        others = {name: float(value) for name, value in (self.sums | self.maxima).items()}
+        return metrics | {name: value for name, value in others.items() if value != -math.inf}
+
+
+def trained_tokens(loss_mask_BT: torch.Tensor, advantages_BT: torch.Tensor) -> torch.Tensor:
+    """The sampled tokens of sequences that have an advantage, bool [B, T]."""
+    mask_BT = loss_mask_BT.bool()
+    return mask_BT & (mask_BT & (advantages_BT != 0)).any(dim=1, keepdim=True)
 
 
 def _mean(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Total and count of the masked values, float64 [2]."""
     return torch.stack([torch.where(mask_BT, values_BT, 0).sum(dtype=torch.float64), mask_BT.sum().double()])
+
+
+def _greatest(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Of the masked values; −∞ where there are none."""
+    return torch.where(mask_BT, values_BT, -math.inf).max()
 
 
 def policy_loss(
@@ -169,9 +185,9 @@ def policy_loss(
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped. With `proximal:
     sampled` the engine's stand in their place. `rollout_logprobs_BT`, the engine's, are needed with that, `importance`
-    and `rejection`, `reference_logprobs_BT` with a `kl_coef`,
-    `entropy_BT` (carrying a gradient) with an `entropy_coef`; where the last two are given without, they are measured
-    only. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss isn't finite.
+    and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`, and measured
+    only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where one that is
+    needed is None, RunStoppedError where a custom loss isn't finite.
     """
     _check_needs(objective, rollout_logprobs_BT, reference_logprobs_BT, entropy_BT)
     mask_BT = loss_mask_BT.bool()
@@ -185,8 +201,9 @@ def policy_loss(
         old_BT = rollout_BT
 
     terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
-    token_loss_BT, statistics = _surrogate(terms, objective)
-    token_loss_BT = _off_policy(token_loss_BT, terms, objective, statistics)
+    trained_BT = trained_tokens(mask_BT, advantages_BT)
+    token_loss_BT, statistics = _surrogate(terms, objective, trained_BT)
+    token_loss_BT = _off_policy(token_loss_BT, terms, objective, trained_BT, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_logprobs_BT is not None:
         reference_BT = torch.where(mask_BT, reference_logprobs_BT, 0.0)
@@ -199,11 +216,8 @@ def policy_loss(
                 k2_BT = kl_estimate(logprobs_BT, reference_BT, "k2")
                 kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
             loss = loss + objective.kl_coef * (weights_BT * kl_BT).sum()
-    if entropy_BT is not None:
-        entropy_BT = torch.where(mask_BT, entropy_BT, 0.0)
-        statistics.means["entropy"] = _mean(entropy_BT.detach(), mask_BT)
-        if objective.entropy_coef:
-            loss = loss - objective.entropy_coef * (weights_BT * entropy_BT).sum()
+    if objective.entropy_coef and entropy_BT is not None:
+        loss = loss - objective.entropy_coef * (weights_BT * torch.where(mask_BT, entropy_BT, 0.0)).sum()
     statistics.sums["loss/policy"] = policy.detach()
     statistics.sums["loss/total"] = loss.detach()
     return loss, statistics
@@ -227,11 +241,11 @@ def _check_needs(
         )
 
 
-def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, LossStatistics]:
+def _surrogate(terms: LossTerms, objective: Objective, trained_BT: torch.Tensor) -> tuple[torch.Tensor, LossStatistics]:
     """The surrogate of each token, [B, T], and what it does to the ratios."""
     logprobs_BT, advantages_BT, mask_BT = terms.logprobs_BT, terms.advantages_BT, terms.mask_BT
     token_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, "token")
-    statistics = _ratio_statistics(token_BT.detach(), mask_BT)
+    statistics = _ratio_statistics(token_BT.detach(), trained_BT)
     if objective.custom is not None:
         losses_BT = objective.custom.token_losses(terms)
         if not isinstance(losses_BT, torch.Tensor) or losses_BT.shape != mask_BT.shape:
@@ -249,52 +263,55 @@ def _surrogate(terms: LossTerms, objective: Objective) -> tuple[torch.Tensor, Lo
         ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, objective.ratio)
         ratio_BT = own_gradients(ratio_BT, logprobs_BT)
     low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, objective.clip, objective.surrogate)
-    statistics.means["clip/low"] = _mean(low_BT, mask_BT)
-    statistics.means["clip/high"] = _mean(high_BT, mask_BT)
+    statistics.means["clip/low"] = _mean(low_BT, trained_BT)
+    statistics.means["clip/high"] = _mean(high_BT, trained_BT)
     if objective.surrogate == "cispo":
         return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, objective.clip), statistics
     return clipped_surrogate(ratio_BT, advantages_BT, objective.clip), statistics
 
 
 def _off_policy(
-    token_loss_BT: torch.Tensor, terms: LossTerms, objective: Objective, statistics: LossStatistics
+    token_loss_BT: torch.Tensor,
+    terms: LossTerms,
+    objective: Objective,
+    trained_BT: torch.Tensor,
+    statistics: LossStatistics,
 ) -> torch.Tensor:
     """The surrogate of each token, weighted, and 0 where it is rejected, because another policy sampled it."""
     old_BT, rollout_BT, mask_BT = terms.old_logprobs_BT, terms.rollout_logprobs_BT, terms.mask_BT
     if objective.importance is not None:
         importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
         token_loss_BT = importance_BT * token_loss_BT
-        statistics.means["importance/mean"] = _mean(importance_BT, mask_BT)
-        statistics.means["importance/capped"] = _mean(capped_BT, mask_BT)
+        statistics.means["importance/mean"] = _mean(importance_BT, trained_BT)
+        statistics.means["importance/capped"] = _mean(capped_BT, trained_BT)
     if objective.rejection is not None:
         rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, objective.rejection)
         token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
-        statistics.means["importance/rejected"] = _mean(rejected_BT, mask_BT)
+        statistics.means["importance/rejected"] = _mean(rejected_BT, trained_BT)
     return token_loss_BT
 
 
-def _ratio_statistics(log_ratio_BT: torch.Tensor, mask_BT: torch.Tensor) -> LossStatistics:
+def _ratio_statistics(log_ratio_BT: torch.Tensor, trained_BT: torch.Tensor) -> LossStatistics:
     ratio_BT = ratio_of(log_ratio_BT)
     return LossStatistics(
         means={
-            "ratio/mean": _mean(ratio_BT, mask_BT),
+            "ratio/mean": _mean(ratio_BT, trained_BT),
             # k3 again, here of KL(old policy ‖ policy): how far the updates of this step went.
-            "approx_kl": _mean(ratio_BT - 1.0 - log_ratio_BT, mask_BT),
+            "approx_kl": _mean(ratio_BT - 1.0 - log_ratio_BT, trained_BT),
         },
-        maxima={"ratio/max": torch.where(mask_BT, ratio_BT, 0.0).max()},
+        maxima={"ratio/max": _greatest(ratio_BT, trained_BT)},
     )
 
 
 def mismatch_statistics(
-    logprobs_BT: torch.Tensor, rollout_logprobs_BT: torch.Tensor, loss_mask_BT: torch.Tensor
+    logprobs_BT: torch.Tensor, rollout_logprobs_BT: torch.Tensor, trained_BT: torch.Tensor
 ) -> LossStatistics:
-    """How far the trainer's log-probabilities are from the engine's on sampled tokens, as `logprob_mismatch/mean` and
+    """How far the trainer's log-probabilities are from the engine's on trained tokens, as `logprob_mismatch/mean` and
     `/max`. Means something where the trainer holds the weights that sampled: before the first update of a step."""
-    mask_BT = loss_mask_BT.bool()
-    distance_BT = torch.where(mask_BT, (logprobs_BT.detach() - rollout_logprobs_BT).abs(), 0.0)
+    distance_BT = (logprobs_BT.detach() - rollout_logprobs_BT).abs()
     return LossStatistics(
-        means={"logprob_mismatch/mean": _mean(distance_BT, mask_BT)},
-        maxima={"logprob_mismatch/max": distance_BT.max()},
+        means={"logprob_mismatch/mean": _mean(distance_BT, trained_BT)},
+        maxima={"logprob_mismatch/max": _greatest(distance_BT, trained_BT)},
     )
 
 

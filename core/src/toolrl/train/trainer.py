@@ -37,6 +37,7 @@ from toolrl.train.loss import (
     mismatch_statistics,
     policy_loss,
     supervised_loss,
+    trained_tokens,
 )
 from toolrl.train.offload import own_tensors, waiting, warn_where_useless
 from toolrl.train.optimizer import PolicyOptimizer, learning_rate
@@ -279,14 +280,13 @@ class PolicyTrainer(_Trainer):
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
             self.whole = False
-        if not updates:
-            self._look(groups, measured)
         if self.critic is not None:
             self.whole = False
             metrics |= _critic_metrics(self.critic.update())
         measured.add_up(self.ranks, f"statistics of step {self.step + 1}")
         self._complete()
-        return {**measured.metrics(), **metrics, **_credit_metrics(credited), "updates": float(len(updates))}
+        metrics |= {**_sampled_entropy(groups), **_credit_metrics(credited), "updates": float(len(updates))}
+        return {**measured.metrics(), **metrics}
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
         return super().optimizers() | ({_CRITIC: self.critic.optimizer} if self.critic is not None else {})
@@ -325,19 +325,6 @@ class PolicyTrainer(_Trainer):
                 loss.backward()
         return self._update()
 
-    def _look(self, groups: Sequence[Group], measured: _Measured) -> None:
-        """Measure a step that trains nothing on the last, and so shortest, of its micro-batches: the loss is 0 then,
-        but entropy and mismatch should not be lost from view. All ranks compute the same, and the first one tells."""
-        samples = [episode_sample(episode, 0.0) for group in groups for episode in group.scored]
-        batches = self._pack(samples)
-        measured = measured if self.ranks.first else _Measured()
-        if batches:
-            normaliser = Normaliser.of([batches[-1].loss_mask_BT], self._algorithm.loss, length=self._longest)
-            (found,) = self._references([batches[-1:]])
-            reference_BT = found[0] if found is not None else None
-            with torch.no_grad(), self._computing(batches[-1]):
-                self._loss(batches[-1], None, reference_BT, normaliser, measured, compare=True)
-
     def _references(self, updates: Sequence[Sequence[MicroBatch]]) -> list[list[torch.Tensor] | None]:
         """Log-probabilities under the reference of all micro-batches of each update, before any of them is made: the
         reference is needed once a step then. None for each where there is no reference."""
@@ -365,7 +352,7 @@ class PolicyTrainer(_Trainer):
             batch.attention_mask_BT,
             batch.loss_mask_BT,
             temperature=self._temperature,
-            entropy=True,
+            entropy=bool(self._objective.entropy_coef),
             media=batch.media,
             tree=batch.tree,
         )
@@ -384,9 +371,8 @@ class PolicyTrainer(_Trainer):
         )
         measured.loss.add(statistics)
         if compare:
-            measured.mismatch.add(
-                mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, batch.loss_mask_BT)
-            )
+            trained_BT = trained_tokens(batch.loss_mask_BT, batch.advantages_BT)
+            measured.mismatch.add(mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, trained_BT))
         return loss
 
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
@@ -465,6 +451,15 @@ def _frozen(policy: Policy) -> Any:
     for parameter in reference.parameters():
         parameter.requires_grad_(False)
     return reference
+
+
+def _sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean of −log p over all sampled tokens, p as they were sampled: its expectation is the entropy, and groups
+    that teach nothing need no pass over the model for it."""
+    episodes = [episode for group in groups for episode in group.scored]
+    tokens = sum(episode.sampled_tokens for episode in episodes)
+    total = sum(sum(episode.logprobs) for episode in episodes)  # Of other tokens they are 0.
+    return {"entropy": (0.0 - total) / tokens} if tokens else {}
 
 
 def _critic_metrics(update: CriticUpdate | None) -> dict[str, float]:
