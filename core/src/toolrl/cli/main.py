@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from toolrl.cli.output import UsageError, print_error, table
+from toolrl.cli.output import UsageError, print_error, readable, table
 from toolrl.errors import ToolrlError
 
 if TYPE_CHECKING:
@@ -54,13 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         del words[0]
     try:
         status = _dispatch(words, debug)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None where the shell closed it.
+            sys.stdout.flush()
         return status
-    except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when it flushes stdout at exit.
-        with contextlib.suppress(OSError, ValueError):
+    except OSError as error:
+        # Nobody reads the output any more, or it can't be written. Python would complain again when it flushes at exit.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
+        if isinstance(error, BrokenPipeError):
+            return EXIT_PIPE
+        with contextlib.suppress(OSError):
+            print_error(readable(error))
+        return EXIT_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPT
@@ -91,11 +96,12 @@ def _dispatch(words: list[str], debug: bool) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - the last place where an error can be told in order
         hide = getattr(args, "hide", str)
-        if debug or not isinstance(error, ToolrlError):
+        told = readable(error)
+        if debug or not isinstance(told, ToolrlError):
             # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
             print(hide("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-        if json or isinstance(error, ToolrlError):
-            print_error(error, json=json, hide=hide)
+        if json or isinstance(told, ToolrlError):
+            print_error(told, json=json, hide=hide)
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from toolrl.cli.output import print_error
+from toolrl.cli.output import print_error, readable
 from toolrl.cluster.messages import pack_error
 from toolrl.cluster.rank_report import RankReport
 from toolrl.cluster.trainer_messages import Ended, TrainerOrder
@@ -73,9 +73,10 @@ def _ended(order: TrainerOrder, report: RankReport) -> Ended:
         return Ended(_run(order, report))
     except Exception as error:  # noqa: BLE001 - the command raises it
         text = io.StringIO()
-        if not isinstance(error, ToolrlError):
+        told = readable(error)
+        if not isinstance(told, ToolrlError):
             text.write("".join(traceback.format_exception(error)))
-        print_error(error, stream=text, hide=order.loaded.hide)
+        print_error(told, stream=text, hide=order.loaded.hide)
         return Ended(error=pack_error(error), said=order.loaded.hide(text.getvalue()))
 
 

@@ -21,8 +21,12 @@ except ImportError:  # Windows: runs there are not guarded against a second writ
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Replace a file as a whole: a reader sees the old content or the new, never a part.
 
-    `durable` waits until the content is on the disk, so that it outlives a power failure too.
+    `durable` waits until the content is on the disk, so that it outlives a power failure too. A device, such as
+    /dev/stdout, is written to and not replaced.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -32,7 +36,8 @@ def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None
                 os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # The first error says more.
+            temporary.unlink()
         raise
     if durable:
         sync_directory(path.parent)

@@ -7,6 +7,7 @@ pictures of a split take hundreds of megabytes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def write(rows: JoinedRows, split: str, target: Path) -> None:
                 writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
         part.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # What went wrong first says more.
+            part.unlink()
 
 
 def converted(rows: JoinedRows, split: str, indices: range) -> Iterator[dict[str, Any]]:

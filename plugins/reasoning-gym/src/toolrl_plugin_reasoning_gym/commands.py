@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ class DataCommand:
                     file.write(json.dumps(row_of(source[index])) + "\n")
             part.replace(args.target)
         finally:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # What went wrong first says more.
+                part.unlink()
         print(f"{args.target}: {len(source)} tasks")
         return 0
 

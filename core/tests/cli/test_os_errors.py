@@ -1,0 +1,153 @@
+"""What the operating system refuses is a message with its path and a hint, of whatever command, and no traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolrl.cli import status
+from toolrl.cli.main import EXIT_ERROR, main
+from toolrl.report.folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = RunFolder.create(tmp_path / "run", {}, total_steps=1)
+    folder.begin()
+    return folder.directory
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Path:
+    """A path whose parent is a file."""
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "inside"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """What a command that fails says."""
+    assert main(list(map(str, words))) in (1, 2)
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert err.startswith("error: ")
+    return err
+
+
+def test_a_report_that_can_not_be_written(run: Path, blocked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{blocked.parent}: File exists\n  → A file is in the place of a folder" in said(
+        capsys, "report", run, "--output", blocked
+    )
+    assert "/proc/nothing: No such file or directory\n  → " in said(
+        capsys, "report", run, "--output", "/proc/nothing/r.html"
+    )
+    (run / "report.html").mkdir()
+    assert f"{run / 'report.html'}: Is a directory" in said(capsys, "report", run)
+
+
+def test_the_error_of_the_write_is_the_one_that_is_told(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: Path, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for method in ("open", "unlink"):
+        monkeypatch.setattr(Path, method, refuses)
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: refuses(Path("unlinked")))
+    err = said(capsys, "report", run)
+    assert "Read-only file system" in err
+    assert "unlinked" not in err
+
+
+def test_a_device_is_written_to_and_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run), "--output", "/dev/null"]) == 0
+    assert not Path("/dev/null").is_file()
+    assert "No space left" in said(capsys, "report", run, "--output", "/dev/full")
+    assert not Path("/dev/full").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["config", "check", "{path}"],
+        ["config", "show", "{path}"],
+        ["train", "{path}"],
+        ["eval", "{path}"],
+        ["rollout", "{path}"],
+        ["sft", "{path}"],
+        ["export", "{path}", "model"],
+        ["export", "{run}", "{path}"],
+        ["parse", "--parser", "hermes", "--cases", "{path}"],
+        ["parse", "--parser", "hermes", "--tools", "{path}", "x"],
+        ["report", "{path}"],
+        ["report", "{run}", "--compare", "{path}"],
+        ["status", "{path}"],
+        ["new-plugin", "x", "--kind", "tool", "--dir", "{path}"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", ["inside a file", "a name that is too long", "a folder"])
+def test_a_path_that_can_not_be_used(
+    words: list[str],
+    kind: str,
+    run: Path,
+    blocked: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    path = {
+        "inside a file": blocked,
+        "a name that is too long": tmp_path / ("x" * 300),
+        "a folder": tmp_path / "folder",
+    }[kind]
+    if kind == "a folder" and words[0] == "new-plugin":
+        return
+    said(capsys, *(word.format(path=path, run=run) for word in words))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), "/data/x: No space left on device\n  → Free"),
+        (PermissionError(errno.EACCES, "Permission denied", b"/data/x"), "/data/x: Permission denied\n  → Choose"),
+        (OSError(errno.EXDEV, "Invalid cross-device link", "/a", None, "/b"), "/a → /b: Invalid cross-device link"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused\n"),
+        (TimeoutError("it took too long"), "TimeoutError: it took too long\n  → `toolrl --debug …` shows"),
+    ],
+)
+def test_any_error_of_the_system(
+    error: OSError, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(status, "run", raises)
+    assert line in said(capsys, "status", "x")
+    assert main(["status", "x", "--json"]) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["fault"] == "system"
+    assert not err
+    main(["--debug", "status", "x"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">/dev/full", EXIT_ERROR), (">&-", 0), (">/dev/full 2>/dev/full", EXIT_ERROR)]
+)
+def test_output_that_can_not_be_written(redirection: str, code: int) -> None:
+    command = f"{sys.executable} -m toolrl list-plugins {redirection}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if redirection == ">/dev/full":
+        assert "No space left on device" in done.stderr
