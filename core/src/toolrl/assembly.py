@@ -479,7 +479,7 @@ class Builder:
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):
             observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
-        return Events(folder, observers)
+        return Events(folder, observers, self._hide)
 
     def limits(self) -> Limits:
         rollout = self._config.rollout

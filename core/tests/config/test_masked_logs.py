@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +61,32 @@ def test_afterwards_all_is_as_before(written: Callable[[], str]) -> None:
     assert logging.getLogRecordFactory() is before
     logging.getLogger("some.library").warning("s3cret")
     assert written() == "s3cret\n"
+
+
+class Bad:
+    def __del__(self) -> None:
+        raise ValueError("deleted with s3cret")
+
+
+def test_warnings_and_exceptions_that_nobody_catches(capfd: pytest.CaptureFixture[str]) -> None:
+    """In a process of its own: pytest replaces the same hooks."""
+    code = """
+import threading, warnings
+from test_masked_logs import Bad, hide
+from toolrl.config.logs import masked_logs
+
+def fail():
+    raise ValueError("in a thread with s3cret")
+
+with masked_logs(hide):
+    warnings.warn("warned of s3cret")
+    thread = threading.Thread(target=fail, name="reader of s3cret")
+    thread.start()
+    thread.join()
+    Bad()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=True)
+    text = capfd.readouterr().err
+    for expected in ("warned of ${TOKEN}", "in a thread with ${TOKEN}", "reader of ${TOKEN}", "deleted with ${TOKEN}"):
+        assert expected in text
+    assert "s3cret" not in text

@@ -15,6 +15,7 @@ from toolrl.hookspecs import hookimpl
 from toolrl.plugins.checks import EVENTS
 from toolrl.plugins.events import Events
 from toolrl.protocols import StepReport
+from toolrl.testing.fakes import make_episode
 
 RUN: Any = SimpleNamespace(name="demo")
 
@@ -99,6 +100,19 @@ def test_one_that_raises_is_logged_and_counted_and_hides_nothing(
     assert events.failures == {"failing": 3}
     assert f"observer 'failing' failed in toolrl_step_end ({kind.__name__}: disk full)" in caplog.text
     assert caplog.text.count("Traceback") == 1
+
+
+def test_names_of_metrics_hold_no_secret() -> None:
+    """Tools and rewards name them, and may name them after an address that they were given."""
+    told: list[Any] = []
+    observer = SimpleNamespace(
+        toolrl_step_end=lambda report: told.append(report.metrics),
+        toolrl_episode_end=lambda episode: told.append(episode.metrics),
+    )
+    events = Events(SimpleNamespace(), {"x": observer}, lambda text: text.replace("s3cret", "${KEY}"))
+    events.step_end(StepReport(1, "train", {"tool/s3cret/seconds": 1.0}))
+    events.episode_end(make_episode(metrics={"s3cret": 1.0}))
+    assert told == [{"tool/${KEY}/seconds": 1.0}, {"${KEY}": 1.0}]
 
 
 def test_an_interrupt_is_no_failure_of_an_observer() -> None:

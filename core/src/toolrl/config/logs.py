@@ -1,8 +1,13 @@
-"""Log records without the values of a run's `${VAR}`s: a library's error may quote the address that it was given."""
+"""Log records, warnings and reports of lost exceptions without the values of a run's `${VAR}`s: a library's error may
+quote the address that it was given."""
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +16,8 @@ from typing import Any
 @contextmanager
 def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
     """While this is entered, every log record made in this process goes through `hide`, its traceback too, whichever
-    logger it is from and whatever handles it."""
+    logger it is from and whatever handles it; so do warnings, and exceptions that are caught nowhere, in a thread or
+    while an object is deleted."""
     if hide is str:
         yield
         return
@@ -22,12 +28,42 @@ def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
         _mask(record, hide)
         return record
 
+    def lost(what: str, error: BaseException) -> None:
+        text = f"{what}:\n{''.join(traceback.format_exception(error))}"
+        print(hide(text), end="", file=sys.stderr)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            lost(f"Exception in thread {args.thread.name if args.thread else '?'}", args.exc_value)
+
+    def unraisable(args: sys.UnraisableHookArgs) -> None:
+        if args.exc_value is not None:
+            lost(f"{args.err_msg or 'Exception ignored in'} {args.object!r}", args.exc_value)
+
+    shown = warnings.formatwarning
     logging.setLogRecordFactory(make)
+    with (
+        _replaced(threading, "excepthook", in_thread),
+        _replaced(sys, "unraisablehook", unraisable),
+        _replaced(warnings, "formatwarning", lambda *args, **kwargs: hide(shown(*args, **kwargs))),
+    ):
+        try:
+            yield
+        finally:
+            if logging.getLogRecordFactory() is make:
+                logging.setLogRecordFactory(before)
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Another value of a module's attribute for a while; one that was set meanwhile stays."""
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        if logging.getLogRecordFactory() is make:
-            logging.setLogRecordFactory(before)
+        if getattr(module, name) is value:
+            setattr(module, name, before)
 
 
 def _mask(record: logging.LogRecord, hide: Callable[[str], str]) -> None:

@@ -9,7 +9,8 @@ others are still told, in the config's order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pluggy
 
 from toolrl import hookspecs
 from toolrl.errors import PluginError
+from toolrl.frozen import changed
 from toolrl.plugins.checks import EVENTS, check_observer
 from toolrl.protocols import Observer, RunInfo, StepReport
 from toolrl.types import Episode
@@ -34,9 +36,13 @@ class _Manager(pluggy.PluginManager):
 class Events:
     """The events of one run. Call it from the controller's main thread; it returns when all observers were told."""
 
-    def __init__(self, run: RunInfo, observers: Mapping[str, Observer]) -> None:
-        """`observers` by the name that messages call them. Raises PluginError for one that can't be told rightly."""
+    def __init__(
+        self, run: RunInfo, observers: Mapping[str, Observer], hide: Callable[[str], str] | None = None
+    ) -> None:
+        """`observers` by the name that messages call them; `hide` takes secrets out of the names of metrics, which
+        tools and rewards choose. Raises PluginError for one that can't be told rightly."""
         self._run = run
+        self._hide = hide
         self._callers: dict[str, list[tuple[str, pluggy.HookCaller]]] = {event: [] for event in EVENTS}
         self.failures: dict[str, int] = {}
         """How often each observer has raised; those that never did are left out."""
@@ -49,10 +55,14 @@ class Events:
 
     def episode_end(self, episode: Episode) -> None:
         """An episode was scored and released."""
+        if self._hide is not None:
+            episode = changed(episode, metrics=_named(episode.metrics, self._hide))
         self._tell("toolrl_episode_end", episode=episode)
 
     def step_end(self, report: StepReport) -> None:
         """A step of training, or an evaluation, is done."""
+        if self._hide is not None:
+            report = replace(report, metrics=_named(report.metrics, self._hide))
         self._tell("toolrl_step_end", report=report)
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
@@ -90,3 +100,7 @@ class Events:
                     "observer %r failed in %s (%s: %s); failures of it so far: %d",
                     name, event, type(error).__name__, error, count, exc_info=error if count == 1 else None,
                 )  # fmt: skip
+
+
+def _named(metrics: Mapping[str, float], hide: Callable[[str], str]) -> dict[str, float]:
+    return {hide(name): value for name, value in metrics.items()}

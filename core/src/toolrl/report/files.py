@@ -61,6 +61,14 @@ def json_line(record: Any) -> bytes:
         return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
+def read_json(text: str | bytes) -> Any:
+    """A JSON text's value. Raises ValueError, also for one that is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
 def plain_float(value: float) -> float | str:
     """A number as JSON can hold it: what isn't finite becomes "nan", "inf" or "-inf", which `float` reads again."""
     number = float(value)
@@ -80,7 +88,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = read_json(line)
         except ValueError as error:
             broken = (number, error)
         else:

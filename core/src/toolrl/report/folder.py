@@ -31,9 +31,10 @@ from typing import Any
 
 import yaml
 
-from toolrl.errors import DataError, ToolrlError
+from toolrl.config.read import parse_yaml
+from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.report.episodes import EpisodeStore
-from toolrl.report.files import FolderLock, json_line, read_lines, write_atomic
+from toolrl.report.files import FolderLock, json_line, read_json, read_lines, write_atomic
 from toolrl.report.metrics import MetricsLine, MetricsLog
 from toolrl.report.records import StoredEpisode
 from toolrl.report.status import TRAINERS
@@ -42,6 +43,8 @@ from toolrl.report.summary import summarise
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+_MAX_CONFIG = 2**20
+"""Bytes."""
 
 
 _log = logging.getLogger(__name__)
@@ -150,11 +153,7 @@ class RunFolder:
             inside = sorted(child.name for child in children if is_run_folder(child))
             hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
             raise DataError("no run here", where=str(directory), hint=hint)
-        try:
-            config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise DataError(f"not YAML: {error}", where=str(directory / "config.yaml")) from error
-        folder = cls(directory, config, 0)
+        folder = cls(directory, _read_config(directory / "config.yaml"), 0)
         summary = folder.summary()
         folder.total_steps = int(summary.get("total_steps", 0))
         folder.start_step = int(summary.get("start_step", 0))
@@ -166,10 +165,8 @@ class RunFolder:
         older = sorted(self.directory.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
         found = []
         for path in (self.directory / "config.yaml", *older):
-            with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-                config = yaml.safe_load(path.read_text(encoding="utf-8"))
-                if isinstance(config, dict):
-                    found.append(config)
+            with contextlib.suppress(OSError, DataError):
+                found.append(_read_config(path))
         return found
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
@@ -256,8 +253,8 @@ class RunFolder:
         if not path.exists():
             return {}
         try:
-            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            summary: dict[str, Any] = dict(read_json(path.read_bytes()))
+        except (ValueError, TypeError) as error:
             raise DataError(f"not JSON: {error}", where=str(path)) from error
         if summary.get("status") == "running" and not self.is_live():
             summary["status"] = "interrupted"
@@ -281,14 +278,17 @@ class RunFolder:
         path = self.directory / "tokens.jsonl"
         if not path.exists():
             return {}
-        with path.open("rb") as file:
-            return {int(key): piece for record in read_lines(file, str(path)) for key, piece in record.items()}
+        try:
+            with path.open("rb") as file:
+                return {int(key): str(text) for record in read_lines(file, str(path)) for key, text in record.items()}
+        except (AttributeError, ValueError) as error:
+            raise DataError(f"a line isn't a mapping of token ids to texts: {error}", where=str(path)) from error
 
     def versions(self) -> dict[str, Any]:
         """plugins.json, empty where it is missing."""
         path = self.directory / "plugins.json"
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+            return dict(read_json(path.read_bytes())) if path.exists() else {}
         except (ValueError, TypeError) as error:
             raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to go on without it.") from error
 
@@ -369,6 +369,21 @@ def _delete_run(directory: Path) -> None:
         shutil.rmtree(directory / name, ignore_errors=True)
     for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
         path.unlink(missing_ok=True)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Raises DataError; a folder may come from elsewhere, so what its file can cost is bounded."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_CONFIG + 1)
+        if len(text) > _MAX_CONFIG:
+            raise ValueError(f"it has more than {_MAX_CONFIG} bytes")
+        config = parse_yaml(text.decode("utf-8"), str(path))[0] or {}
+        if not isinstance(config, dict):
+            raise ValueError(f"it holds a {type(config).__name__}, not a mapping")
+    except (ConfigError, ValueError) as error:
+        raise DataError(f"the run's config can't be read: {error}", where=str(path)) from error
+    return config
 
 
 def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class MetricsLog:
             records = list(read_lines(file, str(self.path)))
         try:
             return [MetricsLine.from_record(record) for record in records]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(f"a line isn't a step's metrics: {error!r}", where=str(self.path)) from error
 
     def append(self, report: StepReport, episodes: int = 0) -> MetricsLine:

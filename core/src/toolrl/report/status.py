@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import DataError
-from toolrl.report.files import write_atomic
+from toolrl.report.files import read_json, write_atomic
 
 NAME = ".status.json"
 TRAINERS = ".trainers.json"
@@ -71,7 +71,7 @@ def read_status(directory: Path, name: str = NAME) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        facts: dict[str, Any] = json.loads(text)
+        facts: dict[str, Any] = read_json(text)
     except ValueError as error:
         raise DataError(f"not JSON: {error}", where=str(path)) from error
     return facts

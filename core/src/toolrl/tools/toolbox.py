@@ -319,10 +319,11 @@ class ToolBoxSession:
             hide=self._hide,
         )
         result = await policy.answer(invocation)
-        if not invocation.effort:
+        if not invocation.effort and not result.metrics:
             return result
         effort = {f"policy/{name}": amount for name, amount in invocation.effort.items()}
-        return changed(result, metrics={**result.metrics, **effort})
+        named = {self._hide(name): value for name, value in result.metrics.items()}
+        return changed(result, metrics={**named, **effort})
 
     def _pure_key(self, item: ToolCall | CallError) -> str | None:
         """The same text for calls that one run can answer; None for what has to run by itself."""
