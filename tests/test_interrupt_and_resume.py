@@ -444,6 +444,40 @@ def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> N
         assert line.episodes == 16 + 8 * line.metrics["groups/set_aside"]
 
 
+def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
+    own_place: Any, here: Any, steps_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody gives the values of the start again: neither `--set` nor variables that aren't secret."""
+    for name, value in {"MODEL_OF_RUN": str(own_place.folder / "model"), "ROWS": "16", "NOTE": "s3cret"}.items():
+        monkeypatch.setenv(name, value)
+    options = {"size": "${ROWS}", "kinds": ["tiny_sum"], "split": "train"}
+    changes = {"model": {"path": "${MODEL_OF_RUN}"}, "data": {"train": {"use": "arithmetic", "options": options}}}
+    note = {"system_prompt": "It is ${NOTE:-nothing}."}
+    config = own_place.config({**SETTINGS, **changes, "environments": {"default": note}})
+    again = ("--set", "trainer.learning_rate=2.0e-3", "--set", "algorithm.group_size=2", "--set", "run.name=own")
+    done = here("train", config, *again, "--set", "trainer.steps=1", place=own_place)
+    assert done.returncode == 0, done.stderr
+    first = own_place.run("own").config
+    assert "s3cret" not in (own_place.folder / "runs" / "own" / "config.yaml").read_text()
+    (own_place.folder / config).unlink()
+    for name in ("MODEL_OF_RUN", "ROWS"):
+        monkeypatch.delenv(name)
+    refused = here("train", "runs/own", place=own_place)
+    assert "there is a run here already" in refused.stderr
+    done = here("train", "runs/own", "--resume", "--set", "trainer.steps=2", place=own_place)
+    assert (done.returncode, caplog.messages) == (0, []), done.stderr
+    folder = own_place.run("own")
+    assert list(steps_of(folder, "train")) == [1, 2]
+    assert folder.config == {**first, "trainer": {**first["trainer"], "steps": 2}}
+    assert here("eval", "runs/own", "--json", place=own_place).returncode == 0
+    # One that was moved goes on where it is now.
+    folder.directory.rename(own_place.folder / "moved")
+    done = here("train", "moved/", "--resume", "--set", "trainer.steps=3", "--json", place=own_place)
+    assert done.returncode == 0, done.stderr
+    assert (done.json()["run"], done.json()["steps"]) == (str(own_place.folder / "moved"), 3)
+    assert "no run here" in here("train", "runs", "--resume", place=own_place).stderr
+
+
 def test_a_finished_run_can_be_made_longer(
     own_place: Any, here: Any, steps_of: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

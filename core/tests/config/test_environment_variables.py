@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -67,12 +68,66 @@ def test_values_reach_the_run_and_not_what_is_written(tree: dict[str, Any], regi
     assert loaded.config.seed == 7
     assert loaded.config.run.name == "${literal}"
     resolved = loaded.resolved
-    assert resolved["environments"]["default"]["tools"][1]["options"] == {"key": "${KEY}", "precision": "${DIGITS}"}
+    assert resolved["environments"]["default"]["tools"][1]["options"] == {"key": "${KEY}", "precision": "${DIGITS:-4}"}
     assert resolved["environments"]["default"]["tools"][0]["use"] == "${TOOL}"
     assert resolved["seed"] == "${SEED:-7}"
     assert SECRET not in repr(loaded)
     again = check_config(resolved, registry=registry, environ=environ)
     assert (again.config, again.resolved) == (loaded.config, resolved)
+
+
+PLAIN = {
+    "MODEL": "{tmp}/model",
+    "GSM8K": "{tmp}",
+    "STEPS": "50",
+    "RATE": "1e-6",
+    "DEVICE": "cuda:0",
+    "SERVER": "http://localhost:8000/v1",
+}
+SECRETS = {
+    "ANYTHING": SECRET,
+    "API_KEY": "123456",
+    "HF_TOKEN": "hf_abcdefgh",
+    "DB_PASSWORD": "4711",
+    "GOOGLE_APPLICATION_CREDENTIALS": "{tmp}/a.json",
+    "AWS": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE",
+    "WEBHOOK": "https://hooks.example.com/services/T000/B000/XXXX",
+    "URL": "https://user:pass@example.com",
+    "BRACE": "{tmp}/a}b",
+    "LONG": "/" * 5000,
+}
+
+
+def test_values_that_are_no_secrets_are_kept_for_those_who_go_on(
+    tree: dict[str, Any], registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "a}b").mkdir()
+    (tmp_path / "a.json").touch()
+    environ = {name: value.replace("{tmp}", str(tmp_path)) for name, value in {**PLAIN, **SECRETS}.items()}
+    options = {"path": [f"${{{name}}}" for name in environ]}
+    tree["environments"]["default"]["tools"][1]["options"] = options
+    tree["model"]["path"] = "${HUB}"
+    environ["HUB"] = "owner/name"
+    loaded = check_config(tree, registry=registry, environ=environ)
+    kept = loaded.resolved["environments"]["default"]["tools"][1]["options"]["path"]
+    assert kept == [f"${{{name}:-{environ[name]}}}" for name in PLAIN] + [f"${{{name}}}" for name in SECRETS]
+    assert loaded.resolved["model"]["path"] == "${HUB:-owner/name}"
+    assert loaded.hide(f"{tmp_path}/x") == f"{tmp_path}/x"
+    assert loaded.hide(SECRET) == "${ANYTHING}"
+    again = check_config(loaded.resolved, registry=registry, environ={name: environ[name] for name in SECRETS})
+    assert (again.config, again.resolved) == (loaded.config, loaded.resolved)
+
+
+@pytest.mark.parametrize("place", [("key",), ("named", "headers", "url"), ("named", "env", "url")])
+def test_a_number_at_a_credentials_place_is_a_secret_everywhere(place: tuple[str, ...]) -> None:
+    tree: Any = "${A}"
+    for part in reversed(place):
+        tree = {part: tree}
+    found = interpolate({"steps": "${A}", "other": "${B}", "options": tree}, {"A": "123456", "B": "123456"})
+    assert found.texts["steps",] == "${A}"
+    assert found.texts["other",] == "${B}"  # It would give the secret away.
+    assert found.mask("123456") == "${A}"
 
 
 def test_a_value_is_in_no_message(tree: dict[str, Any], registry: Registry) -> None:

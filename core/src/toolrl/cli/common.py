@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from toolrl.report.folder import RunFolder
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, *, resume: bool = True, config: str = "a config file") -> None:
+def add_run_arguments(
+    parser: argparse.ArgumentParser, *, resume: bool = True, config: str = "a config file, or a run's folder"
+) -> None:
     """CONFIG, --set, --resume, --overwrite, --json. `config` is what CONFIG may be."""
     parser.add_argument("config", metavar="CONFIG", help=config)
     add_set_argument(parser)
@@ -56,9 +60,10 @@ def add_debug_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tuple[LoadedConfig, Registry]:
-    """The config and the plugins. Raises ConfigError with every mistake. With `data`, for a command that starts a run:
-    the data sets that it takes, and whether each has to be there. Then all that can be found out before torch is
-    imported is, as ToolrlErrors.
+    """The config, or that of a run's folder, and the plugins. Raises ConfigError with every mistake.
+
+    With `data`, for a command that starts a run (the data sets that it takes, and whether each has to be there), also
+    ToolrlError for all that can be found out before torch is imported.
 
     From here on `args.hide` takes the values of the config's environment variables out of what is printed of errors.
     """
@@ -66,13 +71,29 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     from toolrl.plugins.registry import load_registry
 
     registry = load_registry()
-    loaded = load_config(args.config, args.overrides, registry=registry)
+    source, overrides = args.config, args.overrides
+    if Path(source).is_dir():
+        source, overrides = str(Path(source) / "config.yaml"), [*_place_of(Path(source)), *overrides]
+    loaded = load_config(source, overrides, registry=registry)
     args.hide = loaded.hide
     if data is not None:
         from toolrl.preflight import check_start
 
         check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
     return loaded, registry
+
+
+def _place_of(folder: Path) -> list[str]:
+    """What has a run's own config stand for this folder, where it was moved. Raises DataError where it is no run's."""
+    from toolrl.report.folder import RunFolder
+
+    run = RunFolder.open(folder).config.get("run")
+    place = run if isinstance(run, dict) else {}
+    if (Path(str(place.get("dir"))) / str(place.get("name"))).absolute() == folder.absolute():
+        return []
+    # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
+    values = {"run.dir": str(folder.absolute().parent), "run.name": folder.absolute().name}
+    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 
 def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[ComponentUse]:

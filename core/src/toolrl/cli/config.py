@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="find every mistake, without building or starting anything")
     show = actions.add_parser("show", help="print all values, defaults included; variables stay ${NAME}")
     for action in (check, show):
-        action.add_argument("config", metavar="CONFIG", help="a config file")
+        action.add_argument("config", metavar="CONFIG", help="a config file, or a run's folder")
         add_set_argument(action)
         action.add_argument("--json", action="store_true", help="print JSON")
         add_debug_argument(action)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HELP = "train a model by reinforcement learning"
 EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
+  toolrl train runs/first --resume
   torchrun --nproc-per-node 4 -m toolrl train grpo.yaml"""
 
 _DATA = {"data.train": True, "data.eval": False}

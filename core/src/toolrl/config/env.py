@@ -1,12 +1,16 @@
 """Environment variables in a config: `${NAME}` and `${NAME:-default}` inside any text value.
 
-The values go into the config that the run uses and nowhere else: what is written to a run's folder, a log or a message
-keeps the text `${NAME}`. A plain `${` is written `$${`.
+A value is taken for a secret unless it can only be something else (a path that is there, a number, a device, a server's
+bare address, a hub's `owner/name` at `model.path`), and neither the variable nor its place is called like a credential.
+A secret goes into the config that the run uses and nowhere else: the run's folder, logs and messages keep `${NAME}`.
+Other values stay in the run's folder, as `${NAME:-value}`: who resumes or evaluates it needs no variables of its start.
+A plain `${` is written `$${`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +22,15 @@ from toolrl.config.paths import Path
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}?")
 _BODY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.DOTALL)
+_CREDENTIAL = re.compile(
+    r"key|token(?!s|izer)|secret|pass|pwd|pw\b|cred|auth|cookie|session|signature|private|bearer|jwt|headers?$|^env$",
+    re.I,
+)
+"""In the name of a variable, or of an option, whose value is one."""
+_PLAIN = re.compile(
+    r"[+-]?\d{1,9}(\.\d+)?(e[+-]?\d+)?|true|false|auto|cpu|cuda(:\d+)?|https?://[\w.-]+(:\d+)?(/v\d)?/?"
+)
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _SHORTEST_SECRET = 4
 """Shorter values aren't looked for inside other texts: `1` is in too many of them to be a secret."""
 
@@ -28,11 +41,13 @@ class Interpolated:
 
     tree: Any = None
     texts: dict[Path, str] = field(default_factory=dict)
-    """The text as written, for each place that held a reference."""
+    """The text as written, for each place that held a reference, with the values that are no secrets as defaults."""
     missing: dict[Path, str] = field(default_factory=dict)
     """What is wrong with a reference, by place. The tree keeps the text there."""
     values: dict[str, str] = field(default_factory=dict, repr=False)
-    """The variables that were read."""
+    """The variables that hold secrets."""
+    found: list[tuple[Path, str, str]] = field(default_factory=list, repr=False)
+    """Place, variable and value of each reference."""
 
     def mask(self, text: str) -> str:
         """A text with the values of variables taken out again, also where one stands quoted or in a URL."""
@@ -67,7 +82,26 @@ def interpolate(tree: Any, environ: Mapping[str, str]) -> Interpolated:
     """A copy of `tree` with every reference replaced."""
     result = Interpolated()
     result.tree = _copy(tree, (), environ, result)
+    result.values = {name: value for path, name, value in result.found if not _is_plain(path, name, value)}
+    secrets = set(result.values.values())
+    plain = {name: value for _, name, value in result.found if value not in secrets}
+    for path, text in result.texts.items():
+        result.texts[path] = _REFERENCE.sub(lambda match: _with_default(match, plain), text)
     return result
+
+
+def _is_plain(path: Path, name: str, value: str) -> bool:
+    """Whether a value is certainly no secret."""
+    if any(_CREDENTIAL.search(str(part)) for part in (name, *path)) or "}" in value:
+        return False
+    hub = path == ("model", "path") and _HUB_NAME.fullmatch(value) is not None
+    # Of texts that can't be paths, os.path says that they aren't there, and pathlib raises.
+    return hub or _PLAIN.fullmatch(value) is not None or os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111
+
+
+def _with_default(match: re.Match[str], plain: Mapping[str, str]) -> str:
+    body = _BODY.match(match["body"] or "")
+    return f"${{{body['name']}:-{plain[body['name']]}}}" if body is not None and body["name"] in plain else match[0]
 
 
 def _copy(node: Any, path: Path, environ: Mapping[str, str], result: Interpolated) -> Any:
@@ -100,7 +134,7 @@ def _replace(text: str, path: Path, environ: Mapping[str, str], result: Interpol
         if found is None:
             result.missing[path] = f"the environment variable {name} isn't set; set it, or write ${{{name}:-default}}"
             return match[0]
-        result.values[name] = found
+        result.found.append((path, name, found))
         return found
 
     replaced = _REFERENCE.sub(value, text)
