@@ -129,6 +129,16 @@ def test_pydata(tmp_path: Path) -> None:
     }
 
 
+def test_tools_of_others_in_a_file_are_left_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.pydata"
+    path.write_text("['code_interpreter', {'name': 'mine', 'key': 1}, {'mcpServers': {'a': {'command': 'x'}}}]")
+    assert list(read_servers(path)) == ["a"]
+    McpOptions(config=path).check_files()
+    path.write_text("['code_interpreter', {'name': 'mine'}]")
+    with pytest.raises(ConfigError, match="'code_interpreter' is the name of a tool"):
+        McpOptions(config=path).check_files()
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [

@@ -45,7 +45,8 @@ def test_what_builtins_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.missing("storage", {}) == ""
 
 
-def test_files_are_looked_for(tmp_path: Path) -> None:
+def test_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "is_installed", lambda: True)
     (tmp_path / "tools.py").touch()
     there, gone = str(tmp_path / "tools.py"), str(tmp_path / "gone.py")
     mcp = {"mcpServers": {}}
@@ -58,3 +59,7 @@ def test_files_are_looked_for(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match="there is no"):
             QwenAgentOptions.model_validate(options).check_files()
+    monkeypatch.setattr(library, "is_installed", lambda: False)
+    QwenAgentOptions(tools=[mcp]).check_files()
+    with pytest.raises(ConfigError, match="qwen_agent isn't installed"):
+        QwenAgentOptions(tools=["a"]).check_files()

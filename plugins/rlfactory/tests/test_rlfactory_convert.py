@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -14,8 +15,13 @@ from hypothesis import strategies as st
 from rlfactory_script import ROW, SCRIPT, SERVERS, needs_plugins
 
 from toolrl.cli.main import main
-from toolrl.config.load import check_config, load_config
+from toolrl.config.frame import ComponentUse
+from toolrl.config.load import build_component, check_config, load_config
 from toolrl.errors import ConfigError
+from toolrl.plugins.registry import load_registry
+from toolrl.testing import make_build_context, make_episode_context, make_task
+from toolrl.tools import as_toolset
+from toolrl.types import ToolCall
 from toolrl_plugin_rlfactory.convert.mapping import convert
 from toolrl_plugin_rlfactory.convert.report import Report
 from toolrl_plugin_rlfactory.convert.settings import Settings, read
@@ -135,6 +141,30 @@ def test_an_env_and_a_manager_of_ones_own(folder: Path) -> None:
     assert [tool["use"] for tool in place["tools"]] == ["rlfactory", "mcp"]
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_class_on_a_base_that_is_not_there_is_told(folder: Path, beside: bool) -> None:
+    """RLFactory's VisionEnv is built on its MMEnv."""
+    (folder / "envs").mkdir()
+    vision = "from PIL import Image\nfrom .mmbase import MMEnv\n\n\nclass VisionEnv(MMEnv):\n    pass\n"
+    (folder / "envs" / "vision.py").write_text(vision)
+    if beside:
+        (folder / "envs" / "mmbase.py").write_text("from verl import DataProto\n\n\nclass MMEnv(ABC):\n    pass\n")
+    name = "actor_rollout_ref.env.name"
+    tree, report = convert(read("main_grpo.sh", [f"{name}=vision"]))
+    assert "envs/vision.py:VisionEnv isn't derived from one of Env, SearchEnv" in lost(report)[name]
+    assert tree["environments"]["default"]["rewards"] == [{"use": "rlfactory", "options": {"step_rewards": True}}]
+    assert not any("change its import lines" in remark for remark in report.remarks)
+    if beside:
+        (folder / "envs" / "mmbase.py").write_text(
+            "from envs.base import Env\nfrom verl.utils.model import position_ids\n\n\nclass MMEnv(Env):\n    pass\n"
+        )
+        tree, report = convert(read("main_grpo.sh", [f"{name}=vision"]))
+        assert tree["environments"]["default"]["parser"]["options"]["env"] == "envs/vision.py:VisionEnv"
+        (folder / "envs" / "vision.py").write_text(vision + "from verl.utils.model import position_ids\n")
+        _, report = convert(read("main_grpo.sh", [f"{name}=vision"]))
+        assert "no stand-in" in lost(report)["envs/vision.py: position_ids"]
+
+
 def test_what_is_not_there_is_told() -> None:
     env = "actor_rollout_ref.env"
     tree, report = converted(f"{env}.name=vision", f"{env}.tool_manager=qwen2_5_vl", f"{env}.mcp_mode=pigeon",
@@ -197,11 +227,96 @@ def test_tensorboard_needs_a_package(
     assert "toolrl[tensorboard]" not in capsys.readouterr().out
 
 
-def test_tools_that_are_no_servers_are_kept(folder: Path) -> None:
-    (folder / "mcp_tools.pydata").write_text(f"[{SERVERS.strip()[1:-1]}, 'code_interpreter', {{'name': 'mine'}}]")
+MINE = """
+from qwen_agent.tools.base import BaseTool, register_tool
+
+
+@register_tool("mine")
+class Mine(BaseTool):
+    description = "Says a word."
+    parameters = [{"name": "word", "type": "string", "description": "Which", "required": True}]
+
+    def call(self, params, **kwargs):
+        return f"{self.cfg['before']} {self._verify_json_format_args(params)['word']}"
+"""
+
+
+SERVER = """
+try:
+    from mcp.server.mcpserver import MCPServer
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as MCPServer
+server = MCPServer("search")
+
+
+@server.tool()
+def query_rag(query: str) -> str:
+    return "found " + query
+
+
+server.run()
+"""
+
+
+def mixed(folder: Path) -> list[dict[str, Any]]:
+    """The tools of a converted file with servers, a tool of qwen_agent and a built-in."""
+    (folder / "envs" / "tools").mkdir(parents=True)
+    (folder / "envs" / "tools" / "mine.py").write_text(MINE)
+    entries = [SERVERS.strip()[1:-1].strip(), "'code_interpreter'", "{'name': 'mine', 'before': 'So'}"]
+    (folder / "mcp_tools.pydata").write_text(f"[{', '.join(entries)}]")
+    tree, _ = convert(read("main_grpo.sh", []))
+    tools: list[dict[str, Any]] = tree["environments"]["default"]["tools"]
+    return tools
+
+
+def test_each_tool_of_a_mixed_file_goes_to_its_plugin(folder: Path) -> None:
+    tools = mixed(folder)
+    assert [tool["use"] for tool in tools] == ["mcp", "python/code_interpreter", "qwen_agent"]
+    assert tools[2]["options"] == {"tools": [{"name": "mine", "before": "So"}], "imports": ["envs/tools/mine.py"]}
+    assert all(tool["policy"]["max_output_tokens"] == 2000 for tool in tools)
+    _, report = convert(read("main_grpo.sh", []))
+    assert any("mine are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'" in text for text in report.remarks)
+    (folder / "mcp_tools.pydata").write_text("[3, 'web_search']")
     tree, report = convert(read("main_grpo.sh", []))
-    assert [tool["use"] for tool in tree["environments"]["default"]["tools"]] == ["mcp", "rlfactory"]
-    assert any("code_interpreter, mine are qwen_agent's" in remark for remark in report.remarks)
+    assert [tool["use"] for tool in tree["environments"]["default"]["tools"]] == ["qwen_agent"]
+    assert "no tool's name" in lost(report)["./mcp_tools.pydata: 3"]
+
+
+def test_the_tools_of_a_mixed_file_start(folder: Path) -> None:
+    pytest.importorskip("toolrl_plugin_qwen_agent")
+    pytest.importorskip("toolrl_plugin_python")
+    pytest.importorskip("qwen_agent.tools")
+    pytest.importorskip("mcp")
+    needs_plugins()
+    (folder / "search.py").write_text(SERVER)
+    mixed(folder)
+    text = (folder / "mcp_tools.pydata").read_text()
+    text = text.replace("'python'", repr(sys.executable)).replace("envs/tools/search.py", "search.py")
+    (folder / "mcp_tools.pydata").write_text(text)
+    tools = convert(read("main_grpo.sh", []))[0]["environments"]["default"]["tools"]
+    registry = load_registry()
+
+    async def run() -> list[str]:
+        context = make_build_context("tools", run_dir=folder)
+        uses = [ComponentUse(use=tool["use"], options=tool.get("options", {})) for tool in tools]
+        sets = [build_component(registry, "tools", use, context, "tools") for use in uses]
+        toolset = as_toolset(sets, None, context)
+        await toolset.start()
+        try:
+            task = make_task()
+            async with toolset.open(task, make_episode_context(task)) as session:
+                names = [spec.name for spec in session.specs()]
+                search = next(name for name in names if name.endswith("query_rag"))
+                calls = [
+                    (search, {"query": "x"}),
+                    ("code_interpreter", {"code": "print(6 * 7)"}),
+                    ("mine", {"word": "be"}),
+                ]
+                return [(await session.call(ToolCall(name, args))).text.strip() for name, args in calls]
+        finally:
+            await toolset.stop()
+
+    assert asyncio.run(run()) == ["found x", "42", "So be"]
 
 
 def test_a_yaml_is_read_too(folder: Path) -> None:

@@ -102,12 +102,16 @@ def _variables(tree: Any, path: Path) -> Any:
 
 def _entries(tree: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(name, entry) of every server. Raises ConfigError."""
-    for item in tree if isinstance(tree, list) else [tree]:
-        if isinstance(item, str):
-            raise ConfigError(
-                f"{path}: {item!r} is the name of a tool and no MCP server",
-                hint="Take it out of the file, and name a toolrl tool under `tools:` instead.",
-            )
+    items = tree if isinstance(tree, list) else [tree]
+    names = [item for item in items if isinstance(item, str) or _is_named(item)]
+    if names and len(names) == len(items):
+        raise ConfigError(
+            f"{path}: {names[0]!r} is the name of a tool and no MCP server",
+            hint="Name it under `tools:` instead, those of Qwen-Agent as {use: qwen_agent, options: {tools: […]}}.",
+        )
+    if names:
+        _log.info("%s: %d of its entries are tools of Qwen-Agent, and not for the toolset mcp", path, len(names))
+    for item in (item for item in items if item not in names):
         servers = item.get("mcpServers", item.get("servers")) if isinstance(item, dict) else None
         if not isinstance(servers, dict):
             raise ConfigError(f"{path}: expected a mapping with the key 'mcpServers', whose value is a mapping by name")
@@ -115,6 +119,10 @@ def _entries(tree: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not isinstance(name, str) or not isinstance(entry, dict):
                 raise ConfigError(f"{path}: mcpServers.{name}: expected a mapping with `command` or `url`")
             yield name, entry
+
+
+def _is_named(item: Any) -> bool:
+    return isinstance(item, dict) and "name" in item and item.keys().isdisjoint(("mcpServers", "servers"))
 
 
 def _server(name: str, entry: Mapping[str, Any], path: Path, *, sse_by_default: bool) -> ServerOptions:

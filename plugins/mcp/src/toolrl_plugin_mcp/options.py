@@ -195,6 +195,12 @@ class McpOptions(BaseModel):
         "most.",
     )
 
+    def check_files(self) -> None:
+        """Raises ConfigError for a file of servers that can't be read."""
+        from toolrl_plugin_mcp.files import all_servers
+
+        all_servers(self, None)
+
     @model_validator(mode="after")
     def _some_server(self) -> McpOptions:
         if not self.servers and self.config is None:

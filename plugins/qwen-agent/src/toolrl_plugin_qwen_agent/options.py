@@ -66,7 +66,9 @@ class QwenAgentOptions(BaseModel):
         return value
 
     def check_files(self) -> None:
-        """Raises ConfigError for a .py file or a folder that isn't there."""
+        """Raises ConfigError for a .py file or a folder that isn't there, and without the library."""
+        from toolrl_plugin_qwen_agent.library import require
+
         names = [entry if isinstance(entry, str) else str(entry.get("name", "")) for entry in self.tools]
         sources = [name.rpartition(":")[0] for name in names] + self.imports
         for source in sources:
@@ -75,3 +77,5 @@ class QwenAgentOptions(BaseModel):
         for folder in self.folders:
             if not Path(folder).expanduser().is_dir():
                 raise ConfigError(f"there is no folder {folder!r}", hint="It is named under `folders`.")
+        if not all(isinstance(entry, dict) and "mcpServers" in entry for entry in self.tools):
+            require(None)

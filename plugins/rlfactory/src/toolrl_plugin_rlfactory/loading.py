@@ -135,5 +135,5 @@ def _hint(error: BaseException) -> str:
             "and QwenManager in toolrl_plugin_rlfactory.managers."
         )
     if isinstance(error, ImportError) and "relative import" in str(error):
-        return "Change `from .base import Env` to `from toolrl_plugin_rlfactory.envs import Env`."
+        return "Import Env as `from toolrl_plugin_rlfactory.envs import Env`; a file beside this one by its own name."
     return "Run `python -c 'import …'` to see the whole traceback."

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl_plugin_rlfactory.convert.classes import CLASSES, class_beside, class_nodes, derives, look_at_imports
 from toolrl_plugin_rlfactory.convert.numbers import flag, number, user_path, whole
 from toolrl_plugin_rlfactory.convert.report import Report
 from toolrl_plugin_rlfactory.convert.settings import Settings
@@ -16,11 +20,11 @@ from toolrl_plugin_rlfactory.options import REGISTERED
 _ENV = "actor_rollout_ref.env"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CENTRAL = "centralized_qwen3"
+_INTERPRETER = "code_interpreter"
 _MAKES = ("_build_tools", "execute_actions", "execute_all_tools", "_execute_tool_batch")
 DEFAULT_PATH = "envs/configs/mcp_tools.pydata"
 DEFAULT_SECONDS, DEFAULT_AT_ONCE = 10.0, 10
 """Of the centralized manager's calls."""
-CHANGE = "change its import lines to toolrl_plugin_rlfactory.envs and toolrl_plugin_rlfactory.managers"
 DEFAULT_TURNS = 2
 DEFAULT_REPLY = 16_384
 
@@ -73,14 +77,19 @@ def _manager(settings: Settings, report: Report) -> str:
         return "qwen3" if name == _CENTRAL else str(name)
     if isinstance(name, str) and ":" in name:
         return name
-    found = _class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
-    if found:
-        report.remark(f"tool_manager: {found}: {CHANGE}")
+    found = class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
+    if found and derives(found):
+        look_at_imports(found, report)
         return found
+    why = (
+        f"{found} isn't derived from one of {CLASSES}, and can't be run"
+        if found
+        else f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it"
+    )
     report.lose(
         key,
-        f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it; the config reads calls as qwen3. "
-        "Name a class of your own by `tool_manager: module:Class` in the options of parser, toolset and reward",
+        f"{why}; the config reads calls as qwen3. Name a class of your own by `tool_manager: module:Class` in the "
+        "options of parser, toolset and reward",
     )
     return "qwen3"
 
@@ -92,14 +101,19 @@ def _env(settings: Settings, report: Report) -> str | None:
         return name
     if name == "search":
         return None
-    found = _class_beside(settings, f"{name}.py", "Env")
-    if found:
-        report.remark(f"rewards: {found}: {CHANGE}")
+    found = class_beside(settings, f"{name}.py", "Env")
+    if found and derives(found):
+        look_at_imports(found, report)
         return found
+    why = (
+        f"{found} isn't derived from one of {CLASSES}, and can't be run"
+        if found
+        else f"{name!r} has no class in envs/ here or beside the script"
+    )
     report.lose(
         f"{_ENV}.name",
-        f"{name!r} has no class in envs/ here or beside the script; the config scores as `search`. Name yours by "
-        "`env: envs/mine.py:MyEnv` in the options of parser, toolset and reward",
+        f"{why}; the config scores as `search`. Name yours by `env: envs/mine.py:MyEnv` in the options of parser, "
+        "toolset and reward",
     )
     return None
 
@@ -125,22 +139,57 @@ def _tools(settings: Settings, report: Report, classes: dict[str, Any]) -> list[
             options["include"] = [str(name) for name in selected]
         tools.append({"use": "mcp", "options": options, "policy": policy})
     if others and not own:
-        options = {"config": {"config_path": path}}
-        tools.append({"use": "rlfactory", "options": options, "policy": policy})
-        report.remark(f"tools: {', '.join(others)} are qwen_agent's, which has to be installed")
+        tools += [{**tool, "policy": policy} for tool in _named_tools(others, settings, report)]
     return tools
 
 
-def _entries(path: str, report: Report) -> tuple[bool, list[str]]:
-    """Whether a mcp_tools.pydata has servers, and the names of its other tools."""
+def _entries(path: str, report: Report) -> tuple[bool, list[Any]]:
+    """Whether a mcp_tools.pydata has servers, and its other entries: names, and dicts with `name`."""
     try:
         entries = parse_mcp_tools_config(path)
     except ConfigError as error:
         report.remark(f"tools: {error.problems[0]}; it is taken for a list of MCP servers")
         return True, []
     servers = [entry for entry in entries if isinstance(entry, dict) and "mcpServers" in entry]
-    others = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries if entry not in servers]
-    return bool(servers), [str(name) for name in others]
+    others = [entry for entry in entries if entry not in servers]
+    for entry in [entry for entry in others if not _name(entry)]:
+        others.remove(entry)
+        report.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
+    return bool(servers), others
+
+
+def _named_tools(entries: list[Any], settings: Settings, report: Report) -> Iterator[dict[str, Any]]:
+    """The toolsets of qwen_agent's tools, its own and those that files in `envs` register."""
+    if any(_name(entry) == _INTERPRETER for entry in entries):
+        report.remark(
+            f"tools: {_INTERPRETER} is that of the plugin `python`, which needs no container; for qwen_agent's name it "
+            "under {use: qwen_agent, options: {tools: [code_interpreter]}}"
+        )
+        yield {"use": f"python/{_INTERPRETER}"}
+    qwen = [entry for entry in entries if _name(entry) != _INTERPRETER]
+    if not qwen:
+        return
+    imports = sorted({file for entry in qwen if (file := _registering(settings, _name(entry))) is not None})
+    report.remark(
+        f"tools: {', '.join(map(_name, qwen))} are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'; a file "
+        "that registers one has to be in `imports`" + (f", as {', '.join(imports)} is" if imports else "")
+    )
+    yield {"use": "qwen_agent", "options": {"tools": qwen, **({"imports": imports} if imports else {})}}
+
+
+def _name(entry: Any) -> str:
+    name = entry.get("name") if isinstance(entry, dict) else entry
+    return name if isinstance(name, str) else ""
+
+
+def _registering(settings: Settings, name: str) -> str | None:
+    """The file in `envs`, beside the script or here, that registers a tool with qwen_agent."""
+    mark = re.compile(rf"register_tool\(\s*(?:name\s*=\s*)?['\"]{re.escape(name)}['\"]")
+    for file in (file for folder in (settings.folder, Path()) for file in sorted((folder / "envs").rglob("*.py"))):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if mark.search(file.read_text(encoding="utf-8")):
+                return file.as_posix()
+    return None
 
 
 def _policy(settings: Settings, report: Report) -> dict[str, Any]:
@@ -173,26 +222,6 @@ def _reward(settings: Settings, report: Report, classes: dict[str, Any]) -> Any:
     return {"use": "rlfactory", "options": options} if options else "rlfactory"
 
 
-def _class_beside(settings: Settings, file: str, base: str) -> str | None:
-    """The class of a file in `envs`, beside the script or here."""
-    files = [folder / "envs" / file for folder in (settings.folder, Path())]
-    return next(filter(None, (_class_in(path, base) for path in files)), None)
-
-
-def _class_in(file: Path, base: str) -> str | None:
-    """The last class of a file that derives from one called `…base`, as `file.py:Class`; the file isn't run."""
-    found = [node.name for node in _class_nodes(file) if any(ast.unparse(item).endswith(base) for item in node.bases)]
-    return f"{file.as_posix()}:{found[-1]}" if found else None
-
-
-def _class_nodes(file: Path) -> list[ast.ClassDef]:
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
-
-
 def _has_tools(classes: dict[str, Any]) -> bool:
     """Whether the user's manager makes tools or runs turns by itself, as far as its file says; else it may."""
     file, _, name = str(classes.get("tool_manager", "")).rpartition(":")
@@ -200,7 +229,7 @@ def _has_tools(classes: dict[str, Any]) -> bool:
         return False
     methods = {
         item.name
-        for node in _class_nodes(Path(file)) if node.name == name
+        for node in class_nodes(Path(file)) if node.name == name
         for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
     }  # fmt: skip
     return not file.endswith(".py") or not methods.isdisjoint(_MAKES)
