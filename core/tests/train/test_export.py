@@ -40,6 +40,36 @@ def test_of_a_whole_model_what_a_run_needs_is_left_out(checkpoint: Path, tmp_pat
     assert [path.name for path in target.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapter"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dtype: str, lora: Any) -> None:
+    """Whatever it was trained in, and over several runs."""
+    first, target = tmp_path / "first", tmp_path / "model"
+    tiny.model("qwen3", dtype="bfloat16").save_pretrained(first)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(first)
+    source = first
+    for run in range(2):
+        config = ModelConfig(path=str(source), dtype=dtype, lora=lora if run else None)
+        policy = load_policy(config, str(source), torch.device("cpu"))
+        with torch.no_grad():
+            for number, parameter in enumerate(policy.model.parameters()):
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) * 0.01)
+        source = tmp_path / f"run-{run}"
+        source.mkdir()
+        policy.trained.save_pretrained(source)
+        policy.tokenizer.save_pretrained(source)
+    export_model(str(source), target)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    assert {tensor.dtype for tensor in plain.state_dict().values()} == {torch.bfloat16}
+    wanted = policy.state_dict()
+    for name, value in plain.state_dict().items():
+        assert value.equal(wanted[name].bfloat16()), name
+    assert "toolrl" not in (target / "config.json").read_text()
+    assert (target / "model.safetensors").stat().st_size < 1.2 * (first / "model.safetensors").stat().st_size
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_adapter_is_merged_and_rounded_once(checkpoint: Path, tmp_path: Path, dtype: str) -> None:
     """To the bits that engines with weights of their own are given."""

@@ -1,13 +1,14 @@
-"""A checkpoint as a plain model folder: an adapter merged in, what only a run needs left out.
+"""A checkpoint as a plain model folder: an adapter merged in, a bfloat16 model in bfloat16 again, what only a run needs
+left out.
 
 The folder is written beside its place and renamed as the last act, so there is a whole one or none.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -15,7 +16,7 @@ from toolrl.config.model import ModelConfig
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.train.checkpoint import MANIFEST
 from toolrl.train.lora import adapter_base, read_tensors
-from toolrl.train.policy import load_policy
+from toolrl.train.policy import SOURCE_DTYPE, load_policy
 
 _OF_A_RUN = ("trainer", MANIFEST)
 
@@ -38,11 +39,7 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
     shutil.rmtree(writing, ignore_errors=True)
     try:
         writing.parent.mkdir(parents=True, exist_ok=True)
-        if base is None:
-            shutil.copytree(path, writing, ignore=shutil.ignore_patterns(*_OF_A_RUN))
-        else:
-            writing.mkdir()
-            _merge(path, writing, trusted=trust_remote_code)
+        _write(path, base, writing, trust_remote_code)
         if folder.is_dir():
             folder.rmdir()
         writing.rename(folder)
@@ -55,13 +52,16 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
         shutil.rmtree(writing, ignore_errors=True)
 
 
-def _merge(source: Path, folder: Path, *, trusted: bool) -> None:
-    """Merge on the CPU, in the precision that the adapter was trained in."""
-    config = ModelConfig(path=str(source), dtype=_dtype(source), trust_remote_code=trusted)
-    load_policy(config, str(source), torch.device("cpu")).save_whole(folder)
-
-
-def _dtype(source: Path) -> Literal["float32", "bfloat16"]:
-    """Of an adapter's tensors."""
-    found = {tensor.dtype for tensor in read_tensors(source).values()}
-    return "bfloat16" if found == {torch.bfloat16} else "float32"
+def _write(path: Path, base: str | None, folder: Path, trusted: bool) -> None:
+    """Copy the model; where an adapter is merged or weights are rounded, load it on the CPU as it was trained."""
+    if base is None and SOURCE_DTYPE not in json.loads((path / "config.json").read_bytes()):
+        shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN))
+        return
+    folder.mkdir()
+    tensors = read_tensors(path).values() if base is not None else ()
+    low = {tensor.dtype for tensor in tensors} == {torch.bfloat16}
+    config = ModelConfig(path=str(path), dtype="bfloat16" if low else "float32", trust_remote_code=trusted)
+    policy = load_policy(config, str(path), torch.device("cpu"))
+    if vars(policy.model.config).pop(SOURCE_DTYPE, None) is not None:
+        policy.model.to(torch.bfloat16)
+    policy.save_whole(folder)

@@ -20,6 +20,8 @@ from toolrl.train.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fi
 from toolrl.train.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
+SOURCE_DTYPE = "toolrl_source_dtype"
+"""Key in config.json of checkpoints: the precision of the model that the run began with, where it is a lower one."""
 
 
 @dataclass
@@ -188,6 +190,7 @@ def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dt
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     processor = None
     settings = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
+    _note_dtype(settings, dtype)
     loader: Any = transformers.AutoModelForCausalLM
     if _takes_images(settings):
         loader = transformers.AutoModelForImageTextToText
@@ -195,6 +198,13 @@ def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dt
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+
+
+def _note_dtype(settings: Any, dtype: torch.dtype) -> None:
+    """Keep in the config of a bfloat16 model that is trained in float32 what its files held, for `toolrl export`."""
+    was = str(vars(settings).pop(SOURCE_DTYPE, settings.dtype)).removeprefix("torch.")
+    if was == "bfloat16" and dtype == torch.float32:
+        setattr(settings, SOURCE_DTYPE, was)
 
 
 def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> Adapter:
