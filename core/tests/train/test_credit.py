@@ -185,10 +185,52 @@ def test_what_a_critic_would_learn_from_is_not_dropped(make_episode: Any) -> Non
     assert len(credit([group], settings, Said([[dict.fromkeys(range(3), 1.0)] * 2])).episodes) == 2
 
 
-def test_a_penalty_for_length_is_a_difference(make_episode: Any) -> None:
-    group = Group("g", Task("g", ()), (make_episode((0, *[1] * 6)), make_episode((0, 1, 1), index=1)))
-    assert is_flat(group, DR_GRPO)
-    assert not is_flat(group, AlgorithmConfig(overlong={"tokens": 8, "buffer": 4}))
+@pytest.mark.parametrize("judged", [True, False])
+@pytest.mark.parametrize("filter_metric", ["correct", "reward"])
+def test_answers_that_differ_in_length_alone_are_left_out(make_episode: Any, judged: bool, filter_metric: str) -> None:
+    """Four right answers, one of which is penalised for its length."""
+    settings = AlgorithmConfig(
+        preset="dapo", filter_metric=filter_metric, overlong={"tokens": 80, "buffer": 30}, dynamic_sampling=True
+    )
+    metrics = {"correct": 1.0} if judged else {}
+    episodes = [make_episode((0, *[1] * length), reward=1.0, metrics=metrics) for length in (10, 60, 80, 20)]
+    group = Group("g", Task("g", ()), tuple(episodes))
+    assert is_flat(group, settings)
+    credited = credit([group, *_groups(make_episode, (1.0, 0.0))], settings)
+    assert (len(credited.episodes), credited.flat) == (2, 1)
+    assert credit([group], AlgorithmConfig(overlong={"tokens": 80, "buffer": 30})).flat == 0, "grpo filters nothing"
+
+
+@pytest.mark.parametrize(
+    ("filter_metric", "answers", "flat"),
+    [
+        # Of each episode: whether it is correct, None where no reward judged it, and its reward.
+        ("correct", [(1.0, 1.0), (1.0, 0.8)], True),
+        ("correct", [(0.0, 0.0), (0.0, 0.1)], True),
+        ("correct", [(1.0, 1.0), (0.0, 0.1)], False),
+        ("correct", [(1.0, 1.0), (0.0, 1.0)], True),
+        ("correct", [(1.0, 1.0), (None, 0.8)], False),
+        ("correct", [(None, 1.0), (None, 0.8)], False),
+        ("correct", [(None, 1.0), (None, 1.0)], True),
+        ("reward", [(1.0, 1.0), (1.0, 0.8)], False),
+        ("reward", [(1.0, 1.0), (0.0, 1.0)], True),
+    ],
+)
+def test_the_filter_looks_at_correctness_where_it_is_judged(
+    make_episode: Any, filter_metric: str, answers: list[tuple[float | None, float]], flat: bool
+) -> None:
+    episodes = [
+        make_episode(reward=reward, metrics={} if correct is None else {"correct": correct})
+        for correct, reward in answers
+    ]
+    group = Group("g", Task("g", ()), (*episodes, make_episode(failed=True, reward=9.0)))
+    for credit_of in ("episode", "turn"):
+        settings = AlgorithmConfig(preset="dapo", filter_metric=filter_metric, credit=credit_of)
+        assert is_flat(group, settings) == flat
+        assert (credit([group], settings).episodes == []) == flat
+
+
+def test_a_group_without_two_episodes_is_left_out(make_episode: Any) -> None:
     assert is_flat(Group("g", Task("g", ()), (make_episode(failed=True), make_episode(reward=1.0))), DR_GRPO)
     assert is_flat(Group("g", Task("g", ()), ()), DR_GRPO)
 

@@ -159,7 +159,7 @@ def test_flat_groups_are_set_aside_and_others_sampled() -> None:
 
 
 def test_where_everything_is_flat_the_run_stops() -> None:
-    with pytest.raises(RunStoppedError, match="step 1: of 16 groups the rewards of 16 were all equal"):
+    with pytest.raises(RunStoppedError, match="step 1: of 16 groups 16 were set aside"):
         asyncio.run(turns(Rows(flat=range(100)), dynamic=True).take(1))
 
 

@@ -48,7 +48,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "grad_norm": "Norm of the gradient before clipping.",
         "learning_rate": "Of the step's last update.",
         "updates": "Optimizer steps that were made; 0 where no episode had an advantage.",
-        "groups/flat": "Share of groups whose rewards were all equal.",
+        "groups/flat": "Share of groups whose rewards were all equal; with `algorithm.drop_flat_groups`, of those that "
+        "were left out.",
         "groups/set_aside": "Groups without spread whose place others took; only with `algorithm.dynamic_sampling`.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
         "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",

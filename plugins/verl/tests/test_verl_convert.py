@@ -351,7 +351,11 @@ KL_TYPE = "actor_rollout_ref.actor.kl_loss_type"
         (
             ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=seq_reward",
              "algorithm.filter_groups.max_num_gen_batches=8"],
-            {"dynamic_sampling": True, "drop_flat_groups": None},
+            {"dynamic_sampling": True, "drop_flat_groups": None, "filter_metric": "reward"},
+        ),
+        (
+            ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"],
+            {"dynamic_sampling": True, "filter_metric": None},
         ),
         (
             ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"],

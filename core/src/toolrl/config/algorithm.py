@@ -194,11 +194,14 @@ class AlgorithmConfig(Frame):
     entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight of an entropy bonus.")
     dynamic_sampling: bool = Field(
         False,
-        description="Set groups whose rewards are all equal aside, and sample further tasks in their place until the "
-        "step is full.",
+        description="Set groups aside whose filter_metric is equal in all episodes, and sample further tasks in their "
+        "place until the step is full.",
     )
-    drop_flat_groups: bool = Field(
-        False, description="Leave out groups whose rewards are all equal; they carry no gradient."
+    drop_flat_groups: bool = Field(False, description="Leave out groups whose filter_metric is equal in all episodes.")
+    filter_metric: Literal["correct", "reward"] = Field(
+        "correct",
+        description="What dynamic_sampling and drop_flat_groups compare: whether the answer is correct, or the reward "
+        "without `overlong`. Where no reward judges the answer, or the rewards are equal anyhow, the reward.",
     )
 
     @model_validator(mode="before")

@@ -67,7 +67,12 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
             "",
             "Distance between the engine's log-probabilities and the trainer's, on trained tokens.",
         ),
-        Chart("Groups without spread", ("groups/flat",), "share", "Groups whose rewards are equal: no gradient."),
+        Chart(
+            "Groups without spread",
+            ("groups/flat",),
+            "share",
+            "Groups that teach nothing: no gradient.",
+        ),
     ),
     "Speed": (
         Chart(

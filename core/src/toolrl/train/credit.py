@@ -45,7 +45,7 @@ class CreditedEpisodes:
     advantages: Sequence[Credit]
     """One for each episode."""
     flat: int
-    """Groups whose rewards were all equal, dropped or not."""
+    """Groups whose rewards were all equal; with `drop_flat_groups` those that were dropped."""
     groups: int
     """All groups."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -56,14 +56,14 @@ def credit(
 ) -> CreditedEpisodes:
     """Advantages of a step's episodes. `estimator` stands for the built-in ones.
 
-    With `drop_flat_groups`, groups of equal rewards are left out (DAPO, arXiv 2503.14476, section 3.2, without the
+    With `drop_flat_groups`, groups that `is_flat` are left out (DAPO, arXiv 2503.14476, section 3.2, without the
     re-sampling); with `mask_truncated`, episodes that ran out of tokens (section 3.4 there). Raises RewardError where
     the estimator gives anything but a finite number for each episode or turn.
     """
     everyone = [(number, episode) for number, group in enumerate(groups) for episode in group.episodes]
     if not everyone:
         return CreditedEpisodes((), (), 0, len(groups))
-    parts = _Parts.of(everyone, algorithm)
+    parts = _Parts.of(everyone, algorithm.overlong)
     if estimator is not None:
         advantages = _estimated(estimator, groups)
     elif algorithm.credit == "turn":
@@ -71,29 +71,34 @@ def credit(
     else:
         whole_B = parts.outcomes_B + parts.steps_B
         advantages = _compared(whole_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    flat_G = _flat(parts, everyone, apart=_apart(algorithm))
+    flat = _flat(parts, everyone, apart=_apart(algorithm)).tolist()
+    if algorithm.drop_flat_groups:
+        flat = [is_flat(group, algorithm) for group in groups]
     kept = [
         (episode, advantage)
         for (number, episode), advantage in zip(everyone, advantages, strict=True)
         if episode.failure is None
-        and not (algorithm.drop_flat_groups and flat_G[number])
+        and not (algorithm.drop_flat_groups and flat[number])
         and not (algorithm.mask_truncated and episode.stop_reason in TRUNCATED)
     ]
     return CreditedEpisodes(
         [episode for episode, _ in kept],
         [advantage for _, advantage in kept],
-        int(flat_G.sum()),
+        sum(flat),
         len(groups),
         parts.metrics if algorithm.overlong else {},
     )
 
 
 def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
-    """Whether a group teaches nothing: what is compared in it, as `credit` compares it, is all equal."""
+    """Whether the filter leaves a group out: all of its answers are correct or all wrong, or its rewards, as `credit`
+    compares them but without the penalty for length, are all equal. Else brevity alone would be learned from it."""
     everyone = [(0, episode) for episode in group.episodes]
-    if not everyone:
+    correct = {episode.correct for episode in group.scored}
+    judged = algorithm.filter_metric == "correct" and None not in correct
+    if not everyone or (judged and len(correct) < 2):
         return True
-    return bool(_flat(_Parts.of(everyone, algorithm), everyone, apart=_apart(algorithm))[0])
+    return bool(_flat(_Parts.of(everyone, None), everyone, apart=_apart(algorithm))[0])
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -133,11 +138,8 @@ class _Parts:
     metrics: Mapping[str, float]
 
     @classmethod
-    def of(cls, everyone: Sequence[tuple[int, Episode]], algorithm: AlgorithmConfig) -> _Parts:
-        penalties = [
-            overlong_penalty(episode.sampled_tokens, algorithm.overlong) if algorithm.overlong else 0.0
-            for _, episode in everyone
-        ]
+    def of(cls, everyone: Sequence[tuple[int, Episode]], overlong: OverlongConfig | None) -> _Parts:
+        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for _, e in everyone]
         outcomes = [
             sum(entry.weight * entry.value for entry in episode.rewards if not _of_turn(entry)) + penalty
             for (_, episode), penalty in zip(everyone, penalties, strict=True)

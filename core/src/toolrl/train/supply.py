@@ -3,8 +3,8 @@
 `TurnTaking` samples a step's groups, and samples nothing while they are trained on: every token is of the version that
 is trained. `toolrl.train.overlap` samples while the trainer works.
 
-With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal are set aside, and the
-next rows of data take their place.
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups that `toolrl.train.credit.is_flat` are set aside, and
+the next rows of data take their place.
 
 A supply also knows how far the data has been used; a checkpoint keeps it. Rows that were started and not trained on by
 then are started again by a run that goes on.
@@ -189,7 +189,8 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]
 def nothing_to_learn(step: int, sampled: int, set_aside: int) -> RunStoppedError:
     """What ends a run whose step can't be filled."""
     return RunStoppedError(
-        f"step {step}: of {sampled} groups the rewards of {set_aside} were all equal: there is nothing to learn from",
+        f"step {step}: of {sampled} groups {set_aside} were set aside, as all episodes had the same "
+        "algorithm.filter_metric: there is nothing to learn from",
         hint="Take tasks that are neither too hard nor too easy, a larger group_size or another reward; or turn "
         "algorithm.dynamic_sampling off.",
     )

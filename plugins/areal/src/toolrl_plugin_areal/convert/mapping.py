@@ -146,7 +146,7 @@ def _algorithm(settings: Settings, report: Report) -> dict[str, Any]:
         report.remark("algorithm.kl_coef: AReaL takes the KL divergence off the reward; here it is a term of the loss")
     if flag(settings.get("actor.dynamic_sampling")):
         if group > 1:
-            algorithm["drop_flat_groups"] = True
+            algorithm |= {"drop_flat_groups": True, "filter_metric": "reward"}
         else:
             report.lose("actor.dynamic_sampling", "the rewards of a group of one are always equal: none would be left")
     return algorithm | _overlong(settings, report) | importance(settings, report)

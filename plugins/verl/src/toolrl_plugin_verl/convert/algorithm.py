@@ -144,12 +144,12 @@ def _kl(settings: Settings, report: Report) -> dict[str, Any]:
 def _flat_groups(settings: Settings, report: Report, size: int) -> dict[str, Any]:
     if not flag(settings.get("algorithm.filter_groups.enable")) or size < 2:  # verl keeps groups of one.
         return {}
-    metric = settings.section("algorithm.filter_groups").get("metric") or "reward"
     report.remark(
-        "algorithm.dynamic_sampling: groups whose rewards are equal are set aside, and others sampled until the step "
-        f"is full, or has sampled eight times its tasks; verl looks at the {metric}, and bounds by max_num_gen_batches"
+        "algorithm.dynamic_sampling: groups of equal filter_metric are set aside, and others sampled until the step is "
+        "full, or has sampled eight times its tasks; verl bounds by max_num_gen_batches"
     )
-    return {"dynamic_sampling": True}
+    accuracy = settings.section("algorithm.filter_groups").get("metric") == "acc"
+    return {"dynamic_sampling": True} | ({} if accuracy else {"filter_metric": "reward"})
 
 
 def _overlong(settings: Settings, report: Report) -> dict[str, Any]:
