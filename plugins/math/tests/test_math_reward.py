@@ -129,7 +129,8 @@ def test_an_answer_without_end_is_wrong_and_the_next_is_judged(text: str) -> Non
 def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = verifier.worker()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
-    first = worker._process
+    assert worker._worker is not None
+    first = worker._worker._process
     assert first is not None
     monkeypatch.setattr(verifier, "GRACE_SECONDS", -19.9)  # the deadline comes before the alarm
     assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
@@ -143,9 +144,10 @@ def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytes
 def test_a_worker_that_died_meanwhile_is_replaced() -> None:
     worker = verifier.worker()
     verifier.judge(worker, ["1"], "1", 20.0)
-    assert worker._process is not None
-    worker._process.kill()
-    worker._process.wait()
+    assert worker._worker is not None
+    assert worker._worker._process is not None
+    worker._worker._process.kill()
+    worker._worker._process.wait()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     worker.close()
 
@@ -153,14 +155,14 @@ def test_a_worker_that_died_meanwhile_is_replaced() -> None:
 def test_without_math_verify_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / "math_verify.py").write_text("raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(RewardError, match="can't be imported: not here"):
+    with pytest.raises(RewardError, match="can't be started: ImportError: not here"):
         verifier.judge(verifier.worker(), ["1"], "1", 20.0)
 
 
 def test_workers_end_with_the_reward() -> None:
     made = MathReward(MathOptions(workers=1), CONTEXT)
     judge(made, "1", "1")
-    process = made._verifier._workers._workers[0]._process
+    process = made._verifier._workers._workers[0]._worker._process  # type: ignore[union-attr]
     assert process is not None
     assert process.poll() is None
     del made
@@ -174,7 +176,8 @@ def test_workers_end_with_the_reward() -> None:
 def test_a_worker_ends_when_its_parent_does() -> None:
     worker = verifier.worker()
     verifier.judge(worker, ["1"], "1", 20.0)
-    process = worker._process
+    assert worker._worker is not None
+    process = worker._worker._process
     assert process is not None
     assert process.stdin is not None
     process.stdin.close()  # what the system does when the parent dies

@@ -309,6 +309,23 @@ def test_nonsense_in_the_midst_of_an_episode_fails_it(answer: Any, said: str) ->
     run(work)
 
 
+def test_an_answer_that_comes_twice_is_not_that_of_the_next_step() -> None:
+    async def work() -> None:
+        async with FakeServer(tools=TOOLS).running() as server:
+            server.script = lambda env, message: (
+                [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
+            )
+            async with box_of(options(server.url)) as box, episode(box) as session:
+                (first,) = await session.answer([COUNT])
+                assert first.result.text == "1"
+                (second,) = await session.answer([COUNT])
+                assert (second.result.error, second.result.done) == ("unavailable", True)
+                with pytest.raises(ToolsetError, match="no request asked for"):
+                    await session.rewards()
+
+    run(work)
+
+
 def test_a_reset_that_fails_fails_the_episode() -> None:
     async def work() -> None:
         async with FakeServer(tools=TOOLS).running() as server:

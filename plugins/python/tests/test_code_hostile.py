@@ -10,8 +10,6 @@ import pytest
 
 from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Score
-from toolrl_plugin_python import trials
-from toolrl_plugin_python.conversation import Conversation
 from toolrl_plugin_python.options import CodeOptions
 from toolrl_plugin_python.reward import CodeReward
 
@@ -227,18 +225,6 @@ def outer(value): return 3
 )
 def test_a_program_cant_make_a_test_one_that_cant_be_run(program: str, test: str, isolation: str) -> None:
     assert scores_of(program, [[test]], isolation)[0].value == 0.0
-
-
-def test_what_is_nested_too_deeply_to_be_handed_on_is_no_answer() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-
-    class Unasked(Conversation):
-        def __init__(self) -> None:
-            pass
-
-    assert asyncio.run(trials._ask(Unasked(), {"value": deep})) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gym_tasks import data
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, DataError
-from toolrl.tools.line_workers import LineWorker, WorkerError
+from toolrl.tools.workers import RestartingWorker, WorkerError
 from toolrl_plugin_reasoning_gym import process as processes
 from toolrl_plugin_reasoning_gym.options import MAX_SEED, MAX_SIZE, DataOptions
 from toolrl_plugin_reasoning_gym.process import worker
@@ -38,7 +38,7 @@ def names() -> list[str]:
         process.close()
 
 
-def entries(process: LineWorker, generator: str, indices: list[int], seed: int = 5 << 20) -> list[Any]:
+def entries(process: RestartingWorker, generator: str, indices: list[int], seed: int = 5 << 20) -> list[Any]:
     config = {"seed": seed, "size": 40}
     asked = ({"do": "entry", "generator": generator, "config": config, "index": index} for index in indices)
     return [process.ask(request, 300)["entry"] for request in asked]
@@ -213,7 +213,7 @@ class TestTheWorker:
         first, second = data("lcm"), data("gcd")
         shared = first._worker
         assert shared is second._worker
-        running = shared._process._process
+        running = shared._process._worker._process
         assert running.poll() is None
         del first, second, shared
         gc.collect()
@@ -222,7 +222,7 @@ class TestTheWorker:
     def test_a_lost_worker_is_started_again(self) -> None:
         source = data("lcm")
         before = source[3]
-        running = source._worker._process._process
+        running = source._worker._process._worker._process
         os.kill(running.pid, signal.SIGKILL)
         running.wait(60)
         assert source[3] == before
@@ -255,8 +255,8 @@ class TestTheWorker:
         process = worker()
         try:
             process.ask({"do": "list"}, 60)
-            assert process._process is not None
-            environment = Path(f"/proc/{process._process.pid}/environ").read_bytes()
+            assert process._worker is not None
+            environment = Path(f"/proc/{process._worker.pid}/environ").read_bytes()
         except FileNotFoundError:
             pytest.skip("no /proc here")
         finally:

@@ -14,7 +14,7 @@ import pytest
 from gym_tasks import data, entry_task, failures, reward, said, scores
 
 from toolrl.errors import RewardError
-from toolrl.tools import line_workers
+from toolrl.tools.workers import Worker
 from toolrl.types import Episode, Score
 from toolrl_plugin_reasoning_gym.reward import check
 
@@ -123,7 +123,7 @@ class TestWhatCantBeScored:
 
     def test_a_worker_that_cant_start_is_no_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(RewardError, match="can't be started: it ended with status 1"):
+        with pytest.raises(RewardError, match="can't be started: its process ended with status 1"):
             scored_by_a_new_one(said(TASK, "4"))
 
     def test_nor_one_that_isnt_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,27 +141,26 @@ class TestWhatCantBeScored:
 
 class TestWorkers:
     def test_one_that_is_killed_at_a_question_is_a_zero_that_shows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[str] = []
-        ask = line_workers._ask
+        killed: list[int] = []
+        ask = Worker.ask
 
-        def ask_and_kill(asked_one: Any, request: str | None, seconds: float) -> Any:
-            asked.append(request or "")
-            if '"do": "score"' in asked[-1] and "score" not in asked[0]:
-                asked[0] = "score: killed once"
-                os.kill(asked_one.pid, signal.SIGKILL)
-                asked_one.wait(60)
-            return ask(asked_one, request, seconds)
+        def ask_and_kill(worker: Worker, request: Any, seconds: float | None = None) -> Any:
+            if request.get("do") == "score" and not killed:
+                assert worker.pid is not None
+                killed.append(worker.pid)
+                os.kill(worker.pid, signal.SIGKILL)
+            return ask(worker, request, seconds)
 
-        monkeypatch.setattr(line_workers, "_ask", ask_and_kill)
-        killed, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
-        assert (killed.value, failures(killed)) == (0.0, {"died"})
+        monkeypatch.setattr(Worker, "ask", ask_and_kill)
+        first, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
+        assert (first.value, failures(first)) == (0.0, {"died"})
         assert (next_one.value, failures(next_one)) == (1.0, set())
 
     def test_one_that_is_lost_between_questions_costs_nothing(self) -> None:
         async def run() -> list[float]:
             built = reward()
             first = await built.score(said(TASK, "4"))
-            running = built._scorers._workers._workers[0]._process
+            running = built._scorers._workers._workers[0]._worker._process
             assert running is not None
             os.kill(running.pid, signal.SIGKILL)
             second = await built.score(said(TASK, "4"))
@@ -174,7 +173,7 @@ class TestWorkers:
         async def run() -> Any:
             built = reward()
             await built.score(said(TASK, "4"))
-            return built._scorers._workers._workers[0]._process
+            return built._scorers._workers._workers[0]._worker._process
 
         running = asyncio.run(run())
         gc.collect()

@@ -1,9 +1,10 @@
-"""What a worker process does: reads calls from its input, runs them one after the other, writes what came of them.
+"""The main program of a worker process: reads requests, answers them one after the other, writes the replies.
 
-Started as a script by `toolrl.tools.processes`. Frames are JSON after eight bytes with its length, in both directions:
-what comes back from a process in which a model's code may have run is never unpickled. The process's own input and
-output are moved out of the tool's sight, so that a print doesn't disturb them. It ends when its input ends, which is
-when the process that started it is gone, even while a tool runs.
+Started as a script by `toolrl.tools.workers`, with the module whose `build(*arguments)` returns the function that
+answers a request. A frame, in both directions, is its length, the nonce of the request and JSON: what comes back from a
+process in which a model's code may have run is never unpickled. The process's own input and output are moved out of the
+module's sight, so that a print doesn't disturb them. It ends when its input ends, also in the middle of an answer: the
+process that started it is gone. This module's own `build` answers the calls of tools.
 """
 
 from __future__ import annotations
@@ -12,68 +13,64 @@ import importlib
 import json
 import os
 import queue
+import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-HEADER = 8
+HEADER = struct.Struct(">Q16s")
+"""Length of the JSON, nonce of the request."""
 Run = Callable[[Mapping[str, Any]], Any]
 
 
 def main() -> None:
     """The process's life."""
-    sys.path[:] = json.loads(sys.argv[1])
+    paths, module, *arguments = sys.argv[1:]
+    sys.path[:] = json.loads(paths) or sys.path
     requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(requests, calls), daemon=True).start()
-    tools: dict[str, Run] = {}
+    frames: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, frames), daemon=True).start()
+    process = os.getpid()
+    answer: Run | None = None
     while True:
-        reply = _reply(calls.get(), tools)
-        replies.write(len(reply).to_bytes(HEADER, "big") + reply)
-        replies.flush()
-
-
-def _read(requests: BinaryIO, calls: queue.SimpleQueue[bytes]) -> None:
-    while True:
-        frame = read_frame(requests)
-        if frame is None:
+        nonce, frame = frames.get()
+        try:
+            answer = answer or importlib.import_module(module).build(*arguments)
+            request = json.loads(frame)
+            reply = json.dumps(answer(request) if request else {"ready": True}).encode()
+        except BaseException as error:  # noqa: BLE001 - also what a library raises to end the process
+            reply = json.dumps(_failure(error)).encode()
+        if os.getpid() != process:  # A request was answered twice: by the process, and by a child that it forked.
             os._exit(0)
-        calls.put(frame)
+        left = memoryview(HEADER.pack(len(reply), nonce) + reply)
+        while left:
+            left = left[replies.write(left) :]
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next frame, or None at the end of the stream."""
-    header = stream.read(HEADER)
-    if len(header) < HEADER:
-        return None
-    length = int.from_bytes(header, "big")
-    body = stream.read(length)
-    return body if len(body) == length else None
+def _read(requests: BinaryIO, frames: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
+    while len(header := requests.read(HEADER.size)) == HEADER.size:
+        length, nonce = HEADER.unpack(header)
+        frames.put((nonce, requests.read(length)))
+    os._exit(0)
 
 
-def _reply(frame: bytes, tools: dict[str, Run]) -> bytes:
-    try:
-        return json.dumps(_answer(json.loads(frame), tools)).encode()
-    except BaseException as error:  # noqa: BLE001 - what JSON can't hold
-        return json.dumps(_failure(error)).encode()
+def build() -> Run:
+    """Answers calls of tools: `target` is the tool's `module:attribute`, without `arguments` it is only imported."""
+    tools: dict[str, Run] = {}
 
-
-def _answer(request: dict[str, Any], tools: dict[str, Run]) -> dict[str, Any]:
-    target = request["target"]
-    try:
+    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+        target = request["target"]
         if target not in tools:
             tools[target] = load(target)
-        if "arguments" not in request:
-            return {"ready": True}
-        return {"result": tools[target](request["arguments"])}
-    except BaseException as error:  # noqa: BLE001 - also what a library raises to end the process
-        return _failure(error)
+        return {"result": tools[target](request["arguments"])} if "arguments" in request else {"ready": True}
+
+    return answer
 
 
 def load(target: str) -> Run:

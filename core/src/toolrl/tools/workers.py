@@ -1,27 +1,47 @@
-"""One worker process, as seen from the process that started it."""
+"""Worker processes, as seen from the process that started them: `Worker` is one, `RestartingWorker` one that is
+replaced when it is lost, `WorkerThreads` some of these, each owned by a thread.
+
+A request goes out with a random nonce, which its reply has to carry. A worker that writes anything else (before a
+request, after its reply, a frame of another request, no frame at all) is ended, and the request fails as a crash: no
+request ever gets the reply of another. The nonce protects against accidents, such as a forked child that replies, too.
+It can't protect a reply against the code that makes it: that runs in the worker with the worker's rights.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import secrets
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from toolrl.tools import worker as script
 
 _CHUNK = 1 << 20
 LARGEST_REPLY = 1 << 28
 """Bytes. What runs in a process must not be able to fill the memory of the one that waits for it."""
+START_SECONDS = 120.0
+"""For a worker to import its libraries on a busy machine."""
 _LOOK_SECONDS = 1.0
 """How often a silent worker is looked at: something that it started may hold its output open after it died."""
+_Answer = TypeVar("_Answer")
+
+
+class WorkerError(Exception):
+    """A worker that can't be started, or a request that it can't answer."""
 
 
 class ProcessCrashError(Exception):
@@ -29,9 +49,20 @@ class ProcessCrashError(Exception):
 
 
 class Worker:
-    """One process, started with its first request. `ask` blocks and is called from a thread, `kill` from anywhere."""
+    """One process, started with its first request. `ask` blocks and is called from a thread, `kill` from anywhere.
 
-    def __init__(self) -> None:
+    It answers calls of tools, with this process's `sys.path`, or what the `build(*arguments)` of a module answers. The
+    options are those of `subprocess.Popen`.
+    """
+
+    def __init__(self, module: str = "", *arguments: str, **options: Any) -> None:
+        paths = None if module else [path for path in sys.path if isinstance(path, str)]
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [sys.executable, *flags, "-P", str(Path(script.__file__)), json.dumps(paths)]
+        command += [module or script.__name__, *arguments]
+        self._start: Callable[[], subprocess.Popen[bytes]] = lambda: subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._killed = False
@@ -47,30 +78,38 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """False after it was killed or has died."""
+        """False after it was killed, has died, or wrote what no request asked for."""
         with self._lock:
-            return not self._killed and (self._process is None or not _is_dead(self._process))
+            if self._killed or self._process is None:
+                return not self._killed
+            return not _is_dead(self._process) and (self.busy or not _has_written(self._process))
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Its reply. Raises ProcessCrashError where it dies first."""
-        frame = json.dumps(request).encode()
+    def ask(self, request: Mapping[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        """Its reply. Raises ProcessCrashError where it gives none, or none within so many seconds, and is ended."""
+        nonce, frame = secrets.token_bytes(16), json.dumps(request).encode()
         process = self._begin()
-        reply: bytes | None = None
+        watchdog = threading.Timer(seconds or 0, self.kill)
+        watchdog.daemon = True
+        reply: dict[str, Any] | None = None
         status: int | None = None
         try:
+            if seconds is not None:
+                watchdog.start()
+            if _has_written(process):
+                raise ProcessCrashError("its process wrote what no request asked for")
             with suppress(BrokenPipeError, ConnectionResetError):
                 assert process.stdin is not None
-                process.stdin.write(len(frame).to_bytes(script.HEADER, "big") + frame)
+                process.stdin.write(script.HEADER.pack(len(frame), nonce) + frame)
                 process.stdin.flush()
-                reply = _read_frame(process)
+                reply = _read_reply(process, nonce)
             if reply is None:
                 self._await_end(process)
         finally:
+            watchdog.cancel()
             status = self._finish(dead=reply is None)
         if reply is None:
             raise ProcessCrashError(f"its process {_ending(status)}")
-        answer: dict[str, Any] = json.loads(reply)
-        return answer
+        return reply
 
     def kill(self) -> None:
         """End the process and all that it started in its group."""
@@ -87,12 +126,7 @@ class Worker:
             if self._killed:
                 raise ProcessCrashError("its process was killed before the call")
             if self._process is None:
-                paths = [path for path in sys.path if isinstance(path, str)]
-                flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-                command = [sys.executable, *flags, "-P", str(Path(script.__file__)), json.dumps(paths)]
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-                )
+                self._process = self._start()
             self.busy = True
             return self._process
 
@@ -112,6 +146,79 @@ class Worker:
             assert self._process is not None
             _signal(self._process)
             return _bury(self._process)
+
+
+class RestartingWorker:
+    """A worker that is started anew when it was lost, for a library that can't be stopped in this process, or isn't
+    trusted with its time. Used by one thread at a time. Its errors aren't shown.
+
+    `environment` is all that it gets of environment variables; None for those of this process.
+    """
+
+    def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self._make = partial(Worker, module, *arguments, env=environment, stderr=subprocess.DEVNULL)
+        code = f"import {module} as worker; worker.build(*{list(arguments)})"
+        self._by_hand = shlex.join([sys.executable, "-P", "-c", code])
+        self._worker: Worker | None = None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer. Raises WorkerError where it raises, ProcessCrashError where it ends or takes longer."""
+        worker = self._worker
+        if worker is None or not worker.usable:
+            self.close()
+            self._worker = worker = self._make()
+            try:
+                _answer(worker, {}, START_SECONDS)
+            except (OSError, ProcessCrashError, WorkerError) as error:
+                self.close()
+                raise WorkerError(f"its process can't be started: {error}. By hand: {self._by_hand}") from None
+        return _answer(worker, request, seconds)
+
+    def close(self) -> None:
+        """End the process. Calling it again does nothing."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+
+class WorkerThreads:
+    """Some workers, started as they are needed. Need no closing: they end with this object or with the interpreter."""
+
+    def __init__(self, count: int, make: Callable[[], RestartingWorker], *, name: str) -> None:
+        self._make = make
+        self._local = threading.local()
+        self._workers: list[RestartingWorker] = []
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._finalizer = weakref.finalize(self, _close, self._pool, self._workers)
+
+    async def run(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
+        """What `work` makes of one of the workers, in that worker's thread. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._with_worker, work)
+
+    def close(self) -> None:
+        """End the workers now."""
+        self._finalizer()
+
+    def _with_worker(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
+        worker: RestartingWorker | None = getattr(self._local, "worker", None)
+        if worker is None:
+            worker = self._local.worker = self._make()
+            self._workers.append(worker)
+        return work(worker)
+
+
+def _close(pool: ThreadPoolExecutor, workers: list[RestartingWorker]) -> None:
+    # Not waited for: this may run in a thread of the pool. A worker that is asked meanwhile ends its question by dying.
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.close()
+
+
+def _answer(worker: Worker, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    reply = worker.ask(request, seconds)
+    if "crash" in reply:
+        raise WorkerError(str(reply["crash"]["message"])[:2000])
+    return reply
 
 
 def _signal(process: subprocess.Popen[bytes]) -> None:
@@ -140,28 +247,50 @@ def _is_dead(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _read_frame(process: subprocess.Popen[bytes]) -> bytes | None:
-    """The next frame of its output, or None where it ended first. Raises ProcessCrashError for a huge one."""
+def _has_written(process: subprocess.Popen[bytes], seconds: float = 0) -> bool:
+    """Whether there is something to read; the end of its output counts only where it is waited for."""
     assert process.stdout is not None
-    descriptor = process.stdout.fileno()
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
+    poll.register(process.stdout.fileno(), select.POLLIN)
+    events = poll.poll(seconds * 1000)
+    return bool(events) and (seconds > 0 or bool(events[0][1] & select.POLLIN))
+
+
+def _read_reply(process: subprocess.Popen[bytes], nonce: bytes) -> dict[str, Any] | None:
+    """Its reply, or None where it ended first. Raises ProcessCrashError for anything else."""
+    header = _read(process, script.HEADER.size)
+    if header is None:
+        return None
+    length, echoed = script.HEADER.unpack(header)
+    if echoed != nonce:
+        raise ProcessCrashError("its process wrote what no request asked for")
+    if length > LARGEST_REPLY:
+        raise ProcessCrashError(f"it returned {length} bytes, more than the {LARGEST_REPLY} that are read")
+    body = _read(process, length)
+    if body is None:
+        return None
+    try:
+        reply = json.loads(body)
+    except (ValueError, RecursionError):
+        reply = None
+    if not isinstance(reply, dict):
+        raise ProcessCrashError("its process replied with what is no JSON object")
+    return reply
+
+
+def _read(process: subprocess.Popen[bytes], count: int) -> bytes | None:
+    assert process.stdout is not None
     got = bytearray()
-    missing = script.HEADER
-    while len(got) < missing:
-        if not poll.poll(_LOOK_SECONDS * 1000):
+    while len(got) < count:
+        if not _has_written(process, _LOOK_SECONDS):
             if _is_dead(process):
                 return None
             continue
-        chunk = os.read(descriptor, min(missing - len(got), _CHUNK))
+        chunk = os.read(process.stdout.fileno(), min(count - len(got), _CHUNK))
         if not chunk:
             return None
         got += chunk
-        if missing == script.HEADER and len(got) == script.HEADER:
-            missing += int.from_bytes(got, "big")
-            if missing > LARGEST_REPLY:
-                raise ProcessCrashError(f"it returned {missing} bytes, more than the {LARGEST_REPLY} that are read")
-    return bytes(got[script.HEADER :])
+    return bytes(got)
 
 
 def _ending(status: int | None) -> str:

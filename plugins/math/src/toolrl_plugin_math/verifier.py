@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolrl.errors import RewardError
-from toolrl.tools.line_workers import LineWorker, LineWorkers, WorkerDiedError, WorkerError
+from toolrl.tools.workers import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
 
 GRACE_SECONDS = 1.0
 """Beyond the alarm of the worker itself, before it is killed."""
 
 
-def worker() -> LineWorker:
+def worker() -> RestartingWorker:
     """One process."""
-    return LineWorker("toolrl_plugin_math.verify_worker")
+    return RestartingWorker("toolrl_plugin_math.verify_worker")
 
 
-def judge(process: LineWorker, golds: Sequence[str], text: str, timeout: float) -> str:
+def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: float) -> str:
     """`right`, `wrong`, `timeout` or `bad_gold`. Raises RewardError where the worker can't judge."""
     try:
         answer = process.ask({"golds": list(golds), "text": text, "timeout": timeout}, timeout + GRACE_SECONDS)
-    except WorkerDiedError:  # killed at the deadline, or died of the question
+    except ProcessCrashError:  # killed at the deadline, or died of the question
         return "timeout"
     except WorkerError as error:
         raise RewardError(
@@ -41,7 +41,7 @@ class Verifier:
 
     def __init__(self, workers: int, timeout: float) -> None:
         self._timeout = timeout
-        self._workers = LineWorkers(workers, worker, name="math-verify")
+        self._workers = WorkerThreads(workers, worker, name="math-verify")
 
     async def judge(self, golds: Sequence[str], text: str) -> str:
         """`right`, `wrong`, `timeout` or `bad_gold`. Raises RewardError where no worker can judge."""

@@ -1,19 +1,16 @@
-"""The process in which math-verify runs: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""What runs in the worker processes of math-verify.
 
 math-verify and sympy are imported here and nowhere else. Long work is stopped by an alarm, which only a main thread can
 take: this process has one for itself. What the alarm can't stop (one long step in C) ends when the parent kills the
-process. Run as `python -m toolrl_plugin_math.verify_worker`; ends when stdin does.
+process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,20 +22,11 @@ class _OutOfTimeError(BaseException):
     """No Exception, so that the library's own handlers let it pass."""
 
 
-def main() -> None:
-    """Answer requests until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    sys.stdout = sys.stderr  # a library's print must not look like an answer
+def build() -> Callable[[dict[str, Any]], dict[str, str]]:
+    """Answers a request with its verdict."""
     _limit_memory()
-    try:
-        judge = _judge()
-    except ImportError as error:
-        print(json.dumps({"error": f"math-verify can't be imported: {error}"}), file=answers)
-        return
-    print(json.dumps({"ready": True}), file=answers)
-    for line in sys.stdin:
-        print(json.dumps({"verdict": judge(**json.loads(line))}), file=answers)
+    judge = _judge()
+    return lambda request: {"verdict": judge(**request)}
 
 
 def _limit_memory() -> None:
@@ -69,7 +57,7 @@ def _judge() -> Callable[..., str]:
                 return "right" if verify(read, said, timeout_seconds=None) else "wrong"
         except _OutOfTimeError:
             return "timeout"
-        except (RecursionError, MemoryError):
+        except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
             return "wrong"
 
     return judge
@@ -91,7 +79,3 @@ def _alarm(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-if __name__ == "__main__":
-    main()

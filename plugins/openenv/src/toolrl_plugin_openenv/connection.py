@@ -2,7 +2,8 @@
 
 Answers carry no id, so they belong to messages by their order alone. Whoever stops waiting (a time limit, a cancelled
 episode) leaves an answer behind that is still to come: the next request takes it in first, and hands it to `late`, so
-that no reward is lost and none is credited to the wrong step. One request at a time; who has several queues them.
+that no reward is lost and none is credited to the wrong step. A message that no request asked for ends the session,
+where it is there before the next request goes out. One request at a time; who has several queues them.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class Connection:
         self._address = address
         self._owed = 0
         """Answers that are still to come and that nobody waits for."""
+        self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
 
@@ -132,6 +134,7 @@ class Connection:
             async with asyncio.timeout(seconds):
                 while self._owed:
                     self.late(await self._receive())
+                await self._refuse_unasked()
                 self._owed += 1  # From here on an answer may come, whatever happens to this request.
                 # Where the server has hung up, its last words may still be there to read: that it is full.
                 with suppress(ConnectionError, ConnectionClosed):
@@ -163,6 +166,14 @@ class Connection:
             self._socket.transport.abort()
             if not isinstance(error, Exception):
                 raise
+
+    async def _refuse_unasked(self) -> None:
+        began, self._began = self._began, True
+        with suppress(TimeoutError, ConnectionError, ConnectionClosed):
+            if began:  # Before, it is the word of a server that is full.
+                async with asyncio.timeout(0):
+                    raw = await self._socket.recv()
+                raise self._lose(RuntimeError(f"it sent what no request asked for: {raw[:200]!r}"))
 
     async def _receive(self) -> Answer:
         try:

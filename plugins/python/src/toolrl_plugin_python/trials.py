@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ CLOCK_TIMES = 3.0
 """Seconds on the clock for each of processor time: others compute on this machine, too."""
 CLOCK_EXTRA = 5.0
 _SPARE_OUTPUT = 64 << 10
-_LONG = 256 << 10
+_LONGER = 8
+"""How many times as long as the expected result, with the arguments, a result may be: tuples, sets and numbers have
+longer forms."""
 _FOLDER = Path(__file__).parent / "trial"
 
 
@@ -114,18 +117,23 @@ class Trials:
 
     async def _called(self, case: CallCase, source: str) -> Verdict:
         async with self._talk(self._solver) as solver:
-            request = {"call": case.function, "args": [encode(item) for item in case.arguments], "kwargs": {}}
+            args = [encode(item) for item in case.arguments]
+            request = dumps({"call": case.function, "args": args, "kwargs": {}})
             try:
                 async with asyncio.timeout(self._clock):
-                    loaded = await _ask(solver, {"load": source})
-                    reply = await _ask(solver, request) if loaded is not None and "loaded" in loaded else loaded
+                    loaded = await _ask(solver, dumps({"load": source}))
+                    reply = await _ask(solver, request) if loaded is not None and loaded[0] == b"loaded" else loaded
             except TimeoutError:
                 return Verdict("timeout")
             if reply is None:
                 return _gone(await solver.end())
-        if "value" not in reply:
-            return Verdict("error", _raised(reply))
-        right = any(same_value(reply["value"], expected, self._limits.tolerance) for expected in case.expected)
+        kind, raw = reply
+        if len(raw) > _SPARE_OUTPUT + _LONGER * (len(request) + len(repr(case.expected))):
+            return Verdict("limit", "output")
+        said = await asyncio.to_thread(_read, raw)
+        if kind != b"value" or "value" not in said:
+            return Verdict("error", _raised(said))
+        right = any(same_value(said["value"], expected, self._limits.tolerance) for expected in case.expected)
         return Verdict("passed" if right else "wrong")
 
     # A test program.
@@ -160,26 +168,26 @@ class _Trial:
         self._gone: Verdict | None = None
 
     async def run(self, case: AssertCase, source: str) -> Verdict:
-        loaded = await _ask(self._solver, {"load": source})
+        loaded = await _ask(self._solver, dumps({"load": source}))
         if loaded is None:
             return _gone(await self._solver.end())
-        if "loaded" not in loaded:
-            return Verdict("error", _raised(loaded))
-        said = await _ask(self._tester, {"test": case.test, "names": case.names})
-        while said is not None and "call" in said:
-            said = await _ask(self._tester, await self._answer(said))
+        if loaded[0] != b"loaded":
+            return Verdict("error", _raised(_read(loaded[1][:_SPARE_OUTPUT])))
+        said = await _ask(self._tester, b"test " + dumps({"test": case.test, "names": case.names}))
+        while said is not None and said[0] == b"call":
+            said = await _ask(self._tester, await self._answer(said[1]))
         if said is None:
             # It was ended for a limit, with what the program returned perhaps. It isn't passed in any case.
             return self._gone or _gone(await self._tester.end())
-        return self._gone or _verdict(said)
+        return self._gone or _verdict(_read(said[1]))
 
-    async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        """What the program answers to a call; that it has ended, where it has."""
+    async def _answer(self, call: bytes) -> bytes:
+        """What the program answers to a call, unread; that it has ended, where it has."""
         reply = None if self._gone is not None else await _ask(self._solver, call)
-        if reply is not None:
-            return reply
+        if reply is not None and reply[0] in (b"value", b"raised"):
+            return b" ".join(reply)
         self._gone = self._gone or _gone(await self._solver.end())
-        return {"ended": self._gone.detail}
+        return b"ended " + dumps({"why": self._gone.detail})
 
 
 def _verdict(said: dict[str, Any]) -> Verdict:
@@ -187,34 +195,29 @@ def _verdict(said: dict[str, Any]) -> Verdict:
     return Verdict(kinds.get(said.get("verdict"), "error"), str(said.get("detail", "")))
 
 
-async def _ask(program: Conversation, message: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer; None where there is none that could be read, and handed on."""
-    try:
-        line = dumps(message)
-    except (ValueError, RecursionError):
-        # How deep an answer of the program's may be depends on the stack, so it may be handed over no more.
-        return None
-    await program.send(line)
-    answer = await program.receive()
-    if answer is None:
-        return None
-    # A long one would hold up all episodes.
-    return _read(answer) if len(answer) < _LONG else await asyncio.to_thread(_read, answer)
+async def _ask(program: Conversation, message: bytes) -> tuple[bytes, bytes] | None:
+    """Kind and JSON of the answer to this message; None where something else came."""
+    nonce = secrets.token_hex(8).encode()
+    await program.send(nonce + b" " + message)
+    echoed, _, answer = (await program.receive() or b"").partition(b" ")
+    kind, _, said = answer.partition(b" ")
+    return (kind, said) if echoed == nonce else None
 
 
-def _read(line: bytes) -> dict[str, Any] | None:
+def _read(said: bytes) -> dict[str, Any]:
+    """An answer; an empty one where it can't be read."""
     try:
-        answer = json.loads(line)
-        dumps(answer)
+        read = json.loads(said)
     except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def _raised(reply: dict[str, Any]) -> str:
     names = reply.get("raised")
-    name = names[0] if isinstance(names, list) and names else "an exception"
-    return f"{name}: {reply.get('message')}"[:300]
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else "an exception"
+    message = reply.get("message")
+    return f"{name}: {message if isinstance(message, str) else ''}"[:300]
 
 
 def _gone(reason: str) -> Verdict:

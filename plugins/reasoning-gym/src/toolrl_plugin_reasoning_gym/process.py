@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
-from toolrl.tools.line_workers import LineWorker, LineWorkers, WorkerDiedError, WorkerError
+from toolrl.tools.workers import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
 
 LIBRARY = "reasoning_gym"
 INSTALL = "pip install 'toolrl-plugin-reasoning-gym[library]'"
@@ -37,10 +37,10 @@ def require_library(where: str | None = None) -> None:
         raise ConfigError("the library reasoning_gym isn't installed", where=where, hint=INSTALL) from missing
 
 
-def worker(*arguments: str) -> LineWorker:
+def worker(*arguments: str) -> RestartingWorker:
     """One process. The run's environment variables, secrets among them, stay out of it."""
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | _SET
-    return LineWorker("toolrl_plugin_reasoning_gym.worker", *arguments, environment=environment)
+    return RestartingWorker("toolrl_plugin_reasoning_gym.worker", *arguments, environment=environment)
 
 
 class Generators:
@@ -56,10 +56,10 @@ class Generators:
         with self._lock:
             try:
                 return self._process.ask(request, MAKE_SECONDS)
-            except WorkerDiedError:
+            except ProcessCrashError:
                 try:
                     return self._process.ask(request, MAKE_SECONDS)
-                except WorkerDiedError as error:
+                except ProcessCrashError as error:
                     raise WorkerError(str(error)) from None
 
 
@@ -82,7 +82,7 @@ class Scorers:
     """Some workers that score. Need no closing: they end with this object or with the interpreter."""
 
     def __init__(self, count: int) -> None:
-        self._workers = LineWorkers(count, lambda: worker("--score"), name="reasoning-gym")
+        self._workers = WorkerThreads(count, lambda: worker("--score"), name="reasoning-gym")
 
     async def score(self, request: dict[str, Any]) -> dict[str, Any]:
         """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
@@ -93,13 +93,13 @@ class Scorers:
         self._workers.close()
 
 
-def _score(process: LineWorker, request: dict[str, Any]) -> dict[str, Any]:
+def _score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
     opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
     try:
         _once_more(lambda: process.ask(opened, MAKE_SECONDS))
         try:
             return process.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
-        except WorkerDiedError as error:
+        except ProcessCrashError as error:
             return {"failed": "died", "detail": str(error)}
     except WorkerError as error:
         raise RewardError(f"the answer can't be scored: {error}", hint="Try: toolrl doctor reasoning-gym") from None
@@ -109,8 +109,8 @@ def _once_more(ask: Callable[[], Any]) -> None:
     """No answer of a model's has come in yet: a worker that is lost here was lost by chance."""
     try:
         ask()
-    except WorkerDiedError:
+    except ProcessCrashError:
         try:
             ask()
-        except WorkerDiedError as error:
+        except ProcessCrashError as error:
             raise WorkerError(str(error)) from None

@@ -1,9 +1,9 @@
-"""The process in which reasoning_gym runs: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""What runs in the worker processes of reasoning_gym.
 
 The library is imported here and nowhere else: it brings much along, some of its generators are functions of their seed
 only where the order of sets (the parent sets PYTHONHASHSEED) and the global random numbers are fixed, and some of its
 scorers evaluate the model's text. Each answer is scored in a fork of its own, which is walled in and ends with it, so
-that no answer reaches the next one. Run as `python -m toolrl_plugin_reasoning_gym.worker`; ends when stdin does.
+that no answer reaches the next one.
 """
 
 from __future__ import annotations
@@ -32,33 +32,11 @@ _REPLY_BYTES = 1 << 16
 _OUT_OF_TIME = (signal.SIGXCPU, signal.SIGALRM)
 
 
-def main() -> None:
-    """Answer requests until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes stdin
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    sys.stdout = sys.stderr  # some generators print
+def build(*arguments: str) -> Callable[[dict[str, Any]], Reply]:
+    """Answers a request by the function that its `do` names."""
     sys.dont_write_bytecode = True
-    scores = "--score" in sys.argv
-    try:
-        ready = _prepare(scores)
-    except Exception as error:  # noqa: BLE001 - said to the parent
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
-        return
-    print(json.dumps(ready), file=answers)
-    serve: dict[str, Callable[..., Reply]] = {"list": listing, "opened": opened, "entry": entry, "score": score}
-    serve["walls"] = walls
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            reply = serve[request.pop("do")](**request)
-        except Exception as error:  # noqa: BLE001 - said to the parent
-            reply = {"error": f"{type(error).__name__}: {error}"[:2000]}
-        print(json.dumps(reply), file=answers)
-
-
-def _prepare(scores: bool) -> Reply:
-    library = importlib.import_module("reasoning_gym")
-    if scores:
+    importlib.import_module("reasoning_gym")
+    if "--score" in arguments:
         if not hasattr(os, "fork"):
             raise OSError("answers are scored on Linux and macOS only: this system has no fork")
         from toolrl_plugin_reasoning_gym import guard
@@ -68,7 +46,9 @@ def _prepare(scores: bool) -> Reply:
             with contextlib.suppress(ImportError):
                 importlib.import_module(f"toolrl_plugin_python.jail.{module}")
         gc.freeze()
-    return {"ready": True, "version": getattr(library, "__version__", "unknown")}
+    serve: dict[str, Callable[..., Reply]] = {"list": listing, "opened": opened, "entry": entry, "score": score}
+    serve["walls"] = walls
+    return lambda request: serve[request.pop("do")](**request)
 
 
 def _registered() -> dict[str, tuple[Any, Any]]:
@@ -219,7 +199,3 @@ def _judge(dataset: Any, entry: Any, answer: str) -> Reply:
 def _write(pipe: int, data: bytes) -> None:
     while data:
         data = data[os.write(pipe, data) :]
-
-
-if __name__ == "__main__":
-    main()

@@ -48,8 +48,11 @@ def serve(settings: Settings, limits: JobLimits, place: Place) -> None:
     _prepare(settings, place)
     notebook = Notebook(settings, limits, place.scratch)
     os.write(3, b"ready\n")
+    process = os.getpid()
     while (request := _read_request(3)) is not None:
         outcome = notebook.run(request)
+        if os.getpid() != process:  # a child that the cell forked has come back here
+            os._exit(0)
         os.write(3, f"{request['token']} {outcome}\n".encode(errors="replace"))
 
 

@@ -1,8 +1,9 @@
-"""Runs a program behind the wall and calls its functions: one JSON message a line in, one out.
+"""Runs a program behind the wall and calls its functions. A line in is a nonce and JSON; the line out repeats the
+nonce, names the kind of the answer and gives it as JSON:
 
-    {"load": source}                                     → {"loaded": true}
-    {"call": name, "args": [...], "kwargs": {...}}       → {"value": ..., "args": [...]}
-                                                         → {"raised": [class names], "message": text}
+    NONCE {"load": source}                                  → NONCE loaded {}
+    NONCE {"call": name, "args": [...], "kwargs": {...}}    → NONCE value {"value": ..., "args": [...]}
+                                                            → NONCE raised {"raised": [class names], "message": text}
 
 The program knows arguments and nothing else: what is expected of it stands in another process. It may take this one
 over and answer what it likes, and that is a value like any other. `args` are the arguments as they are after the call,
@@ -53,28 +54,28 @@ class Program:
         raise NameError(f"the program defines no {name!r}")
 
 
-def raised(error: BaseException) -> dict[str, Any]:
+def raised(error: BaseException) -> tuple[str, dict[str, Any]]:
     """An exception as data: its classes, the nearest first, and its text."""
     names = [it.__name__ for it in type(error).__mro__ if it.__module__ == "builtins"]
     try:
         text = str(error)[:500]
     except BaseException:  # noqa: BLE001 - the program's own class
         text = ""
-    return {"raised": names, "message": text}
+    return "raised", {"raised": names, "message": text}
 
 
-def answer(state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """What a request comes to."""
+def answer(state: dict[str, Any], request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a request comes to: the kind of the answer, and the answer."""
     try:
         if "load" in request:
             state["program"] = Program(request["load"])
-            return {"loaded": True}
+            return "loaded", {}
         args = [values.decode(item) for item in request["args"]]
         kwargs = {key: values.decode(item) for key, item in request["kwargs"].items()}
         value = state["program"].function(request["call"])(*args, **kwargs)
         after = [values.encode(item) for item in args]
         changed = [new if new != old else None for old, new in zip(request["args"], after, strict=True)]
-        return {"value": values.encode(value), "args": changed}
+        return "value", {"value": values.encode(value), "args": changed}
     except BaseException as error:  # noqa: BLE001 - SystemExit of the program, too
         return raised(error)
 
@@ -87,8 +88,13 @@ def main() -> None:
     for number in (0, 1):
         os.dup2(nothing, number)
     state: dict[str, Any] = {}
+    process = os.getpid()
     for line in inward:
-        reply = values.dumps(answer(state, json.loads(line)))
+        nonce, _, request = line.partition(b" ")
+        kind, said = answer(state, json.loads(request))
+        reply = b"%b %b %b" % (nonce, kind.encode(), values.dumps(said))
+        if os.getpid() != process:  # a child that the program forked has come back here
+            os._exit(0)
         while reply:
             reply = reply[os.write(outward, reply) :]
 

@@ -1,9 +1,11 @@
-"""Runs a test behind a wall of its own, away from the program that it tests: one JSON message a line.
+"""Runs a test behind a wall of its own, away from the program that it tests. A line is a nonce, which the next line out
+repeats, the kind of the message, and the message as JSON:
 
-    in   {"test": source, "names": [...]}       the names that are the program's
-    out  {"call": name, "args": [...], "kwargs": {...}}
-    in   {"value": ..., "args": [...]}  or  {"raised": [class names], "message": text}  or  {"ended": why}
-    out  {"verdict": "passed" | "failed" | "error" | "unfit", "detail": text}
+    in   test {"test": source, "names": [...]}       the names that are the program's
+    out  call {"call": name, "args": [...], "kwargs": {...}}
+    in   value {"value": ..., "args": [...]}  or  raised {"raised": [class names], "message": text}
+         or  ended {"why": text}
+    out  verdict {"verdict": "passed" | "failed" | "error" | "unfit", "detail": text}
 
 The test sees copies of what the program returned, of plain types. So an object of the program's has no say in an
 assertion, and nothing that the program does in its own process reaches this one.
@@ -41,24 +43,26 @@ class Wire:
         """The verdict, where there is no going on."""
         self.calls = 0
         """Of the program's functions, with arguments that could be handed over."""
+        self._nonce = b""
         self._inward, self._outward = os.fdopen(os.dup(0), "rb"), os.dup(1)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):
             os.dup2(nothing, number)
 
-    def receive(self) -> Any:
+    def receive(self) -> tuple[bytes, Any]:
         line = self._inward.readline()
         if not line:
             raise self.stop("error", "nobody asks any more")
-        return json.loads(line)
+        self._nonce, kind, message = line.split(b" ", 2)
+        return kind, json.loads(message)
 
     def stop(self, verdict: str, detail: str) -> StopTest:
         """A test may catch everything; that must not make it pass."""
         self.broken = (verdict, detail[:300])
         return StopTest(detail)
 
-    def send(self, message: dict[str, Any]) -> None:
-        data = values.dumps(message)
+    def send(self, kind: str, message: dict[str, Any]) -> None:
+        data = b"%b %b %b" % (self._nonce, kind.encode(), values.dumps(message))
         while data:
             data = data[os.write(self._outward, data) :]
 
@@ -67,18 +71,18 @@ class Wire:
         try:
             before = [values.encode(item) for item in args]
             given = {key: values.encode(item) for key, item in kwargs.items()}
+            self.send("call", {"call": name, "args": before, "kwargs": given})
         except TypeError as error:
             raise self.stop("unfit", f"an argument of {name!r} can't be handed to the program: {error}") from None
         except RecursionError:
             # What is nested so deeply, the program gave.
             raise self.stop("error", f"an argument of {name!r} is nested too deeply") from None
         self.calls += 1
-        self.send({"call": name, "args": before, "kwargs": given})
-        reply = self.receive()
-        if "ended" in reply:
-            raise self.stop("error", reply["ended"])
         try:
-            failed = _exception(reply) if "raised" in reply else None
+            kind, reply = self.receive()
+            if kind == b"ended":
+                raise self.stop("error", reply["why"])
+            failed = _exception(reply) if kind == b"raised" else None
             if failed is None:
                 pairs = zip(args, reply["args"], strict=True)
                 changes = [(item, values.decode(new)) for item, new in pairs if new is not None]
@@ -153,9 +157,9 @@ def _remote(wire: Wire, name: str) -> Any:
 def main() -> None:
     """Run one test."""
     wire = Wire()
-    request = wire.receive()
+    _, request = wire.receive()
     verdict, detail = run(wire, request["test"], request["names"])
-    wire.send({"verdict": verdict, "detail": detail})
+    wire.send("verdict", {"verdict": verdict, "detail": detail})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,250 @@
+"""No call to a helper process gets the answer to another, whatever is written to the pipe of the answers.
+
+Real helpers of all kinds run `helper_mischief.py`: frames that are forged, doubled, truncated, mixed or missing, and
+children that reply, too. An answer is that of its own call, or the call fails; the helper after it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import runpy
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolrl.errors import ConfigError, RewardError
+from toolrl.protocols import BuildContext
+from toolrl.testing import make_episode_context
+from toolrl.tools.processes import ProcessPool
+from toolrl.tools.workers import ProcessCrashError, WorkerError
+from toolrl.types import ToolCall
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation and /proc")
+MISCHIEF = Path(__file__).with_name("helper_mischief.py")
+KINDS: Sequence[str] = runpy.run_path(str(MISCHIEF))["KINDS"]
+SECONDS = 2.0
+Ask = Callable[[int, Sequence[str]], Any]
+"""The answer to a call with a number, which is that number, and None for a failure."""
+
+WORKER = """
+from helper_mischief import caller, mischief
+from toolrl.tools.worker import HEADER
+import json
+
+def act(number, how, reply):
+    main = caller("main")
+    body = json.dumps(reply).encode()
+    for one in how:
+        mischief(one, main["nonce"], lambda nonce: HEADER.pack(len(body), nonce) + body, main["replies"].write)
+"""
+TOOL = """
+from toolrl.tools import tool
+from worker_mischief import act
+
+@tool(process=True)
+def misbehave(number: int, how: list[str]) -> str:
+    \"\"\"Does.\"\"\"
+    act(number, how, {"result": {"text": str(number)}})
+    return str(number)
+"""
+MATH = """
+import json
+from worker_mischief import act
+
+def parse(text, parsing_timeout):
+    return [text]
+
+def verify(golds, said, timeout_seconds):
+    number, how = json.loads(said[0])
+    act(number, how, {"verdict": "right" if number % 2 else "wrong"})
+    return number % 2 == 1
+"""
+GYM = """
+from worker_mischief import act
+
+class Tasks:
+    def __init__(self, seed, how):
+        self.how = how
+    def __getitem__(self, index):
+        made = {"question": str(index), "answer": "", "metadata": {}}
+        act(index, self.how, {"entry": made})
+        return made
+
+def create_dataset(name, **config):
+    return Tasks(**config)
+"""
+CELL = """
+for one in {how}:
+    token = caller("run")["request"]["token"].encode()
+    mischief(one, token, lambda nonce: nonce + b" ok\\n", lambda data: os.write(3, data))
+print("<{number}>")
+"""
+PROGRAM = """
+def answer(number):
+    main = caller("main")
+    for one in HOW.get(number, ()):
+        mischief(
+            one, main["nonce"], lambda nonce: b'%b value {"value": %d, "args": [null]}\\n' % (nonce, number),
+            lambda data: os.write(main["outward"], data),
+        )
+    return number
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """On the path of this process and of those that it starts."""
+    (tmp_path / "helper_mischief.py").write_bytes(MISCHIEF.read_bytes())
+    (tmp_path / "worker_mischief.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@asynccontextmanager
+async def process_tool(folder: Path) -> AsyncIterator[Ask]:
+    (folder / "misbehaving_tool.py").write_text(TOOL)
+    pool = ProcessPool(1)
+
+    async def ask(number: int, how: Sequence[str]) -> int | None:
+        try:
+            async with asyncio.timeout(SECONDS if how else None):
+                result = await pool.call("misbehaving_tool:misbehave", {"number": number, "how": list(how)})
+            return int(result.text)
+        except (ProcessCrashError, TimeoutError):
+            return None
+
+    yield ask
+    pool.close_idle()
+
+
+@asynccontextmanager
+async def math(folder: Path) -> AsyncIterator[Ask]:
+    verifier = pytest.importorskip("toolrl_plugin_math.verifier")
+    (folder / "math_verify.py").write_text(MATH)
+    worker = verifier.worker()
+
+    async def ask(number: int, how: Sequence[str]) -> int | None:
+        seconds = SECONDS if how else 60.0
+        try:
+            text = json.dumps([number, list(how)])
+            said = await asyncio.to_thread(verifier.judge, worker, ["1"], text, seconds)
+        except RewardError:
+            return None
+        return None if said == "timeout" else number if said == ("right" if number % 2 else "wrong") else -1
+
+    yield ask
+    worker.close()
+
+
+@asynccontextmanager
+async def reasoning_gym(folder: Path) -> AsyncIterator[Ask]:
+    process = pytest.importorskip("toolrl_plugin_reasoning_gym.process")
+    (folder / "reasoning_gym").mkdir()
+    (folder / "reasoning_gym" / "__init__.py").write_text(GYM)
+    (folder / "reasoning_gym" / "factory.py").write_text("DATASETS = {'any': (object, object)}")
+    worker = process.worker()
+
+    async def ask(number: int, how: Sequence[str]) -> int | None:
+        request = {"do": "entry", "generator": "any", "config": {"seed": 0, "how": list(how)}, "index": number}
+        try:
+            reply = await asyncio.to_thread(worker.ask, request, SECONDS if how else 60.0)
+        except (ProcessCrashError, WorkerError):
+            return None
+        return int(reply["entry"]["question"])
+
+    yield ask
+    worker.close()
+
+
+@asynccontextmanager
+async def interpreter(folder: Path) -> AsyncIterator[Ask]:
+    tool = pytest.importorskip("toolrl_plugin_python.tool")
+    options = tool.PythonOptions(persistent=True, timeout=SECONDS)
+    toolset = tool.build_python(options, BuildContext(name="python"))
+    try:
+        await toolset.start()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    context = make_episode_context()
+    async with toolset.open(context.task, context) as session:
+
+        async def ask(number: int, how: Sequence[str]) -> int | None:
+            code = MISCHIEF.read_text() + CELL.format(how=list(how), number=number)
+            result = await session.call(ToolCall("python", {"code": code}))
+            found = set(re.findall(r"<(\d+)>", result.text))
+            return None if result.error or not found else int(found.pop()) if len(found) == 1 else -1
+
+        yield ask
+    await toolset.stop()
+
+
+@asynccontextmanager
+async def program_under_test(folder: Path) -> AsyncIterator[Ask]:
+    """All calls of an example are one test's, so the whole is one answer; a wrong answer fails its assert."""
+    trials = pytest.importorskip("toolrl_plugin_python.trials")
+    from toolrl_plugin_python import paths
+    from toolrl_plugin_python.cases import AssertCase
+    from toolrl_plugin_python.sandbox import Sandbox
+
+    try:
+        sandbox = Sandbox.detect(readable=[*map(Path, paths.interpreter_paths())])
+    except ConfigError as error:
+        pytest.skip(str(error))
+    await sandbox.start()
+    run = trials.Trials(sandbox, trials.TrialLimits(SECONDS, 256, 0.0))
+
+    async def ask(number: int, how: Sequence[str]) -> int | None:
+        calls = range(number, number + 3)
+        source = f"{MISCHIEF.read_text()}\nHOW = {{{number}: {list(how)}}}{PROGRAM}"
+        right = AssertCase("\n".join(f"assert answer({one}) == {one}" for one in calls), ("answer",))
+        late = AssertCase(f"answer({number})\nassert answer({number + 1}) == {number}", ("answer",))
+        assert (await run.verdict(late, source)).kind != "passed"
+        found = (await run.verdict(right, source)).kind
+        return number if found == "passed" else -1 if found in ("wrong", "unfit") else None
+
+    yield ask
+    await sandbox.stop()
+
+
+HELPERS: dict[str, Callable[[Path], AbstractAsyncContextManager[Ask]]] = {
+    helper.__name__: helper for helper in (process_tool, math, reasoning_gym, interpreter, program_under_test)
+}
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+def test_an_answer_is_that_of_its_own_call(helper: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if helper == "program_under_test":
+        trials = pytest.importorskip("toolrl_plugin_python.trials")
+        monkeypatch.setattr(trials, "CLOCK_TIMES", 1.0)
+        monkeypatch.setattr(trials, "CLOCK_EXTRA", 0.0)
+    number = 0
+    with asyncio.Runner() as runner:
+        opened = HELPERS[helper](folder)
+        ask = runner.run(opened.__aenter__())
+
+        @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.lists(st.lists(st.sampled_from(KINDS), max_size=2), min_size=1, max_size=3))
+        def check(script: list[list[str]]) -> None:
+            nonlocal number
+            for how in [*script, [], []]:
+                number += 3
+                found = runner.run(ask(number, how))
+                assert found in (None, number), how
+            for _ in range(20):  # what comes late may hit more calls than one
+                number += 3
+                found = runner.run(ask(number, []))
+                if found is not None:
+                    break
+            assert found == number, "the helper after the one that misbehaved"
+
+        check()
+        runner.run(opened.__aexit__(None, None, None))
