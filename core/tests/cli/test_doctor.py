@@ -93,6 +93,24 @@ def test_a_command_that_core_hides_is_a_failure(site: Any) -> None:
     assert "`toolrl train` is a command of toolrl's own" in found["fine"]["detail"]
 
 
+def test_progress_is_shown_on_standard_error(troubled_site: Any) -> None:
+    done = troubled_site.run("doctor", "good", "--json")
+    assert done.stderr == "checking good (1 of 1)\n"
+    assert json.loads(done.stdout)["ok"]
+
+
+def test_commands_of_one_name_are_not_remarked_on(site: Any) -> None:
+    """They are reached by their plugin's name."""
+    for name in ("one", "two"):
+        source = CHECKS.replace("plugin_checks", f"plugin_{name}")
+        source = source.replace('("fine", "lost", "raises", "optional", "notype")', '("fine",)')
+        site.add(name, source.replace("toolrl_rewards", "toolrl_commands"), modules={"thing": THING})
+        site.add(f"{name}r", source.replace(f"plugin_{name}", f"plugin_{name}r"), modules={"thing": THING})
+    notes = [line for line in site.run("doctor").stdout.splitlines() if line.startswith("note: ")]
+    assert [note for note in notes if "commands" in note] == []
+    assert "note: rewards: the short name of oner/fine is taken twice; only the full one works" in notes
+
+
 def test_an_unknown_plugin(troubled_site: Any) -> None:
     done = troubled_site.run("doctor", "goood")
     assert done.returncode == 2

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import platform
+import sys
 import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -64,10 +65,15 @@ def run(args: argparse.Namespace) -> int:
 
     registry = load_registry()
     plugins = _selected(registry, args.plugin)
-    findings = [finding for plugin in plugins for finding in examine(plugin, COMMANDS)]
+    findings = []
+    for number, plugin in enumerate(plugins, start=1):
+        _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
+        findings += examine(plugin, COMMANDS)
     failures = sum(finding.is_failure for finding in findings)
-    # The device is asked of torch, which takes seconds to import.
+    if not args.plugin:
+        _show_progress("looking for a device")  # torch takes seconds to import
     facts = {} if args.plugin else machine()
+    _show_progress("")
     if args.json:
         print_json(
             {
@@ -85,6 +91,14 @@ def run(args: argparse.Namespace) -> int:
     missing = sum(finding.status == UNAVAILABLE for finding in findings)
     print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
     return 1 if failures else 0
+
+
+def _show_progress(text: str) -> None:
+    """On standard error: a line that the next one takes the place of, where that is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
@@ -178,7 +192,7 @@ def _notes(registry: Registry) -> Iterator[str]:
         if name.strip() and name.strip() not in known:
             yield f"{DISABLE} names {name.strip()!r}, and no plugin of that name is installed"
     for kind in KINDS:
-        for name in registry.names(kind):
+        for name in registry.names(kind) if kind != "commands" else ():  # `toolrl PLUGIN COMMAND` names them whole
             if "/" in name and registry.get(kind, name).component.short:
                 yield f"{kind}: the short name of {name} is taken twice; only the full one works"
 
