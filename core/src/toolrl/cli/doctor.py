@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     registry = load_registry()
     plugins = _selected(registry, args.plugin)
-    findings = []
+    findings: list[Finding] = []
     for number, plugin in enumerate(plugins, start=1):
         _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
         findings += examine(plugin, COMMANDS)

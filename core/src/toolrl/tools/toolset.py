@@ -7,6 +7,7 @@ factory: a function or class called as `target(options, context)` that returns o
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -15,7 +16,7 @@ from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
 from toolrl.protocols import BuildContext, EpisodeContext, Reply, StartsAndStops, ToolSession, Toolset
-from toolrl.tools.function import FunctionTool
+from toolrl.tools.function import FunctionTool, is_async
 from toolrl.tools.lifecycle import BoundTool, Tool, ToolInstance
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
@@ -42,6 +43,8 @@ def as_toolset(target: Any, options: Any, context: BuildContext) -> Toolset:
             "class, a list of these, or a factory(options, context)",
             where=context.where or None,
         )
+    if inspect.isroutine(target) and not _is_factory(target):
+        raise _expected(target, context)
     try:
         made = target(options, context)
     except ToolrlError:
@@ -50,8 +53,9 @@ def as_toolset(target: Any, options: Any, context: BuildContext) -> Toolset:
         raise ComponentLoadError(
             f"tool {context.name!r}: {_describe(target)} raised when it was built: {type(error).__name__}: {error}",
             where=context.where or None,
+            hint=_unmarked(target),
         ) from error
-    return _wrap(made, context)
+    return _wrap(made, context, hint=_unmarked(target))
 
 
 class FunctionToolset:
@@ -289,7 +293,7 @@ async def stop_in_time(component: StartsAndStops) -> None:
         _log.warning("%s didn't stop within %g s; it is left as it is", type(component).__name__, STOP_SECONDS)
 
 
-def _wrap(made: Any, context: BuildContext) -> Toolset:
+def _wrap(made: Any, context: BuildContext, hint: str | None = None) -> Toolset:
     if isinstance(made, FunctionTool):
         return FunctionToolset(made)
     if isinstance(made, list | tuple):
@@ -302,11 +306,35 @@ def _wrap(made: Any, context: BuildContext) -> Toolset:
     if _is_object(made):
         toolset: Toolset = made
         return toolset
-    raise ComponentLoadError(
-        f"tool {context.name!r}: got {_describe(made)}, expected a @tool function, a Tool, or a Toolset with start, "
+    raise _expected(made, context, hint)
+
+
+def _expected(given: Any, context: BuildContext, hint: str | None = None) -> ComponentLoadError:
+    return ComponentLoadError(
+        f"tool {context.name!r}: got {_describe(given)}, expected a @tool function, a Tool, or a Toolset with start, "
         "open and stop",
         where=context.where or None,
+        hint=hint or _unmarked(given),
     )
+
+
+def _is_factory(function: Any) -> bool:
+    """False for a function that can't be called as `factory(options, context)`."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # one of C, without a signature
+        return True
+    return not is_async(function)
+
+
+def _unmarked(target: Any) -> str | None:
+    """What to do about a function or an object that was meant to be a tool."""
+    if not inspect.isroutine(target):
+        made = target if isinstance(target, type) else type(target)
+        return f"Derive {made.__name__} from `toolrl.tools.Tool`." if hasattr(made, "execute") else None
+    return f"If {target.__name__!r} is the tool itself, put @tool above it: `from toolrl.tools import tool`."
 
 
 def _is_object(value: Any) -> bool:
@@ -322,6 +350,8 @@ def _has_fields(options: Any) -> bool:
 def _describe(value: Any) -> str:
     if isinstance(value, FunctionTool):
         return f"the @tool function {value.name!r}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__!r}"
     if isinstance(value, type):
         return f"the class {value.__qualname__!r}"
     return f"{type(value).__name__} {value!r:.80}"
