@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from toolrl.assembly import Assembly
-from toolrl.config.model import Config, SftConfig
+from toolrl.config.model import Config, SftConfig, TrainerConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.preflight import check_fine_tuning, no_dataset
@@ -57,7 +57,7 @@ async def _train(assembly: Assembly) -> None:
     )
     supply = _supply(assembly)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
-    saver = _saver(assembly, trainer, config.trainer.keep_checkpoints, supply, rows=rows)
+    saver = _saver(assembly, trainer, config.trainer, supply, rows=rows)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
     _remark_on_the_end(trainer.step, config.trainer.steps, "trainer.steps")
@@ -105,7 +105,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     demonstrations = _demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
     data, rows = FixedRows(settings.batch_size), demonstrations.order.rows
-    saver = _saver(assembly, trainer, settings.keep_checkpoints, data, rows=rows)
+    saver = _saver(assembly, trainer, settings, data, rows=rows)
     await _resume(assembly, saver)
     _remark_on_the_end(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(
@@ -189,10 +189,13 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
     return TurnTaking(runner, order, demand)
 
 
-def _saver(assembly: Assembly, trainer: Saved, keep: int, data: KeepsPosition, *, rows: int | None) -> Saver:
+def _saver(
+    assembly: Assembly, trainer: Saved, settings: TrainerConfig | SftConfig, data: KeepsPosition, *, rows: int | None
+) -> Saver:
     checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
     before = assembly.folder.configs_before() if assembly.resume else ()
-    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before)
+    keep, every = settings.keep_checkpoints, settings.save_every
+    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before, every=every)
 
 
 async def _resume(assembly: Assembly, saver: Saver) -> None:
@@ -213,7 +216,7 @@ def _check_nothing_is_lost(folder: RunFolder) -> None:
     before = RunFolder.open(folder.directory)  # As the process before this one left it, its config too.
     section = before.config.get("sft" if any(line.kind == "sft" for line in lines) else "trainer")
     every = section.get("save_every", 0) if isinstance(section, dict) else 0
-    if done and (0 < every < done or before.summary().get("status") == "finished"):
+    if done and ((isinstance(every, int) and 0 < every < done) or before.summary().get("status") == "finished"):
         raise CheckpointError(
             f"there is no checkpoint, and the run has done {done} steps, which left one: it is elsewhere, or deleted",
             where=str(folder.checkpoints),

@@ -55,6 +55,7 @@ class Counting:
     step: int = 0
     last_step: int = 0
     saved: list[int] = field(default_factory=list)
+    every: int = 0
     best: Collection[int] = ()
     """Steps whose evaluation is the best so far."""
     on_update: Callable[[], None] = lambda: None
@@ -62,6 +63,9 @@ class Counting:
 
     def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
+
+    def scheduled(self) -> bool:
+        return self.step != self.last_step and bool(self.every) and self.step % self.every == 0
 
     def judge(self, step: int, metrics: Any) -> bool:
         return step in self.best
@@ -101,13 +105,13 @@ class Setting:
     """A run whose every part but the loop is simple."""
 
     def __init__(self, *, step: int = 0, evaluated: Collection[int] = (), steps: int = 4, **sections: Any) -> None:
-        self.trainer = Counting(step=step, last_step=step)
         self.events = Seen()
         self.engine = ScriptedEngine(["x"])
         rewards = (NamedReward("right", Right()),)
         environment = Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()), rewards)
         trainer = {"steps": steps, "prompts_per_step": 2, **sections.pop("trainer", {})}
         frame = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": {"group_size": 2}}
+        self.trainer = Counting(step=step, last_step=step, every=trainer.get("save_every", 0))
         self.config = Config.model_validate({**frame, "trainer": trainer, **sections})
         self.runner = Runner(self.engine, {"default": environment})
         tasks = [make_task(id=f"t{number}") for number in range(3)]

@@ -17,6 +17,7 @@ from toolrl.config.model import SftConfig  # noqa: E402
 from toolrl.errors import CheckpointError  # noqa: E402
 from toolrl.train.demonstrations import Demonstration  # noqa: E402
 from toolrl.train.policy import Policy  # noqa: E402
+from toolrl.train.ranks import Ranks  # noqa: E402
 from toolrl.train.saver import Saver, changes, config_digest  # noqa: E402
 from toolrl.train.supply import FixedRows  # noqa: E402
 from toolrl.train.trainer import SupervisedTrainer  # noqa: E402
@@ -150,6 +151,46 @@ def test_what_the_end_of_a_run_leaves_to_save(
     assert saver.due(error) is due
     trainer.whole = False
     assert not saver.due(error)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "due"),
+    [
+        ("15min", 899, False), ("15min", 900, True), ("2h", 7199, False), ("2h", 7200, True), ("0.5s", 1, True),
+        (0, 1e6, False), (2, 0, True), (3, 1e6, False),
+    ],
+)  # fmt: skip
+def test_when_a_checkpoint_is_due(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | str, seconds: float, due: bool
+) -> None:
+    now = 5000.0
+    monkeypatch.setattr("toolrl.train.saver.time.monotonic", lambda: now)
+    saver = make_saver(tiny, tmp_path)
+    saver.every = SftConfig(from_run="x", save_every=every).save_every
+    saver.save()
+    for _ in range(2):
+        saver.trainer.update(BATCH)
+    now += seconds
+    assert saver.scheduled() is due
+    saver.save()
+    assert not saver.scheduled()
+
+
+def test_ranks_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
+    class Second(Ranks):
+        rank = 1
+
+        def by_first(self, work: Any, what: str) -> Any:
+            asked.append(what)
+            return True
+
+    asked: list[str] = []
+    trainer: Any = SimpleNamespace(step=3, whole=True)
+    saver = Saver(trainer, tmp_path, 2, FixedRows(4), {}, ranks=Second(), every="15min")
+    assert saver.scheduled()
+    saver.last_step = 3
+    assert not saver.scheduled()
+    assert len(asked) == 1
 
 
 def test_what_differs_since_the_checkpoint_is_named(

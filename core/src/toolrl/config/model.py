@@ -143,6 +143,26 @@ class RolloutConfig(Frame):
         return data
 
 
+def _steps_or_time(value: Any) -> Any:
+    value = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if (isinstance(value, int) and value >= 0) or save_seconds(value) is not None:
+        return value
+    raise ValueError("expected a number of steps, or a time such as 15min, 2h or 90s")
+
+
+def save_seconds(every: Any) -> float | None:
+    """A `save_every` in seconds; None where it counts steps."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", str(every))
+    return float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]] if found else None
+
+
+SaveEvery = Annotated[int | str, BeforeValidator(_steps_or_time)]
+_SAVE_EVERY = (
+    "Write a checkpoint each so many steps, or when a time such as 15min, 2h or 90s has passed since the last; 0: "
+    "at the end only."
+)
+
+
 class OptimizerConfig(Frame):
     """AdamW and its schedule."""
 
@@ -182,7 +202,7 @@ class TrainerConfig(OptimizerConfig):
         description="Compute what sequences have in common at the start, such as a group's prompt, once in an update. "
         "auto: where the model allows it, with a warning where it doesn't; true: an error where it doesn't.",
     )
-    save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
+    save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
     keep_best: bool | str = Field(
         False,
@@ -235,7 +255,7 @@ class SftConfig(OptimizerConfig):
     min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
     steps: int = Field(100, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
-    save_every: int = Field(0, ge=0, description="Write a checkpoint each so many steps; 0 for at the end only.")
+    save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
     keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field(

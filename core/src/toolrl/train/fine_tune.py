@@ -101,8 +101,7 @@ class FineTuningLoop:
             raise asyncio.CancelledError
 
     async def _save_if_due(self) -> None:
-        every = self.settings.save_every
-        if every and self.trainer.step % every == 0:
+        if self.saver.scheduled():  # It has one rank only.
             await self._save()
 
     async def _save(self) -> None:

@@ -117,10 +117,11 @@ class TrainingLoop:
             await self._evaluate()
 
     async def _save_if_due(self) -> None:
-        every = self.config.trainer.save_every
-        # The best so far is saved as soon as it is found.
-        if every and self.trainer.step % every == 0 and self.saver.last_step != self.trainer.step:
+        due, interrupted = await self._thread.run(self.saver.scheduled)
+        if due:
             await self._save()
+        if interrupted:
+            raise asyncio.CancelledError
 
     async def _save(self) -> None:
         with self.doing.during(f"saving the checkpoint of step {self.trainer.step}"):

@@ -6,13 +6,15 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
 from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
@@ -89,8 +91,11 @@ class Saver:
     """The resolved configs of the processes that this one goes on for."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
+    every: int | str = 0
+    """Steps or a time, as in `trainer.save_every`."""
     _best: Best | None = None
     """Of the evaluations so far."""
+    _saved_at: float = field(default_factory=time.monotonic)
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether an evaluation is the best so far, so that the trainer as it is now should be saved. Raises
@@ -121,6 +126,15 @@ class Saver:
         first = 0 if isinstance(error, asyncio.CancelledError) else 1
         return self.trainer.whole and self.trainer.step > self.last_step and self.trainer.step >= first
 
+    def scheduled(self) -> bool:
+        """Whether `every` asks for a checkpoint now. All ranks call it, and get the first one's answer."""
+        step, seconds = self.trainer.step, save_seconds(self.every)
+        if step == self.last_step:  # The best so far is saved as soon as it is found.
+            return False
+        if seconds is None:
+            return bool(self.every) and step % int(self.every) == 0
+        return self.ranks.by_first(lambda: time.monotonic() - self._saved_at >= seconds, f"the time at step {step}")
+
     def save(self) -> Path:
         """Write a checkpoint of the trainer's complete steps, and where it is the best say so. Raises
         CheckpointError."""
@@ -129,7 +143,7 @@ class Saver:
         if step != self.last_step:  # else it stands already
             shards = self._shards()
             path = self.ranks.by_first(lambda: self._write(shards), f"the end of the checkpoint of step {step}")
-            self.last_step = step
+            self.last_step, self._saved_at = step, time.monotonic()
         best = self._best
         if best is not None and best.step == step:
             self.ranks.by_first(lambda: self._record(best), f"the record of step {step}")
