@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def on_ranks(size: int, body: str, folder: Path) -> list[dict[str, object]]:
+def on_ranks(
+    size: int, body: str, folder: Path, variables: Sequence[Mapping[str, str]] = ({},) * 8
+) -> list[dict[str, object]]:
     """What each of the ranks puts into `said`."""
     script = folder / "body.py"
     end = "\njson.dump(said, open(sys.argv[1], 'w'))\nos._exit(0)\n"
@@ -60,7 +63,7 @@ def on_ranks(size: int, body: str, folder: Path) -> list[dict[str, object]]:
     processes = []
     for rank in range(size):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables[rank]}
         command = [sys.executable, str(script), str(folder / f"said-{rank}.json")]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
@@ -71,6 +74,60 @@ def on_ranks(size: int, body: str, folder: Path) -> list[dict[str, object]]:
         for process in processes:
             process.kill()
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+
+
+def test_ranks_unpickle_nothing_that_is_not_signed(tmp_path: Path) -> None:
+    """A stranger between two ranks changes what one sends, or sends an object of its own."""
+    said = on_ranks(
+        2,
+        """
+        import pickle
+        from toolrl.train import process_group, rendezvous
+
+        class Evil:
+            def __reduce__(self):
+                return (open, ("ran", "w"))
+
+        if mine == 1:
+            def forged(self, data, what):
+                return self._digest(data, what, self._rank) + pickle.dumps(Evil())
+
+            rendezvous.Signer.sign = forged
+        said["gather"] = caught(lambda: ranks.gather("fine", "here"))
+        """,
+        tmp_path,
+    )
+    assert "what came as rank 1's isn't signed" in str(said[0]["gather"])
+    assert not Path("ran").exists()
+
+
+def test_a_token_is_for_all_ranks_or_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLRL_TOKEN", "a secret")
+    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path)
+    assert [one["gather"] for one in said] == [[0, 1], [0, 1]]
+    own = [{"TOOLRL_TOKEN": "mine"}, {"TOOLRL_TOKEN": "yours"}]
+    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path, own)
+    assert "isn't signed with this run's token" in str(said[0]["gather"])
+    with pytest.raises(AssertionError, match="TOOLRL_TOKEN is set for rank 1 and not for the first one"):
+        on_ranks(2, "", tmp_path, [{"TOOLRL_TOKEN": ""}, {"TOOLRL_TOKEN": "mine"}])
+
+
+def test_the_ranks_store_listens_at_the_given_address_alone(tmp_path: Path) -> None:
+    body = """
+    addresses = {line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"}
+    port = f"{int(os.environ['MASTER_PORT']):04X}"
+    said["listens"] = sorted(a.partition(":")[0] for a in addresses if a.endswith(":" + port))
+    said["six"] = [line.split()[1] for line in open("/proc/net/tcp6") if line.split()[1].endswith(":" + port)]
+    """
+    first, _ = on_ranks(2, body, tmp_path)
+    assert first["listens"] == ["0100007F"]
+    assert first["six"] == []
+
+
+def test_no_token_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    on_ranks(2, "said['met'] = True", tmp_path)
+    assert list(tmp_path.glob("toolrl-token-*")) == []
 
 
 def test_one_process_gets_back_what_it_gives() -> None:

@@ -110,7 +110,8 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     except ToolrlError as error:
         problem = error
     config = loaded.config if loaded is not None else None
-    ranks = join(config.device if config else "cpu", config.cluster.rank_timeout if config else _ALONE, problem)
+    device, timeout = (config.device, config.cluster.rank_timeout) if config else ("cpu", _ALONE)
+    ranks = join(device, timeout, problem, Path(config.run.dir) if config else None)
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:

@@ -24,6 +24,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import BroadcastOptions
 
 from toolrl.cluster.messages import Meeting, TransferBrokenError
+from toolrl.train.rendezvous import listen
 
 CONNECT_SECONDS = 60.0
 """For connections between members who have all said that they are there."""
@@ -163,7 +164,7 @@ def _broken(reason: str) -> TransferBrokenError:
 
 def serve(host: str) -> Any:
     """A store at a free port of this machine, by which groups meet; `host` is the machine's address for the others."""
-    return dist.TCPStore(host, 0, None, True, timeout=timedelta(seconds=CONNECT_SECONDS), wait_for_workers=False)
+    return listen(host, 0, timedelta(seconds=CONNECT_SECONDS))
 
 
 def reach(host: str, port: int) -> Any:

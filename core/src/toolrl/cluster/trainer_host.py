@@ -30,6 +30,7 @@ from typing import IO
 
 from toolrl.cluster.line import KEPT_LOG
 from toolrl.cluster.trainer_messages import Beat, Ended, Output, Place, StepDone, TrainerOrder
+from toolrl.train.ranks import TOKEN
 
 EXIT_SECONDS = 15.0
 """For a process to be gone after it has told how it ended."""
@@ -294,6 +295,7 @@ def _environment(order: TrainerOrder, address: str) -> dict[str, str]:
         "LOCAL_RANK": "0",  # Ray shows each worker its own devices only.
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
+        TOKEN: order.token,
     }
     interface = _interface_of(address)
     if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:

@@ -33,6 +33,8 @@ class TrainerOrder:
     """Of the first rank's node."""
     port: int = 0
     """There, which the ranks meet at."""
+    token: str = field(default="", repr=False)
+    """The secret by which they know each other."""
     restarts: int = 0
     """How often all began again so far."""
     repeated: int = 0

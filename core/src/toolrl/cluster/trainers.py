@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -167,7 +168,7 @@ class TrainerGroup:
         await _all(self._place(member) for member in self.members)
         first = self.members[0].place
         assert first is not None
-        order = replace(self.order, address=first.address, port=first.port)
+        order = replace(self.order, address=first.address, port=first.port, token=secrets.token_hex(32))
         await _all(self._order(member, replace(order, rank=member.rank)) for member in self.members)
 
     async def _place(self, member: Member) -> None:

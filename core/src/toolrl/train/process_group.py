@@ -1,10 +1,10 @@
 """The ranks of a torch.distributed process group: what `torchrun` starts, or one rank that takes the same path.
 
 Two groups of processes are held. That of the weights (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. What
-ranks tell each other goes over a group of its own on gloo, as pickled objects with the name of the point of the run
-where they are sent: ranks at different points are told apart instead of taking each other's objects. A rank that fails
-writes why into the store that the processes met at before it ends; the others lose the connection to it, look there,
-and end with its message. One that says nothing for `timeout` seconds ends them too.
+ranks tell each other goes over a group of its own on gloo, as signed pickles (`rendezvous.py`) with the name of the
+point of the run where they are sent: ranks at different points are told apart instead of taking each other's objects. A
+rank that fails writes why into the store that the processes met at before it ends; the others lose the connection to
+it, look there, and end with its message. One that says nothing for `timeout` seconds ends them too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.train.ranks import LostRanksError, OtherRankError, RankError, Ranks
+from toolrl.train.rendezvous import SharedToken, Signer, meet
 
 T = TypeVar("T")
 
@@ -74,13 +76,18 @@ class ProcessGroup(Ranks):
 
     several: ClassVar[bool] = True
 
-    def __init__(self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float) -> None:
-        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host."""
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float, token: bytes = b""
+    ) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host, `token` the
+        secret that the ranks share."""
         self.rank, self.size, self.local = rank, size, local
         self.device = device
         # By its number: other threads of this process have another current device.
         self.device_name = f"cuda:{local}" if device == "cuda" else None
         self._store = store
+        self._signer = Signer(token, rank)
+        self._sent = 0
         self._timeout = timeout
         self._part: asyncio.Future[Any] | None = None
         self._interrupted = False
@@ -97,15 +104,16 @@ class ProcessGroup(Ranks):
         """What FSDP2 spreads weights over."""
 
     def gather(self, value: T, what: str) -> list[T]:
-        found: list[Any] = [None] * self.size
+        try:
+            packed = pickle.dumps((what, value), protocol=5)
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            raise self._unsendable(what, error) from error
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
-            dist.all_gather_object(found, (what, value), group=self.talk)
+            found = [pickle.loads(data) for data in self._exchanged(packed)]
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError alike where a connection broke and where nobody came.
             raise self._lost(what, error) from error
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise self._unsendable(what, error) from error
         apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
         if apart:
             raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
@@ -166,12 +174,36 @@ class ProcessGroup(Ranks):
                 raise self._unsendable(what, error) from error
 
         await self.all_of(part(), what)
-        sent: list[Any] = [packed[0] if packed else None]
         try:
-            await asyncio.to_thread(dist.broadcast_object_list, sent, src=0, group=self.talk)
+            sent = await asyncio.to_thread(self._broadcast, packed[0] if packed else b"")
         except (RuntimeError, ValueError) as error:
             raise self._lost(what, error) from error
-        return held[0] if held else pickle.loads(sent[0])
+        return held[0] if held else pickle.loads(sent)
+
+    def _exchanged(self, data: bytes) -> list[bytes]:
+        """What each rank gives, its signature checked."""
+        self._sent += 1
+        point = str(self._sent)
+        mine = _bytes(self._signer.sign(data, point))
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.talk)
+        longest = max(map(int, sizes))
+        rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(rows, torch.nn.functional.pad(mine, (0, longest - mine.numel())), group=self.talk)
+        signed = [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
+        return [self._signer.checked(part, point, rank) for rank, part in enumerate(signed)]
+
+    def _broadcast(self, data: bytes) -> bytes:
+        """The first rank's `data`, its signature checked."""
+        self._sent += 1
+        point = str(self._sent)
+        signed = _bytes(self._signer.sign(data, point)) if self.first else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([signed.numel()])
+        dist.broadcast(size, src=0, group=self.talk)
+        if not self.first:
+            signed = torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(signed, src=0, group=self.talk)
+        return self._signer.checked(signed.numpy().tobytes(), point, 0)
 
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
@@ -270,9 +302,9 @@ class ProcessGroup(Ranks):
         return f"; {', '.join(seen)}" if seen else ""
 
 
-def join(device: str, timeout: float, problem: Exception | None = None) -> ProcessGroup:
+def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
     """Meet the other processes that torchrun started; alone where there are none. `device` is the config's; a rank that
-    can't go on says its `problem` here.
+    can't go on says its `problem` here. `folder` is one that the ranks share, for their token.
 
     Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
     RankError where not all come in time.
@@ -284,17 +316,24 @@ def join(device: str, timeout: float, problem: Exception | None = None) -> Proce
             raise problem
         return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+        store, rank, size = meet(wait)
         store.set_timeout(wait)
         store = dist.PrefixStore("toolrl", store)
+        token = None
         kind = ""
-        if problem is None:
-            try:
+        try:
+            token = SharedToken(store, rank, folder)
+            if problem is None:
                 kind, local = _pick(device, local, size)
-            except ConfigError as error:
-                problem = error
-        _agree(store, rank, size, problem)
-        return ProcessGroup(store, rank, size, kind, local, timeout)
+        except ConfigError as error:
+            problem = problem or error
+        try:
+            _agree(store, rank, size, problem)
+        finally:
+            if token is not None:
+                token.forget()
+        assert token is not None
+        return ProcessGroup(store, rank, size, kind, local, timeout, token.token)
     except (RuntimeError, ValueError) as error:
         raise LostRanksError(
             f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
@@ -339,6 +378,10 @@ def _pick(device: str, local: int, size: int) -> tuple[str, int]:
             )
         torch.cuda.set_device(local)
     return kind, local
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _is_of_transport(error: Exception) -> bool:
