@@ -68,7 +68,7 @@ from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
 from toolrl.train.ranks import ONE, Ranks
 from toolrl.train.scratch import delete_left_behind
 from toolrl.train.shared_rollout import SharedRunner
-from toolrl.types import Episode, Media, Message, Task, ToolSpec
+from toolrl.types import Episode, Markers, Media, Message, Task, ToolSpec
 
 _log = logging.getLogger(__name__)
 
@@ -407,6 +407,7 @@ class Builder:
                 rename=use.rename,
                 policy=PolicyOptions(**use.policy),
                 weight=use.weight,
+                markers={tool: Markers(tuple(it.start), tuple(it.end)) for tool, it in use.markers.items()},
             )
             for index, use in enumerate(config.tools)
         ]

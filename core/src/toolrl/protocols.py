@@ -146,6 +146,16 @@ class ReadsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class StopsByTools(Protocol):
+    """What a parser may give besides: stops that depend on the tools, such as their markers. A rollout then asks this
+    instead of `stops`."""
+
+    def stops_for(self, turn_text: str, tools: Sequence[ToolSpec]) -> Sequence[str]:
+        """What ends generation now, given the turn's text so far and the episode's tools."""
+        ...
+
+
 class ChatFormat(Protocol):
     """Messages to token ids and back; the one owner of the tokenizer. Stateless: safe to share between episodes."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from toolrl.frozen import quick_init
 
@@ -120,6 +120,13 @@ class Task:
     """What else the row held (data source, split, index, level …); rewards may read it."""
 
 
+class Markers(NamedTuple):
+    """What stands around a call of a tool, for parsers of tags; the first of each is what a model is shown."""
+
+    start: tuple[str, ...]
+    end: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """What the model is told of a tool."""
@@ -128,6 +135,8 @@ class ToolSpec:
     description: str
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """A JSON Schema of type object."""
+    markers: Markers | None = None
+    """None leaves them to the parser, if it knows any."""
 
     def as_function(self) -> dict[str, Any]:
         """The OpenAI function form that chat templates take in `tools=`."""

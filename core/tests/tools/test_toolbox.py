@@ -15,7 +15,7 @@ from toolrl.testing.fakes import RecordingToolset, make_build_context, make_epis
 from toolrl.tools import Tool, as_toolset, tool
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
-from toolrl.types import CallError, Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+from toolrl.types import CallError, Markers, Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 
 
 @tool(inline=True)
@@ -110,6 +110,20 @@ def test_two_tools_with_one_name_are_an_error_that_names_both() -> None:
 def test_a_rename_of_a_tool_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="`as` renames 'plus', and it has no such tool; it has add"):
         ToolBox([entry(add, "first", rename={"plus": "sum"})])
+
+
+def test_markers_of_a_tool() -> None:
+    markers = Markers(("<plus>",), ("</plus>",))
+
+    async def specs(**given: Any) -> Any:
+        async with ToolBox([entry(add, "first", **given)]).open(make_task(), make_episode_context()) as session:
+            return session.specs()
+
+    (spec,) = asyncio.run(specs(rename={"add": "plus"}, markers={"plus": markers}))
+    assert (spec.name, spec.markers) == ("plus", markers)
+    assert asyncio.run(specs())[0].markers is None
+    with pytest.raises(ConfigError, match="`markers` are for 'add', and it has no such tool; it has plus"):
+        ToolBox([entry(add, "first", rename={"add": "plus"}, markers={"add": markers})])
 
 
 def test_names_that_are_known_only_in_the_episode_clash_there() -> None:

@@ -16,7 +16,7 @@ data that components are handed: [types](types.md)."""
 _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
          "RolloutEngine": ("WeightSource", "HoldsStill", "Rests"),
          "ChatFormat": ("ChecksTools",),
-         "ToolParser": ("ReadsTokens",),
+         "ToolParser": ("ReadsTokens", "StopsByTools"),
          "Reward": ("ScoresGroups", "StartsAndStops"),
          "PolicyLoss": ("LossTerms",),
          "Observer": ("RunInfo", "StepReport")}  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
-from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl.types import Markers, Message, ToolCall, ToolSpec
 from toolrl_plugin_tir.chat import TirFormat, TorlFormat
 from toolrl_plugin_tir.options import TirFormatOptions, TorlOptions
 from toolrl_plugin_tir.parser import TirParser
@@ -74,24 +74,45 @@ def test_options_of_the_template(tokenizer: Any) -> None:
     assert ord("\n") in chat.end_ids
 
 
-def test_tools_that_cannot_be_called(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for chat in (tir(tokenizer), torl(tokenizer)):
-        with pytest.raises(ChatFormatError, match="none of the tools can be called: search") as caught:
-            chat.open([QUESTION], [SEARCH])
-        assert caught.value.where == "env.chat_format"
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            told = opened(chat, [PYTHON, SEARCH])
-            opened(chat, [PYTHON, SEARCH])
-        assert len([record for record in caplog.records if "can't be called" in record.message]) == 1
-        assert "Searches" not in told
-
-
 def test_the_check_before_a_run(tokenizer: Any) -> None:
-    chat = tir(tokenizer)
-    assert chat.check([PYTHON]) == []
-    assert chat.check([SEARCH]) == []  # a stand-in for tools that aren't known yet
-    assert "search" in " ".join(chat.check([PYTHON, SEARCH]))
+    assert tir(tokenizer).check([PYTHON, SEARCH]) == []
+
+
+UNIT = ToolSpec(
+    "unit",
+    "Converts.",
+    {"type": "object", "properties": {"text": {"type": "string"}, "to": {"type": "string"}}, "required": ["text"]},
+)
+BASH = replace(UNIT, name="bash", markers=Markers(("[sh]", "<sh>"), ("[/sh]", "</sh>")))
+
+
+def test_other_tools_are_told_with_their_markers(tokenizer: Any) -> None:
+    told = opened(tir(tokenizer), [PYTHON, UNIT, BASH, SEARCH])
+    assert "unit: Converts. Write <unit>TEXT</unit>" in told
+    assert "bash: Converts. Write [sh]TEXT[/sh]" in told
+    assert "search: Searches. Write <search></search>" in told
+
+
+def test_two_tools_with_one_marker_are_refused(tokenizer: Any) -> None:
+    same = replace(BASH, name="shell")
+    for chat in (tir(tokenizer), torl(tokenizer)):
+        with pytest.raises(ChatFormatError, match=r"'bash' and of 'shell' both begin with '\[sh\]'") as caught:
+            chat.open([QUESTION], [BASH, same])
+        assert caught.value.where == "env.chat_format"
+
+
+def test_demonstrations_call_other_tools(tokenizer: Any) -> None:
+    said = Message("assistant", "", tool_calls=(ToolCall("bash", {"text": "ls"}), ToolCall("unit", {"text": "1 km"})))
+    for chat in (tir(tokenizer), torl(tokenizer)):
+        chat.open([QUESTION], [UNIT, BASH])
+        text = chat.decode(chat.say(said)).text
+        assert text.strip() == "[sh]ls[/sh]\n<unit>1 km</unit>"
+        items = TirParser().parse(text, tools=[UNIT, BASH]).items
+        assert [item.arguments for item in items] == [{"text": "ls"}, {"text": "1 km"}]
+        several = ToolCall("look", {"query": "é", "k": 3})
+        assert chat.decode(chat.say(Message("assistant", "", tool_calls=(several,)))).text.strip() == (
+            '<look>{"query": "é", "k": 3}</look>'
+        )
 
 
 def test_calls_and_results_of_demonstrations(tokenizer: Any) -> None:
@@ -119,7 +140,7 @@ def test_a_call_whose_code_holds_a_fence(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [ToolCall("search", {"query": "x"}), ToolCall("python", {"code": 1}), ToolCall("python", {"code": "x", "n": 1})],
+    [ToolCall("python", {"code": 1}), ToolCall("python", {"code": "x", "n": 1})],
 )
 def test_calls_without_a_form_are_refused(tokenizer: Any, call: ToolCall) -> None:
     for chat in (tir(tokenizer), torl(tokenizer)):

@@ -21,6 +21,16 @@ _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
+_Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+class MarkersUse(Frame):
+    """What stands around a call of a tool."""
+
+    start: _Texts = Field(description="Each of these opens a call.")
+    end: _Texts = Field(description="Each closes one; with as many as in `start`, the one in the same place.")
+
+
 class ToolUse(ComponentUse):
     """A toolset of an environment."""
 
@@ -29,6 +39,10 @@ class ToolUse(ComponentUse):
     )
     policy: dict[str, Any] = Field(default_factory=dict, description="Policy of its calls: time limit, truncation …")
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of the tool's own reward.")
+    markers: dict[str, MarkersUse] = Field(
+        default_factory=dict,
+        description="For parsers of tags, such as `tir`: by a tool's name, what stands around a call of it.",
+    )
 
 
 class RewardUse(ComponentUse):

@@ -52,13 +52,13 @@ class Block(NamedTuple):
 class TurnScanner(ABC):
     """Reads one turn, once. Text goes in by `feed` (as often as wanted) and `finish` (once, last)."""
 
-    MARKS: ClassVar[re.Pattern[str]]
+    MARKS: re.Pattern[str]
     """`<think>` and every tag that means something in content or can end a block."""
-    SIGNALS: ClassVar[re.Pattern[str]]
+    SIGNALS: re.Pattern[str]
     """Whatever may decide a block that waited for more text: MARKS and more."""
-    OPENERS: ClassVar[re.Pattern[str]]
+    OPENERS: re.Pattern[str]
     """The tags that begin a call."""
-    LONGEST: ClassVar[int]
+    LONGEST: int
     """An upper bound for the length of a tag, for tags that two pieces share."""
     STOP: ClassVar[str] = ""
     """The closing tag that may stop generation. A parser with several overrides `status`."""

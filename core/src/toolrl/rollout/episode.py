@@ -22,7 +22,7 @@ from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ExactnessError, ParserError, ToolsetError
 from toolrl.frozen import changed
 from toolrl.parsing.results import tool_messages
-from toolrl.protocols import EpisodeContext
+from toolrl.protocols import EpisodeContext, StopsByTools
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.scoring import check_sum, failure_of, finite, score_of, with_score
@@ -222,7 +222,7 @@ class EpisodeRun:
         text = TurnText(environment.chat, len(self._buffer))
         while True:
             left = min(self.limits.max_turn_tokens - len(text.ids), self._room)
-            stops = tuple(self._parser_stops(text.text)) + environment.end_flags.stops()
+            stops = tuple(self._parser_stops(text.text, specs)) + environment.end_flags.stops()
             sampling = Sampling(
                 max_new_tokens=left,
                 temperature=self.limits.temperature,
@@ -318,9 +318,10 @@ class EpisodeRun:
 
     # The parser, which must not raise: where it does, the blame is its own.
 
-    def _parser_stops(self, text: str) -> Sequence[str]:
+    def _parser_stops(self, text: str, specs: Sequence[ToolSpec]) -> Sequence[str]:
+        parser = self.environment.parser
         try:
-            return self.environment.parser.stops(text)
+            return parser.stops_for(text, specs) if isinstance(parser, StopsByTools) else parser.stops(text)
         except Exception as error:
             raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
 

@@ -19,7 +19,7 @@ from toolrl.tools.promptly import Begun
 from toolrl.tools.stray import Watch, awaited
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolSpec
+from toolrl.types import Markers, ToolSpec
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class ToolEntry:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     weight: float = 1.0
     """Of the toolset's own reward."""
+    markers: Mapping[str, Markers] = field(default_factory=dict)
+    """By new name, in place of what the tool itself says."""
 
 
 class Opened:

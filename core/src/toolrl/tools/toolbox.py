@@ -172,8 +172,15 @@ class ToolBox:
                     raise ConfigError(
                         f"tool {entry.name!r}: `as` renames {old!r}, and it has no such tool; it has {', '.join(names)}"
                     )
-            for name in names:
-                _claim(owners, entry.rename.get(name, name), entry.name)
+            shown = [entry.rename.get(name, name) for name in names]
+            for name in entry.markers:
+                if name not in shown:
+                    raise ConfigError(
+                        f"tool {entry.name!r}: `markers` are for {name!r}, and it has no such tool; it has "
+                        f"{', '.join(shown)}"
+                    )
+            for name in shown:
+                _claim(owners, name, entry.name)
 
 
 @dataclass(slots=True)
@@ -218,7 +225,9 @@ class ToolBoxSession:
                     taken += 1
                     kwargs = task.tools_kwargs.get(shown) or {}
                     self._tools[shown] = _Bound(item, spec, item.traits[spec.name], kwargs)
-                    specs.append(spec if shown == spec.name else replace(spec, name=shown))
+                    markers = item.entry.markers.get(shown, spec.markers)
+                    same = shown == spec.name and markers is spec.markers
+                    specs.append(spec if same else replace(spec, name=shown, markers=markers))
             if taken or not item.specs:
                 active.append(item)
         self._specs = tuple(specs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -55,6 +55,20 @@ class ArealTirParserOptions(Options):
         description="Of a longer result the first and the last half of so many characters are shown, with `...` "
         "between them; null for no limit but that of the tool's policy.",
     )
+
+
+class ArealToolOptions(Options):
+    """Options of the tool `areal_tool`."""
+
+    target: str = Field(
+        pattern=r"\A[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="`module:Class`, a class with what AReaL's BaseTool has; its `tool_type` is the tool's name.",
+    )
+    python_path: list[str] = Field(
+        default_factory=list, description="Folders to import from, besides the one that the run starts in."
+    )
+    timeout: int = Field(30, ge=1, description="What the class is made with; `policy.timeout` ends a call anyway.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the class.")
 
 
 class ArealTirRewardOptions(Options):

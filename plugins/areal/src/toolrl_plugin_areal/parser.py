@@ -36,8 +36,12 @@ class ArealTirParser:
         self._tir = TirParser()
 
     def stops(self, turn_text: str) -> Sequence[str]:
+        """What may end a call where there are `python` and `calculator` alone."""
+        return self.stops_for(turn_text, ())
+
+    def stops_for(self, turn_text: str, tools: Sequence[ToolSpec]) -> Sequence[str]:
         """What may end the construct that is open, or in content any call."""
-        return self._tir.stops(turn_text)
+        return self._tir.stops_for(turn_text, tools)
 
     def parse(
         self,
@@ -48,7 +52,7 @@ class ArealTirParser:
         stopped_by: str | None = None,
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
-        """Read a turn. Where `tools` has neither `python` nor `calculator`, calls of both are read."""
+        """Read a turn. Without `tools`, calls of `python` and `calculator` are read."""
         parsed = self._tir.parse(
             text, tools=tools, finish=finish, stopped_by=stopped_by, prefilled_thinking=prefilled_thinking
         )
@@ -59,7 +63,7 @@ class ArealTirParser:
             return parsed
         spans = _without(parsed.content_spans, parsed.items, items)
         status: Literal["calls", "final", "continue"] = "calls" if items else "final"
-        if parsed.status == "continue" or (not items and _is_marker(stopped_by)):
+        if parsed.status == "continue" or (not items and self._is_marker(stopped_by, tools)):
             status = "continue"
         content = "".join([text[start:end] for start, end in spans])
         return replace(parsed, items=items, content=content, content_spans=spans, status=status)
@@ -70,7 +74,7 @@ class ArealTirParser:
 
     def _chosen(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> tuple[Item, ...]:
         """The items that are answered."""
-        enabled = {spec.name for spec in tools}.intersection(_CALLABLE) or _CALLABLE
+        enabled = {spec.name for spec in tools} or _CALLABLE
         kept = [item for item in items if not isinstance(item, ToolCall) or item.name in enabled]
         if not self._options.answer_unclosed:
             kept = [item for item in kept if not isinstance(item, CallError) or item.kind not in _UNCLOSED]
@@ -79,19 +83,16 @@ class ArealTirParser:
             return (calls[-1],)
         return tuple(kept)
 
+    def _is_marker(self, stopped_by: str | None, tools: Sequence[ToolSpec]) -> bool:
+        """Whether generation stopped on what ends a call, and not on an end flag or another text."""
+        return stopped_by is not None and (stopped_by in self.stops_for("", tools) or set(stopped_by) in ({"`"}, {"~"}))
+
     def _cut(self, record: CallRecord) -> CallRecord:
         text, limit = record.result.text, self._options.max_result_chars
         if limit is None or len(text) <= limit:
             return record
         half = limit // 2
         return replace(record, result=replace(record.result, text=f"{text[:half]}...{text[-half:]}"))
-
-
-def _is_marker(stopped_by: str | None) -> bool:
-    """Whether generation stopped on what ends a call, and not on an end flag or another text."""
-    if stopped_by is None:
-        return False
-    return stopped_by in ("</python>", "</calculator>") or set(stopped_by) in ({"`"}, {"~"})
 
 
 def _without(spans: Sequence[Span], items: Sequence[Item], kept: Sequence[Item]) -> tuple[Span, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolrl import Component, hookimpl
 
 if TYPE_CHECKING:
-    from toolrl.protocols import Command, Reward, TaskSource, ToolParser
+    from toolrl.protocols import Command, Reward, TaskSource, ToolParser, Toolset
 
 _PACKAGE = "toolrl_plugin_areal"
 
@@ -32,6 +32,17 @@ def toolrl_parsers() -> Iterator[Component[ToolParser]]:
         f"{_PACKAGE}.parser:ArealTirParser",
         summary="The syntax of `tir` as AReaL reads it: one call a turn, the last; results cut to 256 characters.",
         options=f"{_PACKAGE}.options:ArealTirParserOptions",
+    )
+
+
+@hookimpl
+def toolrl_tools() -> Iterator[Component[Toolset]]:
+    """The tool `areal_tool`."""
+    yield Component(
+        "areal_tool",
+        f"{_PACKAGE}.tool:build",
+        summary="A class of AReaL's BaseTool kind, called by its own markers.",
+        options=f"{_PACKAGE}.options:ArealToolOptions",
     )
 
 

@@ -7,7 +7,6 @@ mark that the model sampled do they follow in a message of their own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,26 +16,9 @@ from toolrl.chat.preamble import Wording
 from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
+from toolrl_plugin_tir.markers import MarkedTool, marked_by_name
 from toolrl_plugin_tir.options import TirFormatOptions, TorlOptions
-from toolrl_plugin_tir.syntax import ARGUMENTS
-from toolrl_plugin_tir.wording import as_text, not_callable, plain, preamble, results_text
-
-_log = logging.getLogger(__name__)
-
-
-class _Told:
-    """Says once, of each set of tools, which of them can't be called."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self._seen: set[str] = set()
-
-    def __call__(self, tools: Sequence[ToolSpec]) -> None:
-        """Raises ChatFormatError where none can be."""
-        remark = not_callable(tools, self.where)
-        if remark is not None and remark not in self._seen:
-            self._seen.add(remark)
-            _log.warning("%s: %s", self.where, remark)
+from toolrl_plugin_tir.wording import as_text, plain, preamble, results_text
 
 
 class TirFormat(TemplateFormat):
@@ -50,23 +32,28 @@ class TirFormat(TemplateFormat):
             turn_end=options.turn_end,
             preamble="always",
         )
+        self._place = context.where or "chat_format"
+        self._marked: dict[str, MarkedTool] = {}
+        """By name, of all tools that prompts told of; those of one environment have one form each."""
         wording = Wording(
-            preamble=lambda specs: preamble(specs, options.preamble_text), with_calls=as_text, results=results_text
+            preamble=lambda specs: preamble(specs, options.preamble_text),
+            with_calls=lambda content, calls: as_text(content, calls, self._marked),
+            results=results_text,
         )
         super().__init__(template, context, wording)
-        self._told = _Told(context.where or "chat_format")
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        """The prompt of the first turn. Raises ChatFormatError, also where no tool can be called."""
-        self._told(tools)
+        """The prompt of the first turn. Raises ChatFormatError."""
+        self._marked.update(marked_by_name(tools, self._place))
         return super().open(messages, tools)
 
+    def say(self, message: Message) -> tuple[int, ...]:
+        """What a model would sample to say `message`, end mark included."""
+        return super().say(plain(message, self._marked))
+
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
-        """Try the format before a run. Tools of which none can be called may be a stand-in for those that aren't known
-        yet, so they are refused only when an episode opens."""
-        some = any(spec.name in ARGUMENTS for spec in tools)
-        remark = not_callable(tools, self._told.where) if some else None
-        return [*([remark] if remark else []), *super().check(())]
+        """Try the format before a run; the template itself gets no tools."""
+        return super().check(())
 
 
 class TorlFormat(PlainFormat):
@@ -88,15 +75,16 @@ class TorlFormat(PlainFormat):
         )
         super().__init__(layout, context)
         self._introduction = options.introduction
-        self._told = _Told(context.where or "chat_format")
+        self._place = context.where or "chat_format"
+        self._marked: dict[str, MarkedTool] = {}
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        """The prompt of the first turn. Raises ChatFormatError, also where no tool can be called."""
-        self._told(tools)
+        """The prompt of the first turn. Raises ChatFormatError."""
+        self._marked.update(marked_by_name(tools, self._place))
         introduced = bool(messages) and messages[0].role == "system"
         first = () if introduced or not self._introduction else (Message("system", self._introduction),)
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        rendered = super().open([*first, *map(plain, messages[: turns[0]] if turns else messages)], ())
+        rendered = super().open([*first, *map(self._plain, messages[: turns[0]] if turns else messages)], ())
         ids = rendered.ids
         for index, following in pairwise([*turns, len(messages)]):
             # Earlier turns of the model stand there as it would have sampled them, end marks included.
@@ -107,8 +95,11 @@ class TorlFormat(PlainFormat):
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn."""
-        return super().bridge(sampled_ids, list(map(plain, messages)), ())
+        return super().bridge(sampled_ids, list(map(self._plain, messages)), ())
 
     def say(self, message: Message) -> tuple[int, ...]:
         """What a model would sample to say `message`, end mark included."""
-        return super().say(plain(message))
+        return super().say(self._plain(message))
+
+    def _plain(self, message: Message) -> Message:
+        return plain(message, self._marked)

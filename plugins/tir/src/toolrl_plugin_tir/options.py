@@ -38,7 +38,7 @@ class TirFormatOptions(BaseModel):
     preamble_text: str | None = Field(
         None,
         description="Own wording of what the system message tells of the tools; `{tools}` in it stands for the "
-        "paragraphs on `python` and `calculator`. Empty: nothing is told.",
+        "paragraphs on the tools. Empty: nothing is told.",
     )
 
 

@@ -6,6 +6,8 @@
 
     <calculator>3 * (4 - 1)</calculator>
 
+Other tools of the environment are called by their own markers, or by tags of their names.
+
 Generation stops where a call may be complete, the results follow in the same turn, and generation goes on. In many
 tokenizers three backticks are one token that opens and closes, so what ends generation depends on the text so far, and
 a stop that completed nothing has the status `continue`.
@@ -32,14 +34,18 @@ class TirParser:
 
     def scanner(self, tools: Sequence[ToolSpec] = (), *, prefilled_thinking: bool = False) -> TirScanner:
         """The state machine of one turn, for text that comes in pieces; `parse` runs the same one on a whole text."""
-        return TirScanner(self._options, thinking=prefilled_thinking)
+        return TirScanner(self._options, tools, thinking=prefilled_thinking)
 
     def stops(self, turn_text: str) -> Sequence[str]:
+        """What may end a call where there are `python` and `calculator` alone."""
+        return self.stops_for(turn_text, ())
+
+    def stops_for(self, turn_text: str, tools: Sequence[ToolSpec]) -> Sequence[str]:
         """What may end the construct that is open, or in content any call. `</think>` too, while it isn't known whether
         the prompt opened a thinking block: what stands in one opens nothing."""
         close = turn_text.find(THINK_CLOSE)
         opened = "<think>" in turn_text[: close if close >= 0 else None]
-        scanner = self.scanner(prefilled_thinking=close >= 0 and not opened)
+        scanner = self.scanner(tools, prefilled_thinking=close >= 0 and not opened)
         scanner.text = turn_text
         stops = scanner.awaited()
         return stops if opened or close >= 0 else (*stops, THINK_CLOSE)
@@ -54,7 +60,7 @@ class TirParser:
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
         """Read a turn. Whether its calls name known tools is the executor's part."""
-        scanner = self.scanner(prefilled_thinking=prefilled_thinking)
+        scanner = self.scanner(tools, prefilled_thinking=prefilled_thinking)
         scanner.text = text
         return scanner.finish(stopped_by)
 

@@ -8,10 +8,12 @@ says what would end it: generation has to stop there and nowhere else.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from toolrl.parsing import Block, TurnScanner
 from toolrl.parsing.jsonvalue import encodable
+from toolrl.types import ToolSpec
 from toolrl_plugin_tir.code import clean, unwrapped
 from toolrl_plugin_tir.fences import (
     Fence,
@@ -23,6 +25,7 @@ from toolrl_plugin_tir.fences import (
     read_opening,
     stopped_at,
 )
+from toolrl_plugin_tir.markers import MarkedTool, end_pattern, marked_tools, patterns, stops
 from toolrl_plugin_tir.options import TirParserOptions
 from toolrl_plugin_tir.syntax import (
     ARGUMENTS,
@@ -39,7 +42,6 @@ from toolrl_plugin_tir.syntax import (
     PYTHON_OPEN,
     PYTHON_SIGNS,
     SIGNALS,
-    STOPS,
     THINK_CLOSE,
 )
 from toolrl_plugin_tir.tags import PythonTags, find_opener, holds_close
@@ -55,16 +57,25 @@ class TirScanner(TurnScanner):
     OPENERS = OPENERS
     LONGEST = len(CALCULATOR_CLOSE)
 
-    def __init__(self, options: TirParserOptions, *, thinking: bool = False) -> None:
+    def __init__(self, options: TirParserOptions, tools: Sequence[ToolSpec] = (), *, thinking: bool = False) -> None:
         super().__init__(thinking=thinking, call_ends_thinking=options.call_ends_thinking)
+        marked = list(marked_tools(tools))
+        self._stops = stops(marked)
+        self._starts = {
+            text.lower(): (tool, number) for tool in marked for number, text in enumerate(tool.markers.start)
+        }
+        self._closers = {text.lower(): tool for tool in marked for text in tool.closers}
+        if marked:
+            found = patterns(tuple(tool.markers for tool in marked))
+            self.MARKS, self.SIGNALS, self.OPENERS, self.LONGEST = found
         self._fence: Fence | None = None  # the one that is being read
         self._tags = PythonTags()
-        self._awaited: tuple[str, ...] = STOPS
+        self._awaited = self._stops
         self._waits = (-1, 0, _ANYTHING)  # the block that waited last, the text's length then, what it waits for
 
     def awaited(self) -> tuple[str, ...]:
         """What may end the construct that the text so far leaves open; in content, all that may end a call."""
-        self._awaited = STOPS
+        self._awaited = self._stops
         self._waits = (-1, 0, _ANYTHING)
         self._advance(final=False)
         return (THINK_CLOSE,) if self._thinking else self._awaited
@@ -74,16 +85,20 @@ class TirScanner(TurnScanner):
     def read_block(self, start: int, tag: str, final: bool) -> Block | None:
         if not final and self._in_vain(start):
             return None
+        name = tag.lower() if tag.lower() in self._starts else tag.strip(" \t").lower()
+        if name in self._starts:
+            return self._marked(start, start + len(tag), *self._starts[name], final)
+        if name in self._closers:
+            tool = self._closers[name]
+            return self._stray(name, tool.markers.start[0], _form_of(tool), start, start + len(tag))
         if tag[0] != "<":
             return self._run(start, tag, final)
-        name = tag.lower()
         if name == PYTHON_OPEN:
             return self._python(start, start + len(tag), final)
         if name == CALCULATOR_OPEN:
             return self._calculator(start, start + len(tag), final)
         opening, form = (PYTHON_OPEN, PYTHON_FORM) if name == PYTHON_CLOSE else (CALCULATOR_OPEN, CALCULATOR_FORM)
-        message = f"{name} closes nothing: there is no {opening} before it. {form}"
-        return self.error("stray_close", message, start, start + len(tag))
+        return self._stray(name, opening, form, start, start + len(tag))
 
     def marks_from(self) -> int:
         """White space at the start of a line belongs to the mark, so such a line is looked at whole."""
@@ -94,7 +109,7 @@ class TirScanner(TurnScanner):
     def status(self) -> Literal["calls", "final", "continue"]:
         """A stop that is text of an open construct, or that completed no item, ended nothing."""
         stopped = self.stopped_by or ""
-        ours = stopped in (*STOPS, THINK_CLOSE) or set(stopped) in ({"`"}, {"~"})
+        ours = stopped in (*self._stops, THINK_CLOSE) or set(stopped) in ({"`"}, {"~"})
         if ours and (self._open_from is not None or not self.items):
             return "continue"
         return "calls" if self.items else "final"
@@ -105,7 +120,7 @@ class TirScanner(TurnScanner):
         if self._fence is None or self._fence.start != start:
             opening = read_opening(self.text, start, tag, final)
             if isinstance(opening, Undecided):
-                return self._wait(start, LINE_OR_RUN[tag[-1]], *((tag[-1] * 3,) if opening.opens else STOPS))
+                return self._wait(start, LINE_OR_RUN[tag[-1]], *((tag[-1] * 3,) if opening.opens else self._stops))
             if isinstance(opening, Inline):
                 return self._inline(start, opening)
             self._fence = opening
@@ -114,7 +129,7 @@ class TirScanner(TurnScanner):
         if end is None and not final:
             # A line that would close it may be incomplete; what comes behind it is then content.
             closing = find_end(self.text, fence, True) is not None
-            return self._wait(start, _NEWLINE, *(STOPS if closing else closing_runs(self.text, fence)))
+            return self._wait(start, _NEWLINE, *(self._stops if closing else closing_runs(self.text, fence)))
         if fence.kind == "other":
             return Block(None, len(self.text) if end is None else end.end)
         if end is None:
@@ -188,6 +203,31 @@ class TirScanner(TurnScanner):
             self.open_from(start)
         return self._unclosed(CALCULATOR_CLOSE, CALCULATOR_FORM, start, found.start() if found else len(text))
 
+    def _marked(self, start: int, body: int, tool: MarkedTool, number: int, final: bool) -> Block | None:
+        text, ends, form = self.text, tool.ends(number), _form_of(tool)
+        pattern = end_pattern(ends, self.OPENERS)
+        known = self._waits[1] - self.LONGEST if self._waits[0] == start else body
+        found = pattern.search(text, max(body, text.rfind("\n", body, max(body, known)) + 1))
+        closed = found is not None and found["close"] is not None
+        if not final and not closed and (found is None or found.end() == len(text)):
+            return self._wait(start, pattern, *ends)
+        inner = text[body : found.start() if found else len(text)].strip()
+        end = found.end() if found else len(text)
+        if not closed and (found is not None or self.stopped_by not in ends):
+            if found is None:
+                self.open_from(start)
+            return self._unclosed(ends[0], form, start, found.start() if found else end)
+        if not inner and tool.inside:
+            return self.error("empty", f"There is nothing between the markers. {form}", start, end, name=tool.name)
+        arguments = tool.read(inner) if encodable(inner) else None
+        if arguments is None:
+            return self.error("bad_arguments", f"The arguments can't be read. {form}", start, end, name=tool.name)
+        return self.call(tool.name, arguments, start, end)
+
+    def _stray(self, close: str, opening: str, form: str, start: int, end: int) -> Block:
+        message = f"{close} closes nothing: there is no {opening} before it. {form}"
+        return self.error("stray_close", message, start, end)
+
     def _unclosed(self, close: str, form: str, start: int, end: int) -> Block:
         return self.error("unclosed", f"The call was not closed with {close}, so it was not run. {form}", start, end)
 
@@ -204,3 +244,7 @@ class TirScanner(TurnScanner):
             return False
         self._waits = (start, len(self.text), signs)
         return True
+
+
+def _form_of(tool: MarkedTool) -> str:
+    return f"Write a call as {tool.form}."

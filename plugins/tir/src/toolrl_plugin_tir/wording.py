@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_tir.markers import MarkedTool, marked_tools
 from toolrl_plugin_tir.results import fence_for, fenced
 from toolrl_plugin_tir.syntax import ARGUMENTS
 
@@ -27,17 +28,17 @@ print(2**10)
 
 
 def preamble(specs: Sequence[ToolSpec], own_text: str | None = None) -> str:
-    """What tells of `python` and `calculator`, those of them that are there; empty where neither is."""
-    told = [
-        " ".join((f"{spec.name}:", *spec.description.split(), _HOW[spec.name])) for spec in specs if spec.name in _HOW
-    ]
+    """What tells of the tools; empty where there are none."""
+    how = {**_HOW, **{tool.name: f"Write {tool.form}" for tool in marked_tools(specs)}}
+    told = [" ".join((f"{spec.name}:", *spec.description.split(), how[spec.name])) for spec in specs]
     text = _PREAMBLE if own_text is None else own_text
     return text.replace("{tools}", "\n\n".join(told)) if told else ""
 
 
-def as_text(content: str, calls: Sequence[ToolCall]) -> str:
-    """An assistant's content with its calls in this syntax. Raises ChatFormatError for a call that has none."""
-    return "\n".join(part for part in (content, *map(_call, calls)) if part)
+def as_text(content: str, calls: Sequence[ToolCall], tools: Mapping[str, MarkedTool]) -> str:
+    """An assistant's content with its calls in this syntax; `tools` are those called by markers. Raises
+    ChatFormatError for a call of `python` or `calculator` that has no form."""
+    return "\n".join(part for part in (content, *(_call(call, tools) for call in calls)) if part)
 
 
 def results_text(results: Sequence[Message]) -> str:
@@ -45,32 +46,21 @@ def results_text(results: Sequence[Message]) -> str:
     return "\n".join(fenced(message.content).rstrip("\n") for message in results)
 
 
-def plain(message: Message) -> Message:
+def plain(message: Message, tools: Mapping[str, MarkedTool]) -> Message:
     """A message whose calls or result stand in its text."""
     if message.role == "tool":
         return replace(message, content=results_text([message]))
     if message.tool_calls:
-        return replace(message, content=as_text(message.content, message.tool_calls), tool_calls=())
+        return replace(message, content=as_text(message.content, message.tool_calls, tools), tool_calls=())
     return message
 
 
-def not_callable(specs: Sequence[ToolSpec], where: str) -> str | None:
-    """A remark on tools that have no syntax here. Raises ChatFormatError where no tool of the episode has one."""
-    others = [spec.name for spec in specs if spec.name not in ARGUMENTS]
-    if not others:
-        return None
-    names = ", ".join(others)
-    if len(others) == len(specs):
-        raise ChatFormatError(
-            f"none of the tools can be called: {names}. This syntax has calls of `python` and `calculator` alone",
-            where=where,
-            hint="Give a tool one of these names by `as:`, if it takes `code` or `expression`; or use another parser "
-            "and chat format.",
-        )
-    return f"these tools can't be called in this syntax, which has `python` and `calculator` alone: {names}"
-
-
-def _call(call: ToolCall) -> str:
+def _call(call: ToolCall, tools: Mapping[str, MarkedTool]) -> str:
+    if call.name in tools:
+        return tools[call.name].write(call.arguments)
+    if call.name not in ARGUMENTS:  # A demonstration's, of a tool that no prompt told of yet.
+        (tool,) = marked_tools([ToolSpec(call.name, "", {"properties": {key: {} for key in call.arguments}})])
+        return tool.write(call.arguments)
     key = ARGUMENTS.get(call.name)
     value = call.arguments.get(key) if key is not None and len(call.arguments) == 1 else None
     if not isinstance(value, str):

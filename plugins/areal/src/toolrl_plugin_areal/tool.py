@@ -1,0 +1,153 @@
+"""The tool `areal_tool`: a class of AReaL's `BaseTool` kind, with its own markers.
+
+{use: areal_tool, options: {target: "tools.unit_tool:UnitTool", python_path: [examples/tir]}}
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from toolrl.errors import ConfigError, ToolError
+from toolrl.protocols import BuildContext
+from toolrl.tools import Tool
+from toolrl.types import Markers, ToolSpec
+from toolrl_plugin_areal.options import ArealToolOptions
+from toolrl_plugin_tir.syntax import ARGUMENTS
+
+_KNOWN = {
+    "python": (["```python", "<python>"], ["```", "</python>"]),
+    "calculator": (["<calculator>"], ["</calculator>"]),
+}
+"""Markers that the parser knows itself."""
+_PARTS = ("tool_type", "description", "markers", "parse_parameters", "execute")
+
+
+def build(options: ArealToolOptions, context: BuildContext) -> ArealTool:
+    """The tool of a class. Raises ConfigError."""
+    made = _Made(options, context.where or None)
+    return (AsyncArealTool if made.awaited else ArealTool)(made, options, context)
+
+
+class _Made:
+    """The user's class, and how it is called."""
+
+    def __init__(self, options: ArealToolOptions, where: str | None) -> None:
+        self._options = options
+        self._where = where
+        self._class = _load(options, where)
+        self.awaited = next((name for name in ("aexecute", "async_execute") if self._has_own(name)), None)
+        """The coroutine function that executes, if there is one."""
+
+    def make(self) -> Any:
+        """An object of it. Raises ConfigError."""
+        try:
+            return self._class(timeout=self._options.timeout, **self._options.kwargs)
+        except Exception as error:
+            raise ConfigError(
+                f"{self._options.target!r} can't be made: {type(error).__name__}: {error}", where=self._where
+            ) from error
+
+    def _has_own(self, name: str) -> bool:
+        """AReaL's own BaseTool has one that blocks: it calls `execute`."""
+        return any(name in vars(base) for base in self._class.__mro__ if base.__name__ != "BaseTool")
+
+
+class ArealTool(Tool):
+    """One object of the class an episode."""
+
+    def __init__(self, made: _Made, options: ArealToolOptions, context: BuildContext) -> None:
+        super().__init__(options, context)
+        self._made = made
+        self._of: dict[str, Any] = {}
+        tool = made.make()
+        name = str(getattr(tool.tool_type, "value", tool.tool_type))
+        told, parameters = tool.description, dict(tool.description.parameters)
+        self._markers = Markers(tuple(tool.markers.start_markers), tuple(tool.markers.end_markers))
+        known = _KNOWN.get(name) == (tool.markers.start_markers, tool.markers.end_markers)
+        self._argument = ARGUMENTS.get(name) or (next(iter(parameters)) if len(parameters) == 1 else "text")
+        says = parameters.get(self._argument, told.parameter_prompt)
+        schema = {
+            "type": "object",
+            "properties": {self._argument: {"type": "string", "description": says}},
+            "required": [self._argument],
+        }
+        self.spec = ToolSpec(
+            name, f"{told.description} {told.parameter_prompt}", schema, None if known else self._markers
+        )
+
+    def create(self, instance_id: str, **create_kwargs: Any) -> None:
+        """A new object, as AReaL makes one for each episode."""
+        self._of[instance_id] = self._made.make()
+
+    def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
+        """Run a call; what fails is an error that the model reads."""
+        tool = self._of[instance_id]
+        return _said(*tool.execute(self._parsed(tool, parameters)))
+
+    async def release(self, instance_id: str, **release_kwargs: Any) -> None:
+        """Let the object close what it has."""
+        tool = self._of.pop(instance_id, None)
+        close = getattr(tool, "aclose", None) or getattr(tool, "close", None)
+        closing = close() if close is not None else None
+        if inspect.isawaitable(closing):
+            await closing
+
+    def _parsed(self, tool: Any, parameters: Any) -> dict[str, Any]:
+        """What the tool itself reads from the call's text, markers included."""
+        start, end, text = self._markers.start[0], self._markers.end[0], parameters[self._argument]
+        between = "\n" if start[0] in "`~" else ""
+        try:
+            found: dict[str, Any] = tool.parse_parameters(f"{start}{between}{text}{between}{end}")
+        except Exception as error:
+            raise ToolError(f"Error: Failed to parse parameters - {error}") from error
+        return found
+
+
+class AsyncArealTool(ArealTool):
+    """One whose class has a coroutine function for it."""
+
+    async def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
+        """Run a call; what fails is an error that the model reads."""
+        tool = self._of[instance_id]
+        return _said(*await getattr(tool, str(self._made.awaited))(self._parsed(tool, parameters)))
+
+
+def _said(result: Any, status: Any) -> str:
+    if getattr(status, "value", status) != "success":
+        raise ToolError(f"Error: Tool execution failed - {result}")
+    return str(result)
+
+
+def _load(options: ArealToolOptions, where: str | None) -> Any:
+    module, _, name = options.target.partition(":")
+    for folder in (".", *options.python_path):
+        path = str(Path(folder).expanduser().absolute())
+        if path not in sys.path:
+            sys.path.append(path)  # For good: a tool may import more when it runs.
+    if (
+        "areal" not in sys.modules and importlib.util.find_spec("areal") is None
+    ):  # AReaL's own tools need no more of it than its loggers.
+        package, utils = ModuleType("areal"), ModuleType("areal.utils")
+        package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
+        sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() and the like in a user's module, too
+        raise ConfigError(
+            f"{options.target!r} can't be imported: {type(error).__name__}: {error}",
+            where=where,
+            hint="Name its folder in `python_path`. BaseTool and ToolMarkers are in toolrl_plugin_areal.tools.",
+        ) from error
+    lacking = [part for part in _PARTS if not hasattr(found, part)]
+    if lacking:
+        raise ConfigError(f"{options.target!r} has no {', '.join(lacking)}", where=where, hint="Subclass BaseTool.")
+    return found
