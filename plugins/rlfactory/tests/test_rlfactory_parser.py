@@ -232,13 +232,6 @@ def test_a_class_that_is_not_there(reference: str, says: str) -> None:
         RLFactoryParser(ParserOptions(tool_manager=reference), make_build_context("rlfactory", where="parser"))
 
 
-def test_a_file_whose_imports_are_as_they_were(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from envs.tool_manager.base_manager import ToolManager\n")
-    with pytest.raises(ConfigError) as raised:
-        RLFactoryParser(ParserOptions(tool_manager=f"{tmp_path}/mine.py:Mine"))
-    assert "toolrl_plugin_rlfactory.managers" in str(raised.value)
-
-
 def test_options_that_can_not_be() -> None:
     with pytest.raises(ValueError, match="give qwen3, qwen2_5, llama3, centralized_qwen3, adaptive"):
         ParserOptions(tool_manager="qwen2_5_vl")

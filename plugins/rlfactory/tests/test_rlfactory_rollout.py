@@ -114,7 +114,7 @@ def test_the_converted_config_rolls_out(
 MANAGER = """
 import re
 
-from toolrl_plugin_rlfactory.managers import ToolManager
+from envs.tool_manager.base_manager import ToolManager
 
 
 class TagsManager(ToolManager):
@@ -137,7 +137,9 @@ class TagsManager(ToolManager):
         return [action for action, _ in read], told
 """
 ENV = """
-from toolrl_plugin_rlfactory.envs import Env
+from verl import DataProto
+
+from .base import Env
 
 
 class MineEnv(Env):

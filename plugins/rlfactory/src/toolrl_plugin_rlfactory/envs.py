@@ -1,6 +1,6 @@
 """Stand-ins for RLFactory's environments, to derive from.
 
-    from .base import Env          becomes
+    from .base import Env                             in a file of the user's, or
     from toolrl_plugin_rlfactory.envs import Env
 
 `DataProto` stands for verl's, as far as `_compute_score_with_rules` and `_process_data` read it.

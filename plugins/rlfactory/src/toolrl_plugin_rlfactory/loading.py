@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError, ToolrlError
+from toolrl_plugin_rlfactory.imports import LOADED, place_of, stand_ins
 
 if TYPE_CHECKING:
     from toolrl_plugin_rlfactory.envs import Env
@@ -101,15 +102,17 @@ def _from_name(name: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # For good: a class may import more when it runs.
-    return importlib.import_module(name)
+    with stand_ins(Path("envs").resolve()):
+        return importlib.import_module(name)
 
 
 def _from_file(file: Path) -> Any:
     if not file.is_file():
         raise ConfigError(f"there is no file {str(file)!r}", hint="Paths start where the run is started.")
     resolved = file.resolve()
+    package, root = place_of(file)
     # A file that is named twice is one module, whose classes are the same.
-    name = f"_rlfactory_{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    name = f"{package}.{LOADED}{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, resolved)
@@ -120,7 +123,8 @@ def _from_file(file: Path) -> Any:
         sys.path.append(folder)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with stand_ins(root):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -128,12 +132,10 @@ def _from_file(file: Path) -> Any:
 
 
 def _hint(error: BaseException) -> str:
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if missing in ("envs", "verl"):
+    missing = error.name or "" if isinstance(error, ImportError) else ""
+    if missing.partition(".")[0] in ("envs", "verl"):
         return (
-            "Change its import lines: Env, SearchEnv and DataProto are in toolrl_plugin_rlfactory.envs, ToolManager "
-            "and QwenManager in toolrl_plugin_rlfactory.managers."
+            "Take the import out: of RLFactory there are Env, SearchEnv and DataProto, as in "
+            "toolrl_plugin_rlfactory.envs, and the managers, as in toolrl_plugin_rlfactory.managers."
         )
-    if isinstance(error, ImportError) and "relative import" in str(error):
-        return "Import Env as `from toolrl_plugin_rlfactory.envs import Env`; a file beside this one by its own name."
     return "Run `python -c 'import …'` to see the whole traceback."

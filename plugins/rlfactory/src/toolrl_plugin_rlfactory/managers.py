@@ -1,6 +1,6 @@
 """Stand-ins for RLFactory's tool managers, to derive from.
 
-    from envs.tool_manager.base_manager import ToolManager          becomes
+    from envs.tool_manager.base_manager import ToolManager          in a file of the user's, or
     from toolrl_plugin_rlfactory.managers import ToolManager
 
 `ToolManager` holds all that the Qwen managers do, so `QwenManager` and the others are that class under their own names:

@@ -87,9 +87,6 @@ class _StandIns(MetaPathFinder, Loader):
                     return found
         return own or (ModuleSpec(name, self) if stand_in(name) else None)
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(stand_in(module.__name__) or _PACKAGE)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from toolrl_plugin_rlfactory import envs, managers
 from toolrl_plugin_rlfactory.convert.report import Report
 from toolrl_plugin_rlfactory.convert.settings import Settings
+from toolrl_plugin_rlfactory.imports import STAND_INS, own_spec, place_of
 
 CLASSES = "Env, SearchEnv, ToolManager and the managers of RLFactory that toolrl has"
-CHANGE = "change its import lines to toolrl_plugin_rlfactory.envs and toolrl_plugin_rlfactory.managers"
 _DEEPEST = 20
 
 
@@ -27,26 +28,26 @@ def class_beside(settings: Settings, file: str, base: str) -> str | None:
 
 
 def derives(reference: str, depth: int = 0) -> bool:
-    """Whether a `file.py:Class` derives from a class that toolrl has, by way of files beside it or not."""
+    """Whether a `file.py:Class` derives from a class that toolrl has, by way of the user's other files or not."""
     source, _, name = reference.rpartition(":")
     file = Path(source)
     nodes = {node.name: node for node in class_nodes(file)}
     if name not in nodes or depth > _DEEPEST:
         return False
+    imports = {imported: (module, own) for module, imported, own in _imports(file)}
     for base in (ast.unparse(item).rpartition(".")[2] for item in nodes[name].bases):
-        places = [file] if base in nodes else [place for imported, place in _imports(file) if imported == base]
-        if _is_there(base) or any(derives(f"{place}:{base}", depth + 1) for place in places):
+        module, own = imports.get(base, ("", file if base in nodes else None))
+        if derives(f"{own}:{base}", depth + 1) if own is not None else _is_there(module, base):
             return True
     return False
 
 
 def look_at_imports(reference: str, report: Report) -> None:
-    """Say what is to change in a file's imports, and what of them nothing here stands in for."""
-    report.remark(f"{reference}: {CHANGE}")
+    """Say what a file imports that nothing here stands in for."""
     file = Path(reference.rpartition(":")[0])
-    for name, place in _imports(file):
-        if not _is_there(name) and not place.is_file():
-            report.lose(f"{file.as_posix()}: {name}", "toolrl has no stand-in for it: take the import out")
+    for module, name, own in _imports(file):
+        if own is None and not _is_there(module, name):
+            report.lose(f"{file.as_posix()}: {module}.{name}", "toolrl has no stand-in for it: take the import out")
 
 
 def class_nodes(file: Path) -> list[ast.ClassDef]:
@@ -54,17 +55,26 @@ def class_nodes(file: Path) -> list[ast.ClassDef]:
     return [node for node in _body(file) if isinstance(node, ast.ClassDef)]
 
 
-def _is_there(name: str) -> bool:
-    return name == "*" or hasattr(envs, name) or hasattr(managers, name)
+def _is_there(module: str, name: str) -> bool:
+    if not module:  # Imported from this package, or by some other way.
+        return hasattr(envs, name) or hasattr(managers, name)
+    real = STAND_INS.get(module)
+    return real is not None and (name == "*" or hasattr(importlib.import_module(real), name))
 
 
-def _imports(file: Path) -> Iterator[tuple[str, Path]]:
-    """Each name that a file imports of RLFactory's `envs`, of verl or of a file beside it, and that file's path."""
+def _imports(file: Path) -> Iterator[tuple[str, str, Path | None]]:
+    """Each name that a file imports of `envs` or `verl`: its module, itself, and the user's file that has it, if one
+    does."""
+    package, root = place_of(file)
     for node in _body(file):
-        module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
-        if isinstance(node, ast.ImportFrom) and (node.level or module.partition(".")[0] in ("envs", "verl")):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        module = ".".join([*above, *([node.module] if node.module else [])])
+        if module.partition(".")[0] in ("envs", "verl"):
+            own = own_spec(module, root)
             for alias in node.names:
-                yield alias.name, file.parent / f"{module.rpartition('.')[2]}.py"
+                yield module, alias.name, Path(own.origin) if own is not None and own.origin else None
 
 
 def _body(file: Path) -> list[ast.stmt]:

@@ -99,12 +99,12 @@ def _env(settings: Settings, report: Report) -> str | None:
     name = settings.get(f"{_ENV}.name", "base")
     if isinstance(name, str) and ":" in name:
         return name
-    if name == "search":
-        return None
     found = class_beside(settings, f"{name}.py", "Env")
     if found and derives(found):
         look_at_imports(found, report)
         return found
+    if name == "search" and not found:
+        return None
     why = (
         f"{found} isn't derived from one of {CLASSES}, and can't be run"
         if found
