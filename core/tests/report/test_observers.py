@@ -68,6 +68,15 @@ def test_an_evaluation_by_itself_has_no_steps(live: bool, tmp_path: Path, make_e
     assert not re.search(r"\b0/\d", out.getvalue())
 
 
+def test_failed_episodes_of_an_evaluation_are_shown_where_there_are_some(tmp_path: Path) -> None:
+    observer, out = console()
+    for failed in (0.0, 3.0):
+        observer.toolrl_step_end(Run(tmp_path), StepReport(0, "eval", {"accuracy": 0.5, "errors/count": failed}))
+    first, second = out.getvalue().splitlines()
+    assert "errors/count" not in first
+    assert "errors/count 3" in second
+
+
 def test_every_thins_the_lines_out(tmp_path: Path, make_episode: MakeEpisode) -> None:
     observer, out = console(every=3, sample_every=0, metrics=["mine/own"])
     feed(observer, Run(tmp_path), make_episode)

@@ -50,14 +50,18 @@ class Watched(RecordingToolset):
 
 
 class Setup:
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, reward: Any = None, max_error_rate: float = 0.2, **config: Any) -> None:
         self.engine = ScriptedEngine(["answer"], CHAT)
         self.tools = Watched()
         self.episodes: list[Episode] = []
         room = Environment(
-            "default", NoCalls(), CHAT, ToolBox([ToolEntry("echo", self.tools)]), [NamedReward("first", FirstOfEach())]
+            "default",
+            NoCalls(),
+            CHAT,
+            ToolBox([ToolEntry("echo", self.tools)]),
+            [NamedReward("first", reward or FirstOfEach())],
         )
-        runner = Runner(self.engine, {"default": room}, on_episode=self.episodes.append)
+        runner = Runner(self.engine, {"default": room}, on_episode=self.episodes.append, max_error_rate=max_error_rate)
         tasks = [make_task(f"question {number}", id=f"task-{number}") for number in range(5)]
         self.evaluator = Evaluator(runner, tasks, Limits(50, 500, temperature=0.8), EvaluationConfig(**config))
 
@@ -80,6 +84,18 @@ def test_k_episodes_a_task_give_avg_and_pass_at_k() -> None:
     assert metrics["avg@4"] == metrics["accuracy"] == 0.25
     assert metrics["pass@4"] == 1.0
     assert metrics["time/eval"] > 0.0
+
+
+def test_a_verifier_that_raises_makes_no_answer_right() -> None:
+    class Raises(FirstOfEach):
+        async def score(self, episode: Episode) -> Score:
+            if episode.index == 3:
+                raise RuntimeError("the verifier is broken")
+            return Score(1.0, metrics={"correct": 1.0})
+
+    metrics = Setup(reward=Raises(), tasks=2, episodes_per_task=4, max_error_rate=0.3).run()
+    assert metrics["accuracy"] == metrics["avg@4"] == 0.75
+    assert metrics["errors/count"] == 2.0
 
 
 @pytest.mark.parametrize(("temperature", "used", "kept"), [(None, 0.8, 0.8), (0.0, 0.0, 1.0), (0.3, 0.3, 0.3)])

@@ -45,6 +45,7 @@ def test_a_step(make_episode: Any) -> None:
     assert episode_metrics(_groups([one, two, failed])) == pytest.approx(
         {
             "errors/rate": 1 / 3,
+            "errors/count": 1.0,
             "reward/mean": 1.375,
             "reward/std": 1.375,
             "accuracy": 0.5,
@@ -96,7 +97,7 @@ def test_what_no_episode_gives_is_left_out(make_episode: Any) -> None:
 
 
 def test_only_failures_and_nothing_at_all(make_episode: Any) -> None:
-    assert episode_metrics(_groups([make_episode(failed=True)])) == {"errors/rate": 1.0}
+    assert episode_metrics(_groups([make_episode(failed=True)])) == {"errors/rate": 1.0, "errors/count": 1.0}
     assert episode_metrics([]) == {}
 
 
@@ -127,6 +128,23 @@ def test_pass_metrics_are_means_over_tasks(make_episode: Any) -> None:
     assert pass_metrics(_groups(group(None)), 1) == {}
 
 
-def test_failed_episodes_are_not_judged(make_episode: Any) -> None:
-    right, failed = make_episode(metrics={"correct": 1.0}), make_episode(failed=True, metrics={"correct": 0.0})
-    assert pass_metrics(_groups([right, failed]), 1) == {"avg@1": 1.0, "pass@1": 1.0}
+def test_failed_episodes_are_wrong_in_an_evaluation(make_episode: Any) -> None:
+    """Also where the episode was judged before it failed, and where all of a task failed."""
+    right, failed = make_episode(metrics={"correct": 1.0}), make_episode(failed=True, metrics={"correct": 1.0})
+    groups = _groups([right, failed], [failed, failed], [right, right])
+    assert pass_metrics(groups, 2) == pytest.approx({"avg@2": 0.5, "pass@2": 2 / 3})
+    metrics = episode_metrics(groups, evaluation=True)
+    assert (metrics["accuracy"], metrics["errors/count"]) == (0.5, 3.0)
+    assert episode_metrics(groups)["accuracy"] == 1.0, "a step of training counts them apart"
+    only = _groups([failed])
+    assert episode_metrics(only, evaluation=True)["accuracy"] == pass_metrics(only, 1)["avg@1"] == 0.0
+
+
+def test_failed_episodes_that_nobody_would_judge_are_no_wrong_answers(make_episode: Any) -> None:
+    game, lost = make_episode(environment="game"), make_episode(environment="game", failed=True)
+    right, failed = make_episode(metrics={"correct": 1.0}), make_episode(failed=True)
+    assert not {"accuracy", "avg@1"} & {**episode_metrics(_groups([game, lost]), evaluation=True)}.keys()
+    assert pass_metrics(_groups([game, lost]), 1) == {}
+    metrics = episode_metrics(_groups([game, lost], [right, failed]), evaluation=True)
+    assert metrics["accuracy"] == metrics["environment/accuracy/default"] == 0.5
+    assert "environment/accuracy/game" not in metrics

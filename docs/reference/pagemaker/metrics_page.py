@@ -142,6 +142,10 @@ def episode_metrics() -> tuple[str, list[tuple[str, str]]]:
 
 def _evaluation() -> list[tuple[str, str]]:
     return [
-        ("`avg@k`", "Mean over tasks of the share of correct episodes; k is `evaluation.episodes_per_task`."),
+        (
+            "`avg@k`",
+            "Mean over tasks of the share of correct episodes, failed ones counted as wrong; k is "
+            "`evaluation.episodes_per_task`.",
+        ),
         ("`pass@k`", "Mean over tasks of the chance that one of k episodes is correct (unbiased estimate)."),
     ]

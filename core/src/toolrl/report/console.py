@@ -131,7 +131,7 @@ class ConsoleObserver:
         progress = f"{report.kind:<5} {report.step:>{len(str(total))}}/{total}" if total else report.kind
         text = Text.assemble((progress, "bold"))
         for name in self._names(CONSOLE_LINE):
-            if name in report.metrics:
+            if name in report.metrics and (report.metrics[name] or name != "errors/count"):
                 text.append(f"  {name} ", "dim")
                 text.append(format_number(report.metrics[name]), "none")
         if report.kind != "eval" and (left := self._left()) is not None:

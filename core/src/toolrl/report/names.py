@@ -27,7 +27,12 @@ class Chart:
 
 CHARTS: dict[str, tuple[Chart, ...]] = {
     "Results": (
-        Chart("Accuracy", ("accuracy",), "share", "Share of episodes whose answer a reward judged correct."),
+        Chart(
+            "Accuracy",
+            ("accuracy",),
+            "share",
+            "Share of answers judged correct; failed ones of evaluations are wrong.",
+        ),
         Chart("Reward", ("reward/mean",), "", "Mean of the episodes' rewards."),
         Chart("Reward spread", ("reward/std",), "", "Standard deviation of the rewards."),
         Chart("avg@k and pass@k", ("avg@*", "pass@*"), "share", "Mean over k episodes of a task; any of k is correct."),
@@ -44,6 +49,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Failed calls", ("calls/error/*",), "share", "Share of calls that were answered with an error, by kind."),
         Chart("Turns per episode", ("turns/mean",), "", "Assistant turns in an episode, on average."),
         Chart("Failed episodes", ("errors/rate",), "share", "Episodes that an exception ended; masked from the loss."),
+        Chart("Failed episodes, number", ("errors/count",), "", "In evaluations they count as wrong."),
     ),
     "Length and end": (
         Chart("Tokens", ("tokens/sampled", "tokens/prompt"), "", "Tokens of an episode: sampled, and of its prompt."),
@@ -100,12 +106,13 @@ CONSOLE = (
     "kl",
     "grad_norm",
     "errors/rate",
+    "errors/count",
     "speed/tokens_per_second",
     "time/step",
 )
 """Metrics of the console's table."""
 
-CONSOLE_LINE = ("accuracy", "reward/mean", "calls/mean", "loss", "time/step")
+CONSOLE_LINE = ("accuracy", "errors/count", "reward/mean", "calls/mean", "loss", "time/step")
 """Metrics of the console's plain lines."""
 
 

@@ -36,5 +36,5 @@ class Evaluator:
         groups = await self.runner.run(
             self.tasks(), self.config.episodes_per_task, limits, round_id=f"eval-{step}", training=False
         )
-        metrics = {**episode_metrics(groups), **pass_metrics(groups, self.config.episodes_per_task)}
+        metrics = {**episode_metrics(groups, evaluation=True), **pass_metrics(groups, self.config.episodes_per_task)}
         return {**metrics, "time/eval": time.perf_counter() - started}

@@ -1,6 +1,7 @@
 """Metrics of episodes: what a step's or an evaluation's groups come to, under the names that reports know.
 
-Means are over the episodes that ended without a failure; only `errors/rate` counts the others. What no episode gives
+Means are over the episodes that ended without a failure; `errors/*` count the others. In evaluations a failed episode
+is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges its environment. What no episode gives
 (accuracy without a judge, the success of calls where none was made) is left out instead of being 0.
 
     reward/mean, reward/std       of Episode.reward; the deviation is the population's
@@ -23,7 +24,7 @@ Means are over the episodes that ended without a failure; only `errors/rate` cou
     tokens/sampled, tokens/prompt in an episode
     time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
     time/longest                  seconds of the longest episode
-    errors/rate                   share of all episodes that failed
+    errors/rate, errors/count     share of all episodes that failed, and their number
 """
 
 from __future__ import annotations
@@ -37,17 +38,21 @@ from toolrl.types import Episode, Group
 _TRUNCATED = ("max_tokens", "context_full")
 
 
-def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def episode_metrics(groups: Sequence[Group], *, evaluation: bool = False) -> dict[str, float]:
     """All of the above. Empty where there are no episodes."""
     everyone = [episode for group in groups for episode in group.episodes]
     episodes = [episode for episode in everyone if episode.failure is None]
     if not everyone:
         return {}
-    metrics = {"errors/rate": 1.0 - len(episodes) / len(everyone)}
+    failed = len(everyone) - len(episodes)
+    metrics = {"errors/rate": failed / len(everyone), "errors/count": float(failed)}
+    verdicts = [verdict for of_group in _verdicts(groups, evaluation) for verdict in of_group]
+    if verdicts:
+        metrics["accuracy"] = _mean([value for _, value in verdicts])
     if not episodes:
         return metrics
     count = len(episodes)
-    metrics |= _reward_metrics(episodes) | _environment_metrics(everyone)
+    metrics |= _reward_metrics(episodes) | _environment_metrics(everyone, verdicts)
     calls = [record for episode in episodes for record in episode.calls]
     metrics["turns/mean"] = sum(len(episode.turns) for episode in episodes) / count
     metrics["calls/mean"] = len(calls) / count
@@ -80,14 +85,27 @@ def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         for key, value in episode.metrics.items():
             if key != "correct":
                 gathered[key if key.startswith("tool/") else f"reward/{key}"].append(value)
-    correct = [episode.correct for episode in episodes if episode.correct is not None]
     metrics = {"reward/mean": mean, "reward/std": math.sqrt(variance)}
-    if correct:
-        metrics["accuracy"] = sum(correct) / len(correct)
     return metrics | {name: _mean(gathered[name]) for name in sorted(gathered)}
 
 
-def _environment_metrics(everyone: Sequence[Episode]) -> dict[str, float]:
+def _verdicts(groups: Iterable[Group], evaluation: bool) -> list[list[tuple[str, float]]]:
+    """By group, of each episode that counts in accuracies: its environment, and how correct it is."""
+    groups = list(groups)
+    scored = [episode for group in groups for episode in group.scored]
+    judged = {episode.environment for episode in scored if episode.correct is not None}
+    unjudged = {episode.environment for episode in scored} - judged
+
+    def verdict(episode: Episode) -> float | None:
+        if episode.failure is None:
+            return episode.correct
+        return 0.0 if evaluation and episode.environment not in unjudged else None
+
+    found = [[(episode.environment, verdict(episode)) for episode in group.episodes] for group in groups]
+    return [[(name, value) for name, value in of_group if value is not None] for of_group in found]
+
+
+def _environment_metrics(everyone: Sequence[Episode], verdicts: Sequence[tuple[str, float]]) -> dict[str, float]:
     """What each environment's episodes came to; nothing where there is only one."""
     by_name: dict[str, list[Episode]] = defaultdict(list)
     for episode in everyone:
@@ -95,7 +113,7 @@ def _environment_metrics(everyone: Sequence[Episode]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name, own in sorted(by_name.items()) if len(by_name) > 1 else ():
         scored = [episode for episode in own if episode.failure is None]
-        judged = [episode.correct for episode in scored if episode.correct is not None]
+        judged = [value for environment, value in verdicts if environment == name]
         metrics[f"environment/errors/{name}"] = 1.0 - len(scored) / len(own)
         if scored:
             metrics[f"environment/reward/{name}"] = _mean([episode.reward for episode in scored])
@@ -113,14 +131,11 @@ def pass_metrics(groups: Iterable[Group], k: int) -> dict[str, float]:
     """`avg@k` and `pass@k` over the tasks: the mean over tasks of the share of correct episodes, and of the chance that
     one of k is correct.
 
-    Only judged episodes count. A task with fewer than k of them (some failed) says nothing of pass@k and is left out
-    there; both are left out where no task has any.
+    Failed episodes are wrong ones; of the others the judged ones count. A task with fewer than k says nothing of pass@k
+    and is left out there; both are left out where no task has any.
     """
-    counts = []
-    for group in groups:
-        judged = [episode.correct for episode in group.scored if episode.correct is not None]
-        if judged:
-            counts.append((len(judged), sum(value >= 0.5 for value in judged)))
+    verdicts = [of_group for of_group in _verdicts(groups, evaluation=True) if of_group]
+    counts = [(len(of_group), sum(value >= 0.5 for _, value in of_group)) for of_group in verdicts]
     metrics = {}
     if counts:
         metrics[f"avg@{k}"] = _mean([correct / judged for judged, correct in counts])
