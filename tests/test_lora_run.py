@@ -46,7 +46,7 @@ def test_it_learns_and_the_engine_samples_what_is_trained(tuned: Any) -> None:
     for line in tuned.metrics_lines("train"):
         assert 0.0 < line.metrics["logprob_mismatch/max"] < 1e-4
     kl = [line.metrics["kl"] for line in tuned.metrics_lines("train")]
-    assert kl[0] == 0.0, "at first the adapter changes nothing"
+    assert kl[0] < 1e-9, "at first the adapter changes nothing"
     assert kl[-1] > 1e-3
 
 
@@ -134,7 +134,7 @@ def test_a_run_builds_on_the_adapter_or_on_the_merged_model(tuned: Any, here: An
         run = workplace.run(name)
         assert (run.checkpoints / "step-000001" / "adapter_config.json").exists() == (lora is not None)
         assert run.metrics_lines("train")[0].metrics["logprob_mismatch/max"] < 1e-4
-        assert run.metrics_lines("train")[0].metrics["kl"] == 0.0, "the reference is the model of the start"
+        assert run.metrics_lines("train")[0].metrics["kl"] < 1e-9, "the reference is the model of the start"
     first = [workplace.run(name).metrics_lines("eval")[0].metrics["accuracy"] for name in ("on-adapter", "on-merged")]
     assert first[0] == pytest.approx(first[1], abs=0.1)
 
