@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+SAVE_AS_UTF8 = "Save it as UTF-8, for example: iconv -f LATIN1 -t UTF-8 OLD > NEW"
+"""The hint for a text file in another encoding."""
+
 
 class ToolrlError(Exception):
     """Base of all errors that a user should read as a message and not as a traceback."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -222,6 +224,25 @@ class TestErrors:
         with pytest.raises(DataError, match="not JSON: Expecting value at column 13") as caught:
             source[1]
         assert caught.value.where == f"{path}:3"
+
+    @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+    def test_a_file_in_another_encoding_says_how_to_convert_it(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        path.write_bytes('{"prompt": "café"}\n'.encode("latin-1"))
+        with pytest.raises(DataError, match="not UTF-8: byte 0xe9 at column 16") as caught:
+            read(path)[0]
+        assert (caught.value.where or "").startswith(str(path))
+        assert "iconv -f LATIN1 -t UTF-8" in (caught.value.hint or "")
+
+    @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
+    def test_a_table_of_text_says_how_to_convert_it(self, tmp_path: Path, suffix: str, delimiter: str) -> None:
+        path = tmp_path / f"a table.{suffix}"
+        path.write_text(f'prompt{delimiter}answer\n"a{delimiter} b"{delimiter}4\n')
+        with pytest.raises(DataError, match=rf"\.{suffix} files aren't read") as caught:
+            read(path)
+        command = (caught.value.hint or "").removeprefix("Convert it: ").replace("python", sys.executable, 1)
+        subprocess.run(command, shell=True, check=True)
+        assert read(path.with_suffix(".jsonl"))[0].answer == "4"
 
     @pytest.mark.parametrize(
         ("row", "message"),

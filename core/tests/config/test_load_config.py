@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from toolrl.config.load import check_config, load_config
+from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
@@ -255,7 +256,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, registry: Registry) -> None:
     with pytest.raises(ConfigError, match="is a folder"):
         load_config(tmp_path, registry=registry)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match="isn't UTF-8(?s:.)*iconv"):
         load_config(tmp_path / "binary.yaml", registry=registry)
 
 
@@ -334,3 +335,29 @@ def test_a_run_is_named_like_its_file(tree: dict[str, Any], registry: Registry, 
     assert loaded.config.run.name == loaded.resolved["run"]["name"] == "gsm8k.grpo"
     assert load_config(file, ["run.name=mine"], registry=registry).config.run.name == "mine"
     assert load_config(file, ["run.dir=elsewhere"], registry=registry).config.run.name == "gsm8k.grpo"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (r'path: "C:\models\qwen"', "found unknown escape character 'm'"),
+        (r'path: "C:\new"', r"the path 'C:\new' holds an escape"),
+        (r'dir: "runs\first"', r"the path 'runs\x0cirst' holds an escape"),
+        (r'path: "C:\u"', "expected escape sequence"),
+        (r'options: {paths: ["a", "d:\bin"]}', r"the path 'd:\x08in' holds an escape"),
+    ],
+)
+def test_a_windows_path_in_double_quotes_says_how_to_write_it(line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(f"model:\n  {line}\n", "run.yaml")
+    assert message in caught.value.message
+    assert (caught.value.where or "").startswith("run.yaml:2:")
+    assert r"'C:\models'" in (caught.value.hint or "")
+
+
+def test_escapes_and_colons_that_are_no_paths_are_left_alone() -> None:
+    text = r"""{system_prompt: "Q:\nA:", path: 'C:\new', dir: C:\new, file: "C:\\new\\ö", files: {a: "b\n"}}"""
+    tree, _ = parse_yaml(text, "run.yaml")
+    assert tree == {
+        "system_prompt": "Q:\nA:", "path": r"C:\new", "dir": r"C:\new", "file": r"C:\new\ö", "files": {"a": "b\n"},
+    }  # fmt: skip

@@ -46,10 +46,11 @@ class FileDataset:
 
 
 def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
-    """JSON Lines files, whatever their ending; a `.json` file holds one list."""
+    """JSON Lines files, whatever their ending but `.json`, which holds one list, and `.parquet`."""
     files = find_files(options.path, context.where)
-    rows = JoinedRows([open_rows(file) if file.suffix == ".json" else JsonLines(file) for file in files], options.limit)
-    return FileDataset(rows, options.fields, options.environment)
+    others = (".json", ".parquet")
+    rows = [open_rows(file) if file.suffix in others else JsonLines(file) for file in files]
+    return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
 
 
 def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -21,7 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from toolrl.errors import DataError
+from toolrl.errors import SAVE_AS_UTF8, DataError
 
 Row = dict[str, Any]
 TABLE_BYTES = 512 * 2**20
@@ -63,7 +64,24 @@ def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
     parquet = next((file for file in files if file.suffix == ".parquet"), None)
     if parquet is not None and importlib.util.find_spec("pyarrow") is None:
         raise _no_pyarrow(parquet)
+    table = next((file for file in files if file.suffix in (".csv", ".tsv")), None)
+    if table is not None:
+        raise _table(table)
     return files
+
+
+def _table(path: Path) -> DataError:
+    delimiter = "" if path.suffix == ".csv" else r', delimiter="\t"'
+    script = f"import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin{delimiter})]"
+    old, new = (shlex.quote(str(it)) for it in (path, path.with_suffix(".jsonl")))
+    hint = f"Convert it: python -c '{script}' < {old} > {new}"
+    return DataError(f"{path.suffix} files aren't read", where=str(path), hint=hint)
+
+
+def _not_utf8(error: UnicodeDecodeError, where: str) -> DataError:
+    return DataError(
+        f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", where=where, hint=SAVE_AS_UTF8
+    )
 
 
 def _no_pyarrow(path: Path) -> DataError:
@@ -101,6 +119,8 @@ class JsonLines:
         line = self._file.readline()
         try:
             value = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(error, self.where(index)) from None
         except ValueError as error:
             # The decoder counts lines, too, and its 2 would stand beside the file's own.
             what = f"{error.msg} at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
@@ -166,6 +186,8 @@ class JsonRows:
             value = json.loads(self.path.read_bytes())
         except OSError as error:
             raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
+        except UnicodeDecodeError as error:
+            raise _not_utf8(error, str(self.path)) from None
         except ValueError as error:
             raise DataError(
                 f"not JSON: {error}", where=str(self.path), hint="A file with one object a line should end in .jsonl."

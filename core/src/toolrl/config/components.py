@@ -28,7 +28,7 @@ from toolrl.protocols import BuildContext
 
 POLICY = "toolrl.tools.policy:PolicyOptions"
 END_FLAGS = "toolrl.parsing.flags:EndFlags"
-FILES = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
 """Who reads a file, by its ending: for somebody who wrote it in the place of a data set's name."""
 AS_TOOLSET = "toolrl.tools.toolset:as_toolset"
 

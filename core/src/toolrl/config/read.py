@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from toolrl.errors import ConfigError
+from toolrl.errors import SAVE_AS_UTF8, ConfigError
 
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
@@ -56,7 +56,9 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
         raise ConfigError(f"there is no file {path!r}", hint="Give the path of a config, a YAML file.") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path!r} is a folder", hint="Give the path of a config, a YAML file.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path!r} isn't UTF-8: {error}", hint=SAVE_AS_UTF8) from error
+    except OSError as error:
         raise ConfigError(f"{path!r} can't be read: {error}") from error
     tree, problems = parse_yaml(text, path)
     if tree is None:
@@ -77,6 +79,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         loader = _Loader(text, name)
         node = loader.get_single_node()
         _count(node, name, {}, 0)
+        _check_escapes(node, name)
         return (loader.construct_document(node) if node is not None else None), loader.problems
     except RecursionError:
         raise ConfigError(_TOO_DEEP, where=name) from None
@@ -89,12 +92,34 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         hint = 'Inside {…} and […], write "${NAME}" in quotes.' if "${" in shown else None
         if "\\t" in what:
             hint = "Indent with spaces: YAML takes no tabs."
+        if "unknown escape" in what or "escape sequence" in what:
+            hint = _BACKSLASH
         raise ConfigError(f"not valid YAML: {what}{shown}", where=where, hint=hint) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", where=name) from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+_BACKSLASH = r"In double quotes a backslash begins an escape: write 'C:\models' in single quotes, or C:/models."
+_PATH_KEY = re.compile(r"(?:.*_)?(?:path|dir|file|folder)s?\Z")
+
+
+def _check_escapes(node: yaml.Node | None, name: str) -> None:
+    """Raises ConfigError for a path such as "C:\\new", in which YAML read the end of a line."""
+    nodes, known = [node], set[int]()
+    for item in nodes:
+        if not isinstance(item, yaml.CollectionNode) or id(item) in known:
+            continue
+        known.add(id(item))
+        for key, value in item.value if isinstance(item, yaml.MappingNode) else [(None, it) for it in item.value]:
+            nodes += (key, value)
+            if key is not None and _PATH_KEY.match(str(key.value)):
+                for path in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(path, yaml.ScalarNode) and path.style == '"' and not path.value.isprintable():
+                        where = f"{name}:{path.start_mark.line + 1}:{path.start_mark.column + 1}"
+                        raise ConfigError(f"the path {path.value!r} holds an escape", where=where, hint=_BACKSLASH)
 
 
 _TOO_DEEP = f"the YAML is nested more than {MAX_DEPTH} levels deep"

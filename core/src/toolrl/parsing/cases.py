@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import DataError
+from toolrl.errors import SAVE_AS_UTF8, DataError
 from toolrl.parsing.flags import EndFlags
 from toolrl.parsing.scanner import MAX_ITEMS
 from toolrl.protocols import ToolParser
@@ -93,7 +93,8 @@ def read_lines(path: str | Path) -> Iterator[Case | BadCase]:
                 if line.strip():
                     yield _case(line, f"{path}:{number}", number)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the cases can't be read: {error}", where=str(path)) from error
+        hint = SAVE_AS_UTF8 if isinstance(error, UnicodeDecodeError) else None
+        raise DataError(f"the cases can't be read: {error}", where=str(path), hint=hint) from error
 
 
 def run_case(parser: ToolParser, flags: EndFlags, case: Case) -> Outcome:
