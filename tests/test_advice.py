@@ -10,6 +10,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolrl.component import KINDS
+from toolrl.plugins.registry import load_registry
+
 ROOT = Path(__file__).parent.parent
 PROJECTS = {file.parent: tomllib.loads(file.read_text())["project"] for file in ROOT.glob("*/**/pyproject.toml")}
 PACKAGES = {
@@ -19,6 +22,7 @@ PACKAGES = {
 }
 _DISTRIBUTION = re.compile(r"(?<![\w./-])(toolrl(?:-plugin-[a-z0-9]+(?:-[a-z0-9]+)*|(?=\[)))(?:\[([a-z0-9,_-]+)\])?")
 _MODULE = re.compile(r"\btoolrl_plugin_[a-z0-9_]+(?:\.[A-Za-z_]\w*)*")
+_USE = re.compile(r"(?<![\w-])use: ?([a-z][a-z0-9_/-]+)")
 _IMPORT = re.compile(r"from (toolrl[\w.]*) import (\w+)")
 
 
@@ -57,6 +61,14 @@ def test_every_module_that_is_named_can_be_imported() -> None:
     for name, place in names.items():
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             assert _is_there(name), f"{place}: {name}"
+
+
+def test_every_component_that_is_named_is_one() -> None:
+    registry = load_registry()
+    known = {name for kind in KINDS for found in registry.components(kind) for name in found.names}
+    named = {match[1]: place for place, text in texts() for match in _USE.finditer(text)}
+    assert "python/code_interpreter" in named
+    assert not {name: place for name, place in named.items() if name not in known}
 
 
 def _is_there(name: str) -> bool:

@@ -275,10 +275,12 @@ def test_each_tool_of_a_mixed_file_goes_to_its_plugin(folder: Path) -> None:
     assert all(tool["policy"]["max_output_tokens"] == 2000 for tool in tools)
     _, report = convert(read("main_grpo.sh", []))
     assert any("mine are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'" in text for text in report.remarks)
-    (folder / "mcp_tools.pydata").write_text("[3, 'web_search']")
+    (folder / "mcp_tools.pydata").write_text("[3, 'web_search', {'name': 'code_interpreter', 'work_dir': 'x'}]")
     tree, report = convert(read("main_grpo.sh", []))
-    assert [tool["use"] for tool in tree["environments"]["default"]["tools"]] == ["qwen_agent"]
+    uses = [tool["use"] for tool in tree["environments"]["default"]["tools"]]
+    assert uses == ["python/code_interpreter", "qwen_agent"]
     assert "no tool's name" in lost(report)["./mcp_tools.pydata: 3"]
+    assert "code_interpreter: work_dir" in lost(report)
 
 
 def test_the_tools_of_a_mixed_file_start(folder: Path) -> None:

@@ -281,6 +281,11 @@ def test_verls_repository_without_what_it_needs_leaves_the_stand_in(
     yaml = "tools:\n  - class_name: verl.tools.geo3k_tool.Geo3kTool\n"
     assert "Current parsed" in answer(make_toolset(yaml), "calc_geo3k_reward", answer="4")
     assert "No module named 'no_such_library'" in caplog.text
+    write(tmp_path / "recipe/own.py", OWN.format(cls="Own", text="mine").replace("from .", "from verl.tools."))
+    assert answer(make_toolset("tools:\n  - class_name: recipe.own.Own\n"), "own") == "mine"
+    write(tmp_path / "recipe/odd.py", "from verl.utils.dataset.rl_dataset import RLHFDataset\nimport no_such_either\n")
+    with pytest.raises(ConfigError, match="Install what the file imports, 'no_such_either'"):
+        make_toolset("tools:\n  - class_name: recipe.odd.Odd\n")
     with pytest.raises(ConfigError, match="Install what the file imports, 'no_such_library'"):
         make_toolset(yaml, python_path=[str(tmp_path)])
 

@@ -7,12 +7,11 @@ verl's `Gsm8kTool`, `Geo3kTool`, `SearchTool` and `SandboxFusionTool` are those 
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_verl.imports import own_spec, search_folders, user_imports
+from toolrl_plugin_verl.imports import load_user, own_spec, search_folders
 
 STAND_INS = (
     "verl.tools.gsm8k_tool.Gsm8kTool",
@@ -20,7 +19,6 @@ STAND_INS = (
     "verl.tools.search_tool.SearchTool",
     "verl.tools.sandbox_fusion_tools.SandboxFusionTool",
 )
-_log = logging.getLogger(__name__)
 
 
 def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
@@ -46,26 +44,19 @@ def own_file(class_name: str, python_path: Sequence[str] = (), *, here: bool = T
 
 
 def _imported(class_name: str, module_name: str, python_path: Sequence[str], place: str) -> Any:
-    stands_in = class_name in STAND_INS
-    ours = f"toolrl_plugin_{module_name}"
-    with user_imports(python_path):
-        file = own_file(class_name, python_path)
-        if stands_in and file is None:
-            return importlib.import_module(ours)
-        try:
-            return importlib.import_module(module_name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # sys.exit() and the like in a user's module, too
-            if stands_in and isinstance(error, ImportError) and own_file(class_name, python_path, here=False) is None:
-                # verl's own repository, without what it needs.
-                _log.warning("%s: toolrl's %s is used: %s can't be imported: %s", place, class_name, file, error)
-                return importlib.import_module(ours)
-            raise ConfigError(
-                f"class_name {class_name!r} can't be imported: {type(error).__name__}: {error}",
-                where=place,
-                hint=import_hint(error, module_name),
-            ) from error
+    if class_name in STAND_INS and own_file(class_name, python_path) is None:
+        return importlib.import_module(f"toolrl_plugin_{module_name}")
+    strict = own_file(class_name, python_path, here=False) is not None
+    try:
+        return load_user(lambda: importlib.import_module(module_name), python_path, strict=strict)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() and the like in a user's module, too
+        raise ConfigError(
+            f"class_name {class_name!r} can't be imported: {type(error).__name__}: {error}",
+            where=place,
+            hint=import_hint(error, module_name),
+        ) from error
 
 
 def import_hint(error: BaseException, module_name: str = "") -> str:

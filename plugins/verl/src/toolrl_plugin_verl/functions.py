@@ -23,7 +23,7 @@ from toolrl.tools.function import is_async
 from toolrl.types import ToolResult, ToolSpec
 from toolrl_plugin_verl.adapter import SECONDS
 from toolrl_plugin_verl.classes import import_hint
-from toolrl_plugin_verl.imports import user_imports
+from toolrl_plugin_verl.imports import load_user
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.results import from_function
 from toolrl_plugin_verl.tools.function_tool import MARK, Registered, collecting
@@ -64,8 +64,9 @@ def run_file(file: Path, where: str | None, collect: list[Registered] | None = N
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Dataclasses and pickles of the file look there.
     try:
-        with user_imports(), collecting() as found:
-            spec.loader.exec_module(module)
+        with collecting() as found:
+            loader = spec.loader
+            load_user(lambda: loader.exec_module(module))
     except BaseException as error:
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):

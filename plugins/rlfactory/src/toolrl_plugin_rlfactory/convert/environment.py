@@ -160,7 +160,14 @@ def _entries(path: str, report: Report) -> tuple[bool, list[Any]]:
 
 def _named_tools(entries: list[Any], settings: Settings, report: Report) -> Iterator[dict[str, Any]]:
     """The toolsets of qwen_agent's tools, its own and those that files in `envs` register."""
-    if any(_name(entry) == _INTERPRETER for entry in entries):
+    interpreters = [entry for entry in entries if _name(entry) == _INTERPRETER]
+    for entry in interpreters:
+        for key in entry if isinstance(entry, dict) else ():
+            if key != "name":
+                report.lose(
+                    f"{_INTERPRETER}: {key}", "a setting of qwen_agent's; see the options of the plugin `python`"
+                )
+    if interpreters:
         report.remark(
             f"tools: {_INTERPRETER} is that of the plugin `python`, which needs no container; for qwen_agent's name it "
             "under {use: qwen_agent, options: {tools: [code_interpreter]}}"

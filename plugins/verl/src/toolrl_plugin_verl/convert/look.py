@@ -36,12 +36,13 @@ def look_at_tools(path: str, report: Report) -> None:
         for key in keys:
             report.lose(f"{entry.place}.config.{key}", f"it isn't used; {instead}")
         _look_at_servers(entry, report)
-        if entry.type != "native" or entry.class_name in STAND_INS:
-            continue
-        name = str(entry.class_name)
-        own = own_file(name)
+        name = entry.class_name or ""
+        own = own_file(name) if name and entry.type != "mcp" else None
         if own is not None:
+            report.remark(f"{name}: {own} is used")
             look_at_python(own, report)
+        elif entry.type != "native" or name in STAND_INS:
+            continue
         elif name.startswith("verl."):
             report.lose(name, f"this class of verl's isn't there; {', '.join(STAND_INS)} are")
         else:
