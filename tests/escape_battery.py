@@ -4,10 +4,14 @@
     python tests/escape_battery.py --json
     python tests/escape_battery.py --isolation landlock
     python tests/escape_battery.py --only network --only read_a_file
+    python tests/escape_battery.py --isolation landlock --as container
 
 Each attack runs twice. Under `isolation: none`, with wide limits and in a process that is thrown away, it has to
 succeed: what can't is no attack. Under the isolation that is examined it must not, nothing outside may have changed,
 and the next call has to work. Both runs have a world of their own to attack: files, servers, a process.
+
+`--as container` runs it as root with what Docker leaves to it: few capabilities, control groups that can't be written,
+no mounts. `--as user` runs it as an ordinary user.
 
 The exit status is 0 where no attack succeeds and every next call works, 1 where not, and 2 where nothing could be
 examined, because code can't be isolated here: the tool refuses to start then, and the reasons are printed. Where the
@@ -30,21 +34,25 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from escapes import files, network, processes, raw, resources  # noqa: F401 - they fill ATTACKS
+from escapes import exhaustion, files, network, processes, raw, resources  # noqa: F401 - they fill ATTACKS
 from escapes.attack import ATTACKS, CLASSES, PAUSE_SECONDS, Attack
 from escapes.world import World
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.types import Task, ToolCall, ToolResult
+from toolrl_plugin_python import detection
+from toolrl_plugin_python.jail import system
 from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.tool import PythonToolset, build_python
+from toolrl_plugin_python.tool import PythonToolset, build_python, settings_of
 
 OUTPUT_KB = 64
 TIMEOUT = 4.0
 AT_ONCE = 3
 """Attacks that end by a limit run so many at a time."""
 LINGER_SECONDS = 0.3
+_DOCKER_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
+_SOME_USER = 23456
 
 
 @dataclass
@@ -177,6 +185,27 @@ async def run_attacks(isolation: str, attacks: Sequence[Attack]) -> list[Result]
         world.close()
 
 
+def begin_anew(identity: str, arguments: Sequence[str]) -> None:
+    """This program as `container` or `user`; only root can."""
+    if identity == "container":
+        system.unshare(system.CLONE_NEWNS)
+        system.mount(None, "/", None, system.MS_REC | system.MS_PRIVATE)
+        system.mount("tmpfs", "/sys/fs/cgroup", "tmpfs", system.MS_RDONLY)
+        for capability in set(range(64)) - _DOCKER_CAPABILITIES:
+            with suppress(OSError):
+                system.prctl(system.PR_CAPBSET_DROP, capability)
+    else:
+        os.setgroups([])
+        os.setresgid(_SOME_USER, _SOME_USER, _SOME_USER)
+        os.setresuid(_SOME_USER, _SOME_USER, _SOME_USER)
+    os.execv(sys.executable, [sys.executable, __file__, *arguments])
+
+
+def way(isolation: str) -> str:
+    """What isolates, in words. Raises ConfigError where nothing does."""
+    return detection.detect(isolation, settings_of(PythonOptions()))[1].text
+
+
 def prove(attacks: Sequence[Attack]) -> subprocess.Popen[str]:
     """A process that runs the attacks without isolation; it prints a JSON list."""
     command = [sys.executable, __file__, "--prove", *(f"--only={attack.name}" for attack in attacks)]
@@ -185,9 +214,11 @@ def prove(attacks: Sequence[Attack]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def examine(isolation: str, attacks: Sequence[Attack]) -> list[Result]:
-    """Results under this isolation, each with whether the attack is real. Raises ConfigError where code can't be
-    isolated."""
+def examine(isolation: str, attacks: Sequence[Attack], *, proven: bool = False) -> list[Result]:
+    """Results under this isolation, each with whether the attack is real, unless that was `proven` elsewhere. Raises
+    ConfigError where code can't be isolated."""
+    if proven:
+        return asyncio.run(run_attacks(isolation, attacks))
     proof = prove(attacks)
     try:
         results = asyncio.run(run_attacks(isolation, attacks))
@@ -205,7 +236,7 @@ def examine(isolation: str, attacks: Sequence[Attack]) -> list[Result]:
     return results
 
 
-def report(results: Sequence[Result], isolation: str) -> dict[str, Any]:
+def report(results: Sequence[Result], isolation: str, way: str = "") -> dict[str, Any]:
     """What `--json` prints."""
     by_class = {kind: {"attacks": 0, "succeeded": 0} for kind in CLASSES}
     for result in results:
@@ -213,6 +244,7 @@ def report(results: Sequence[Result], isolation: str) -> dict[str, Any]:
         by_class[result.kind]["succeeded"] += result.succeeded
     return {
         "isolation": isolation,
+        "way": way,
         "attacks": len(results),
         "succeeded": sum(result.succeeded for result in results),
         "not_real": [result.name for result in results if result.is_real is False],
@@ -249,9 +281,10 @@ def listing(found: dict[str, Any]) -> str:
         verdict = "SUCCEEDED" if result["succeeded"] else "stopped"
         verdict += "" if result["next_call_works"] else ", NEXT CALL FAILED"
         lines.append(f"{result['kind']:22} {result['name']:42} {verdict:10} {result['said'][:90]}")
-        if not result["is_real"]:
+        if result["is_real"] is False:
             lines.append(f"{'':22} {'not real here, without isolation:':42} {'':10} {result['said_without'][:90]}")
-    return "\n".join([*lines, "", f"{found['attacks']} attacks, {found['succeeded']} succeeded"])
+    counts = f"{found['attacks']} attacks, {found['succeeded']} succeeded"
+    return "\n".join([*lines, "", found["way"], counts])
 
 
 def main() -> int:
@@ -264,9 +297,13 @@ def main() -> int:
     parser.add_argument(
         "--table", action="store_true", help="print the table of docs/explanation/isolation.md, run nothing"
     )
+    parser.add_argument("--as", dest="identity", choices=("container", "user"), help="with fewer rights than root's")
+    parser.add_argument("--proven", action="store_true", help="don't run the attacks without isolation as well")
     parser.add_argument("--prove", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     attacks = chosen(arguments.only)
+    if arguments.identity:
+        begin_anew(arguments.identity, [it for it in sys.argv[1:] if it not in ("--as", arguments.identity)])
     if arguments.table:
         print(table(attacks))
         return 0
@@ -274,13 +311,14 @@ def main() -> int:
         print(json.dumps([asdict(result) for result in asyncio.run(run_attacks("none", attacks))]))
         return 0
     try:
-        results = examine(arguments.isolation, attacks)
+        found_way = way(arguments.isolation)
+        results = examine(arguments.isolation, attacks, proven=arguments.proven)
     except ConfigError as error:
         if arguments.json:
             print(json.dumps({**report([], arguments.isolation), "error": str(error)}, indent=2))
         print(f"Nothing was examined: {error}", file=sys.stderr)
         return 2
-    found = report(results, arguments.isolation)
+    found = report(results, arguments.isolation, found_way)
     print(json.dumps(found, indent=2) if arguments.json else listing(found))
     return 1 if found["succeeded"] or found["next_call_failed"] else 0
 

@@ -61,6 +61,8 @@ class Inside:
     """A program may start others."""
     own_users: bool
     """It is in a user namespace of its own."""
+    groups: bool = False
+    """It has control groups of its own."""
 
 
 class UnfitError(Exception):
@@ -104,6 +106,7 @@ def _describe(way: Settings, inside: Inside, reasons: Sequence[str]) -> str:
         parts = [f"namespaces ({kinds})", "seccomp", *([f"Landlock {known}"] if known else [])]
     else:
         parts = [f"Landlock {known}", "seccomp", *(["a user of its own"] if way.own_user else [])]
+    parts += ["control groups"] if inside.groups else []
     parts += [] if inside.processes else ["a single process"]
     text = f"{', '.join(parts)}, rlimits"
     return f"{text}; not used: {'; '.join(reasons)}" if reasons else text
@@ -115,7 +118,7 @@ def probe(way: Settings, module: str) -> Inside:
         answer = ask(replace(way, preload=()), {**reached, "module": module})
     if answer["wrong"]:
         raise UnfitError(", ".join(answer["wrong"]))
-    return Inside(bool(answer["processes"]), bool(answer["own_users"]))
+    return Inside(bool(answer["processes"]), bool(answer["own_users"]), bool(answer["groups"]))
 
 
 @contextmanager
@@ -141,14 +144,13 @@ def ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
     try:
         os.write(handle, json.dumps(reached).encode())
         control.settimeout(_SECONDS)
-        _receive(control, errors)
+        settled = _receive(control, errors)
         start = {"op": "start", "id": 1, "kind": "probe", "limits": asdict(JobLimits(10, 512, 16, 16, 16, True))}
         socket.send_fds(control, [json.dumps(start).encode()], [nothing, nothing, nothing, theirs, handle])
         message = _receive(control, errors)
         os.set_blocking(ours, False)
         with suppress(BlockingIOError):
-            answer: dict[str, Any] = json.loads(os.read(ours, 1 << 16))
-            return answer
+            return {**settled, **json.loads(os.read(ours, 1 << 16))}
         raise UnfitError(message.get("error") or "the walls couldn't be put up")
     finally:
         control.close()

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolrl_plugin_python.jail import cgroups
 from toolrl_plugin_python.jail.remove import remove_tree
 from toolrl_plugin_python.jail.settings import NAMESPACES, JobLimits, Settings
 
@@ -212,6 +213,7 @@ class Keeper:
             process.wait()
             os.close(self._errors)
             self._remove_scratch()
+            cgroups.remove_stale(cgroups.find())
 
     def _remove_scratch(self) -> None:
         # The keeper removes what is in it, unless it was killed.

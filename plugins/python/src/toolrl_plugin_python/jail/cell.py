@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from toolrl_plugin_python.jail import namespaces, system, walls
+from toolrl_plugin_python.jail.cgroups import Group
 from toolrl_plugin_python.jail.processes import read_forks
-from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, Job, JobLimits, Settings
+from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, Job, JobLimits, Settings
 from toolrl_plugin_python.jail.walls import Place
 
 GO, NOTE = 3, 4
@@ -60,10 +61,16 @@ def arrange(descriptors: list[int]) -> None:
 
 
 def found(
-    settings: Settings, limits: JobLimits, place: Place, run: Callable[[Settings, JobLimits, Place], int]
+    settings: Settings,
+    limits: JobLimits,
+    place: Place,
+    run: Callable[[Settings, JobLimits, Place], int],
+    group: Group | None,
 ) -> NoReturn:
     """What the founder does. `run` is what the first does; its value is the first's exit status."""
     try:
+        if group is not None:
+            group.enter()
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
@@ -81,6 +88,9 @@ def found(
         else:
             if place.user is not None:
                 os.chown(place.scratch, place.user, place.user)
+            if settings.mode == LANDLOCK:
+                # What a program forks twice is the first's child then, as in a process namespace.
+                system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
             os.write(NOTE, b"%d\n" % os.getpid())
         _wait_for_go(settings, place)
         status = run(settings, limits, place)
@@ -165,15 +175,15 @@ def wait_for(child: int) -> int:
 
 
 def end_others(settings: Settings, place: Place) -> None:
-    """End all that the program left running."""
+    """End all that the program left running, and wait for it: it is this process's children then."""
     if settings.mode == NAMESPACES:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-    elif settings.mode == LANDLOCK and place.user is not None:
+    elif place.user is not None:
         end_user(place.user)
     with suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0 if settings.mode == NAMESPACES else os.WNOHANG)
+        while settings.mode != NONE:
+            os.waitpid(-1, 0)
 
 
 def end_user(user: int) -> None:

@@ -18,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -26,15 +27,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolrl_plugin_python.jail import cell, namespaces, system
-from toolrl_plugin_python.jail.processes import Process, Trees, forks, private_memory, send
-from toolrl_plugin_python.jail.remove import disk_usage, remove_tree
-from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, JobLimits, Settings
-from toolrl_plugin_python.jail.usage import ProcessorTime
+from toolrl_plugin_python.jail import cell, cgroups, mounts, namespaces, system
+from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.job import Cell, Pausing
+from toolrl_plugin_python.jail.processes import Trees, forks, kilobytes, send
+from toolrl_plugin_python.jail.remove import remove_tree
+from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
+from toolrl_plugin_python.jail.usage import Usage, most_memory
 from toolrl_plugin_python.jail.walls import MB, Place
 
 WATCH_SECONDS = 0.05
@@ -43,56 +46,12 @@ _PAUSE_ROUNDS = 100
 _PAUSE_LOOKS, _PAUSE_SWEEPS = 3, 10
 """So many looks in a row that find nothing else do where it can't be known whether something started meanwhile; before
 each, so many times is all stopped."""
-_PAGES_PER_TABLE = 512
 _KINDS = {
     "program": ("toolrl_plugin_python.jail.cell", "run_program"),
     "interpreter": ("toolrl_plugin_python.jail.notebook", "run_interpreter"),
     "probe": ("toolrl_plugin_python.jail.probe", "run_probe"),
 }
 """Where the code of each kind of job is; imported when one is first started, before its fork."""
-
-
-@dataclass
-class Pausing:
-    """How far it is with holding an interpreter still."""
-
-    rounds: int = 0
-    forks: int = -1
-    """As the first counted them before the last look."""
-    clean_at: int | None = None
-    """When the last look ended, where it found the interpreter stopped and nothing else."""
-
-
-class Cell:
-    """One job, as the keeper sees it."""
-
-    def __init__(self, number: int, limits: JobLimits, place: Place, founder: int, note: int, go: int) -> None:
-        self.number = number
-        self.limits = limits
-        self.place = place
-        self.founder = founder
-        self.note = note
-        self.go: int | None = go
-        self.first: int | None = None
-        self.heard = b""
-        self.error = ""
-        self.reason = ""
-        self.watched = False
-        self.cpu = ProcessorTime()
-        self.program: Process | None = None
-        self.pausing: Pausing | None = None
-
-    def ready(self) -> None:
-        """Say go: this process is the first's parent now."""
-        if self.go is not None:
-            with suppress(OSError):
-                os.write(self.go, b"g")
-            self.close_go()
-
-    def close_go(self) -> None:
-        if self.go is not None:
-            os.close(self.go)
-            self.go = None
 
 
 class Keeper:
@@ -108,8 +67,13 @@ class Keeper:
         self._trees = Trees()
         self._next_watch = 0.0
         self._settings: Settings | None = None
-        self._base = (0, 0)
-        self._resident = 0
+        self._base = Place("", None)
+        self._groups: list[Path] = []
+        """Where control groups can be made."""
+        self._left: list[Group] = []
+        """Control groups of jobs that have ended, in which processes are still ending."""
+        self._mounts = False
+        """This process can mount scratch folders."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -144,6 +108,7 @@ class Keeper:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._reap(*ended)
+        self._left = [group for group in self._left if not group.remove()]
 
     def _on_message(self) -> None:
         try:
@@ -178,14 +143,17 @@ class Keeper:
         try:
             for name in self._settings.preload:
                 importlib.import_module(name)
-            *base, self._resident = _own_size()
-            self._base = (base[0], base[1])
+            self._base = _own_size()
         except Exception as error:  # noqa: BLE001 - whatever a module raises is the answer
             self._tell(event="unsettled", error=f"{type(error).__name__}: {error}"[:2000])
             return
+        if self._settings.mode != NONE:
+            self._groups = cgroups.find()
+            cgroups.remove_stale(self._groups)
+        self._mounts = self._settings.mode == LANDLOCK and mounts.apart()
         gc.collect()
         gc.freeze()
-        self._tell(event="settled")
+        self._tell(event="settled", groups=bool(self._groups), mounts=self._mounts)
 
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         assert self._settings is not None
@@ -195,24 +163,38 @@ class Keeper:
         scratch = "/scratch"
         if settings.mode != NAMESPACES:
             scratch = tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base)
+        if self._mounts:
+            mounts.mount_scratch(scratch, limits.scratch_mb)
+        group = self._group(message["id"], limits)
         note, note_end = os.pipe2(os.O_CLOEXEC)
         go_end, go = os.pipe2(os.O_CLOEXEC)
         founder = os.fork()
         if founder == 0:
             signal.set_wakeup_fd(-1)
             cell.arrange([*descriptors[:3], go_end, note_end, *descriptors[3:]])
-            cell.found(settings, limits, self._place(scratch, os.getpid()), run)
+            cell.found(settings, limits, self._place(scratch, os.getpid()), run, group)
         os.close(note_end)
         os.close(go_end)
         os.set_blocking(note, False)
-        made = Cell(message["id"], limits, self._place(scratch, founder), founder, note, go)
+        place = self._place(scratch, founder)
+        usage = Usage(limits, place, group, namespaces.own_user(founder))
+        made = Cell(message["id"], place, usage, group, founder, note, go)
         self._cells[made.number] = made
         self._selector.register(note, selectors.EVENT_READ, lambda: self._on_note(made))
 
     def _place(self, scratch: str, founder: int) -> Place:
         assert self._settings is not None
         user = namespaces.own_user(founder) if self._settings.own_user else None
-        return Place(scratch, user, *self._base)
+        return replace(self._base, scratch=scratch, user=user)
+
+    def _group(self, number: int, limits: JobLimits) -> Group | None:
+        assert self._settings is not None
+        # Files in memory are the group's, too.
+        files = limits.scratch_mb * MB if self._mounts or self._settings.mode == NAMESPACES else 0
+        most = most_memory(limits, self._base)
+        with suppress(OSError):
+            return Group(self._groups, number, limits, most and most + files) if self._groups else None
+        return None
 
     def _on_note(self, it: Cell) -> None:
         if it.number not in self._cells:
@@ -259,13 +241,21 @@ class Keeper:
         elif self._settings.mode not in (NAMESPACES, LANDLOCK):
             with suppress(OSError):
                 os.killpg(it.founder, signal.SIGKILL)
+        if self._mounts:
+            system.unmount(it.place.scratch)
         if self._settings.mode != NAMESPACES:
-            self._removing.add(_remove_aside(Path(it.place.scratch)))
-        self._tell(event="ended", id=it.number, status=status, reason=it.reason, error=it.error)
+            self._removing.add(_remove_aside(it.place))
+        reason = it.reason
+        if it.group is not None:
+            reason = reason or ("memory" if it.group.was_full() else "")
+            self._left += [] if it.group.remove() else [it.group]
+        self._tell(event="ended", id=it.number, status=status, reason=reason, error=it.error)
 
     def _end(self, it: Cell) -> None:
         """Kill a job's first process; the rest goes with it."""
         it.watched, it.pausing = False, None
+        if it.group is not None:
+            it.group.let_go()
         assert self._settings is not None
         # With Landlock alone nothing makes the rest go with it: it sees to that before it goes.
         number = signal.SIGTERM if self._settings.mode == LANDLOCK and it.first is not None else signal.SIGKILL
@@ -275,34 +265,19 @@ class Keeper:
 
     def _watch(self) -> None:
         begin = time.process_time()
+        assert self._settings is not None
+        disk = self._settings.mode == LANDLOCK and not self._mounts
         watched = {it.first: it for it in self._cells.values() if it.watched and it.first is not None}
-        for first, processes in self._trees.of(set(watched)).items():
-            it = watched[first]
-            it.reason = self._excess(it, processes)
+        looked_at = {first for first, it in watched.items() if disk or it.group is None}
+        trees = self._trees.of(looked_at) if looked_at else {}
+        for first, it in watched.items():
+            if first in trees or first not in looked_at:
+                it.reason = it.usage.excess(trees.get(first, []), disk=disk)
             if it.reason:
                 self._end(it)
         # On a machine with very many processes a look takes long.
         cost = time.process_time() - begin
         self._next_watch = time.monotonic() + max(WATCH_SECONDS, 5 * cost)
-
-    def _excess(self, it: Cell, processes: list[Process]) -> str:
-        """Which limit a job has passed, or nothing."""
-        limits = it.limits
-        if it.cpu.look(processes) > limits.cpu_seconds > 0:
-            return "cpu"
-        most = limits.memory_mb * MB + self._resident
-        # Quick to read, and never too little.
-        sizes = [one.resident + one.address_space // _PAGES_PER_TABLE for one in processes[1:]]
-        if limits.memory_mb and sum(sizes) > most:
-            exact = [private_memory(one) for one in processes[1:]]
-            if sum(it if size is None else size for it, size in zip(sizes, exact, strict=True)) > most:
-                return "memory"
-        assert self._settings is not None
-        if self._settings.mode == LANDLOCK and limits.scratch_mb:
-            most = limits.scratch_mb * MB
-            if disk_usage(Path(it.place.scratch), most + 1) > most:
-                return "disk"
-        return ""
 
     def _begin(self, it: Cell) -> None:
         it.watched = True
@@ -373,12 +348,12 @@ class Keeper:
         send(program, signal.SIGSTOP)
         for one in others:
             send(one, signal.SIGKILL)
-        it.cpu.look(processes)
+        it.usage.cpu.look(processes)
         return program.state == "T" and not others and not self._trees.unsure
 
     def _paused(self, it: Cell) -> None:
         it.pausing = None
-        it.cpu.renew()
+        it.usage.cpu.renew()
         self._tell(event="paused", id=it.number)
 
     def _resume(self, it: Cell) -> None:
@@ -387,14 +362,17 @@ class Keeper:
         it.watched = True
 
 
-def _remove_aside(scratch: Path) -> int:
-    """Remove a folder in a process of its own, whose number is given: a program may have filled it with very many
-    files."""
+def _remove_aside(place: Place) -> int:
+    """Remove a scratch folder in a process of its own, whose number is given: a program may have filled it with very
+    many files."""
     child = os.fork()
     if child == 0:
         os.closerange(0, 65536)
         with suppress(BaseException):
-            remove_tree(scratch)
+            # First with the rights of the files' owner, who may everything there, then the folder itself.
+            for user in (place.user, None):
+                with system.as_user(user):
+                    remove_tree(Path(place.scratch))
         os._exit(0)
     return child
 
@@ -409,12 +387,11 @@ def _import(module: str) -> Any:
         sys.path.remove(here)
 
 
-def _own_size() -> tuple[int, int, int]:
-    """Bytes of data, of address space and of resident memory that every fork begins with."""
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    kilobytes = {words[0]: int(words[1]) for words in lines if words[-1] == "kB"}
-    data, address, resident = (kilobytes[name] * 1024 for name in ("VmData:", "VmSize:", "VmRSS:"))
-    return data, address, resident
+def _own_size() -> Place:
+    """What every fork begins with."""
+    size = {name.decode(): 1024 * value for name, value in kilobytes("/proc/self/status").items()}
+    mappings = Path("/proc/self/maps").read_bytes().count(b"\n")
+    return Place("", None, size["VmData"], size["VmSize"], size["VmRSS"], mappings)
 
 
 def main(descriptor: int) -> None:
@@ -422,6 +399,8 @@ def main(descriptor: int) -> None:
     system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's; it says when to end
+    # A look at a deep folder holds many open.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.umask(0o022)
     os.chdir("/")
     Keeper(socket.socket(fileno=descriptor)).run()

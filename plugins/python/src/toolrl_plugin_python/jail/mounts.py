@@ -65,11 +65,26 @@ def build_root(settings: Settings, scratch_mb: int, owner: tuple[int, int], show
     os.chdir("/")
 
 
+def apart() -> bool:
+    """Give this process mounts of its own, which go when it ends; false where it can't."""
+    try:
+        system.unshare(system.CLONE_NEWNS)
+        system.mount(None, "/", None, MS_REC | system.MS_SLAVE)  # what is unmounted outside shall go here as well
+    except OSError:
+        return False
+    return True
+
+
+def mount_scratch(target: str, size_mb: int) -> None:
+    """A file system in memory, whose size and number of files are fixed."""
+    limits = f"mode=755,size={size_mb}m,nr_inodes={1000 + INODES_PER_MB * size_mb}"
+    system.mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, limits)
+
+
 def _scratch(size_mb: int, owner: tuple[int, int]) -> None:
     """One file system for all that may be written, so that its size is the limit of everything together."""
     Path("/writable").mkdir()
-    limits = f"mode=755,size={size_mb}m,nr_inodes={1000 + INODES_PER_MB * size_mb}"
-    system.mount("tmpfs", "/writable", "tmpfs", MS_NOSUID | MS_NODEV, limits)
+    mount_scratch("/writable", size_mb)
     for target, name in WRITABLE.items():
         source = Path("/writable", name)
         source.mkdir(mode=0o700)

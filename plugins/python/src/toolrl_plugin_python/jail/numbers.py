@@ -3,7 +3,8 @@
 The filter allows these and no others. What is left out on purpose, besides all that needs a privilege: sockets other
 than pairs, ptrace and reading other processes' memory, memory that belongs to no process (memfd, System V and POSIX
 queues), keys, io_uring, userfaultfd, bpf, perf, inotify and fanotify (their limits are the whole user's), extended
-attributes, new namespaces and mounts, priorities of others, `sync`, splice and vmsplice.
+attributes, sending of messages that may carry descriptors (nothing counts them there), new namespaces and mounts,
+priorities of others, `sync`, splice and vmsplice.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ALLOWED = """
     gettimeofday 96 169, time 201 -, timerfd_create 283 85, timerfd_settime 286 86, timerfd_gettime 287 87,
     eventfd 284 -, eventfd2 290 19, epoll_create 213 -, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
     epoll_pwait 281 22, epoll_pwait2 441 441, ppoll 271 73, pselect6 270 72, socketpair 53 199, sendto 44 206,
-    recvfrom 45 207, sendmsg 46 211, recvmsg 47 212, sendmmsg 307 269, recvmmsg 299 243, shutdown 48 210,
+    recvfrom 45 207, recvmsg 47 212, recvmmsg 299 243, shutdown 48 210,
     getsockname 51 204, getpeername 52 205, getsockopt 55 209, getrandom 318 278, close_range 436 436
 """
 

@@ -34,8 +34,6 @@ class Process:
     """Bytes of memory, shared pages included."""
     own_seconds: float = 0.0
     """Its own processor time alone."""
-    address_space: int = 0
-    """Bytes of address space."""
     is_alive: bool = True
     """It still runs. One whose first thread has ended looks like a zombie, though others go on."""
 
@@ -52,11 +50,11 @@ def read_process(pid: int) -> Process | None:
         return None
     state = fields[0].decode()
     is_alive = state not in "ZX"
-    memory = fields[20:22]
+    resident = fields[21]
     if not is_alive and int(fields[17]) > 1:
         thread = _living_thread(pid)
         is_alive = thread is not None
-        memory = (_stat(f"{thread}/stat") or fields)[20:22]
+        resident = (_stat(f"{thread}/stat") or fields)[21]
     own = int(fields[11]) + int(fields[12])
     ticks = own + int(fields[13]) + int(fields[14])
     return Process(
@@ -65,9 +63,8 @@ def read_process(pid: int) -> Process | None:
         state=state,
         cpu_seconds=ticks / _TICKS,
         started=int(fields[19]),
-        resident=int(memory[1]) * _PAGE,
+        resident=int(resident) * _PAGE,
         own_seconds=own / _TICKS,
-        address_space=int(memory[0]),
         is_alive=is_alive,
     )
 
@@ -92,24 +89,30 @@ def _living_thread(pid: int) -> str | None:
     return next((path for path in threads if (fields := _stat(f"{path}/stat")) and fields[0] not in (b"Z", b"X")), None)
 
 
+def folder_of(process: Process) -> str:
+    """The folder of /proc that shows its memory and descriptors."""
+    folder = f"/proc/{process.pid}"
+    return (_living_thread(process.pid) or folder) if process.state in "ZX" else folder
+
+
 def private_memory(process: Process) -> int | None:
     """Bytes of private memory, this process's share of what it shares, and page tables; None where that can't be
     read."""
-    folder = f"/proc/{process.pid}"
-    if process.state in "ZX":
-        folder = _living_thread(process.pid) or folder
-    rollup, status = _kilobytes(f"{folder}/smaps_rollup"), _kilobytes(f"{folder}/status")
+    folder = folder_of(process)
+    rollup, status = kilobytes(f"{folder}/smaps_rollup"), kilobytes(f"{folder}/status")
     total = [rollup.get(b"Pss_Anon"), rollup.get(b"Pss_Shmem"), status.get(b"VmPTE")]
     return None if None in total else sum(value or 0 for value in total) * 1024
 
 
-def _kilobytes(path: str) -> dict[bytes, int]:
+def kilobytes(path: str) -> dict[bytes, int]:
+    """The sizes in a file of /proc; empty where it can't be read."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             lines = file.read().split(b"\n")
     except OSError:
         return {}
-    return {line.split(b":")[0]: int(line.split()[1]) for line in lines if line.endswith(b"kB")}
+    # A process may have any name, `1 kB` too.
+    return {line.split(b":")[0]: int(line.split()[1]) for line in lines if line[:2] in (b"Vm", b"Ps")}
 
 
 def forks() -> int:

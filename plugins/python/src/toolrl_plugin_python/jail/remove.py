@@ -33,18 +33,3 @@ def remove_tree(top: Path) -> None:
                 folder.rmdir()
     with suppress(OSError):
         top.rmdir()
-
-
-def disk_usage(top: Path, enough: int) -> int:
-    """Bytes below a folder, each file with the 4096 that it costs at least; stops counting at `enough`."""
-    total, waiting = 0, [str(top)]
-    while waiting and total < enough:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                info = entry.stat(follow_symlinks=False)
-                total += max(info.st_blocks * 512, 4096)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                if total >= enough:
-                    break
-    return total

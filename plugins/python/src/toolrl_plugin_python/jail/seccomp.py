@@ -24,7 +24,8 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _OFFSET_NUMBER, _OFFSET_ARCHITECTURE, _OFFSET_ARGUMENTS = 0, 4, 16
 
 _NEW_NAMESPACES = 0x7E020080
-_CLONE_THREAD = 0x10000
+_CLONE_THREAD, _CLONE_FILES = 0x10000, 0x400
+_CLOSE_RANGE_CLOEXEC = 4
 _EXIT_SIGNAL_MASK, _SIGCHLD = 0xFF, 17
 _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _MADV_COLD, _MADV_PAGEOUT = 20, 21
@@ -113,6 +114,10 @@ def _special(numbers: dict[str, int], rules: Rules) -> dict[int, list[Code]]:
             _refuse(errno.EINVAL),
             _allow(),
         ],
+        # As for clone.
+        "close_range": _one_of(2, (0, _CLOSE_RANGE_CLOEXEC), errno.EINVAL),
+        # Blocks beyond a file's end are beyond the limit of its size too.
+        "fallocate": _one_of(1, (0,), errno.EOPNOTSUPP),
         # A handle on the process at the other end: the run.
         "getsockopt": [*_load(2), (_EQUAL, 0, 1, _SO_PEERPIDFD), _refuse(errno.ENOPROTOOPT), _allow()],
         "sched_setaffinity": _one_of(0, (0,), errno.EPERM),
@@ -177,6 +182,10 @@ def _one_of(argument: int, values: Iterable[int], otherwise: int) -> list[Code]:
 _CLONE: list[Code] = [
     *_load(0),
     (_BITS, 0, 1, _NEW_NAMESPACES),
+    _refuse(errno.EPERM),
+    # Descriptors of one thread alone are in no folder of a process.
+    (_BITS, 0, 2, _CLONE_THREAD),
+    (_BITS, 1, 0, _CLONE_FILES),
     _refuse(errno.EPERM),
     # The end of a child may be told by SIGCHLD and by no other signal: SIGCONT would wake a parent that was stopped.
     (_AND, 0, 0, _EXIT_SIGNAL_MASK),

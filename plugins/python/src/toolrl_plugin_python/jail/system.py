@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolrl_plugin_python.jail.numbers import OWN
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 32, 4096, 16384, 1 << 18, 1 << 19
 MNT_DETACH = 2
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 2, 4, 15
 PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -118,3 +120,24 @@ def capabilities() -> int:
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
+
+
+@contextmanager
+def as_user(user: int | None) -> Iterator[None]:
+    """Have the rights of this user and group alone, those on its processes in /proc included; None changes nothing."""
+    if user is None:
+        yield
+        return
+    death = ctypes.c_int()
+    _checked(_libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(death)), "prctl")
+    own, own_group = os.geteuid(), os.getegid()
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+        os.setegid(own_group)
+        # A change of user takes these away.
+        prctl(PR_SET_PDEATHSIG, death.value)
+        prctl(PR_SET_DUMPABLE, 1)

@@ -1,21 +1,31 @@
-"""Processor time of one job, from one look at its processes to the next.
-
-Two sums are kept, and the larger one counts, since neither sees everything. That of the living holds what children took
-that somebody waited for; where nobody does (SIGCHLD ignored), the kernel forgets it. That of all that were ever seen
-holds it, but not what lived between two looks.
-"""
+"""What one job uses, from one look at its processes to the next, and which limit it has passed."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
-from toolrl_plugin_python.jail.processes import Process
+from toolrl_plugin_python.jail import cell, system
+from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.disk import DiskUsage
+from toolrl_plugin_python.jail.job_memory import JobMemory
+from toolrl_plugin_python.jail.processes import Process, send
+from toolrl_plugin_python.jail.settings import JobLimits
+from toolrl_plugin_python.jail.walls import MB, Place
+
+_STOPPED_LOOKS = 20
 
 
 class ProcessorTime:
-    """Tell it of every look; `renew` begins anew."""
+    """Tell it of every look; `renew` begins anew.
 
-    def __init__(self) -> None:
+    Two sums are kept, and the larger one counts, since neither sees everything. That of the living holds what children
+    took that somebody waited for; where nobody does (SIGCHLD ignored), the kernel forgets it. That of all that were
+    ever seen holds it, but not what lived between two looks. A control group sees all.
+    """
+
+    def __init__(self, group: Group | None = None) -> None:
+        self._group = group
         self._alive: dict[tuple[int, int], float] = {}
         self._gone = 0.0
         self._sums = (0.0, 0.0)
@@ -23,13 +33,82 @@ class ProcessorTime:
 
     def look(self, processes: Iterable[Process]) -> float:
         """Seconds since the last `renew`, as far as they are known."""
-        seen = list(processes)
-        now = {one.key: one.own_seconds for one in seen}
-        self._gone += sum(seconds for key, seconds in self._alive.items() if key not in now)
-        self._alive = now
-        self._sums = (sum(one.cpu_seconds for one in seen), self._gone + sum(now.values()))
+        whole = self._group.cpu_seconds() if self._group else None
+        if whole is not None:
+            self._sums = (whole, 0.0)
+        else:
+            seen = list(processes)
+            now = {one.key: one.own_seconds for one in seen}
+            self._gone += sum(seconds for key, seconds in self._alive.items() if key not in now)
+            self._alive = now
+            self._sums = (sum(one.cpu_seconds for one in seen), self._gone + sum(now.values()))
         return max(sum_ - before for sum_, before in zip(self._sums, self._before, strict=True))
 
     def renew(self) -> None:
         """From the last look on it counts anew."""
         self._before = self._sums
+
+
+class Usage:
+    """Processor time, memory and files."""
+
+    def __init__(self, limits: JobLimits, place: Place, group: Group | None, reader: int | None) -> None:
+        """`reader` is the user who can see the job's files and processes, where this one can't."""
+        self._limits = limits
+        self._place = place
+        self._group = group
+        self._reader = reader
+        self.cpu = ProcessorTime(group)
+        self._memory = JobMemory(place.base_mappings)
+
+    def excess(self, processes: list[Process], *, disk: bool) -> str:
+        """Which limit is passed, or nothing. The first of the processes is the job's own, the others the program's;
+        `disk` is whether files are counted."""
+        limits, program = self._limits, processes[1:]
+        if self.cpu.look(processes) > limits.cpu_seconds > 0:
+            return "cpu"
+        if limits.memory_mb and self._passes_memory(program):
+            return "memory"
+        return "disk" if disk and limits.scratch_mb and self._passes_disk(program) else ""
+
+    def _passes_memory(self, program: list[Process]) -> bool:
+        most = most_memory(self._limits, self._place)
+        if self._group is not None:
+            return self._group.was_full() or self._group.memory() > most
+        with system.as_user(self._reader):
+            return self._memory.look(program, most) > most
+
+    def _passes_disk(self, program: list[Process]) -> bool:
+        most = self._limits.scratch_mb * MB
+        found = self._files(program, most)
+        if found.sure:
+            return found.total > most
+        # What moves from folder to folder may be seen in none. Stopped, it stays where it is.
+        try:
+            for _ in range(_STOPPED_LOOKS):
+                self._signal(program, signal.SIGSTOP)
+                found = self._files(program, most)
+                if found.sure:
+                    break
+            return found.total > most or not found.sure
+        finally:
+            self._signal(program, signal.SIGCONT)
+
+    def _files(self, program: list[Process], most: int) -> DiskUsage:
+        found = DiskUsage(most + 1)
+        with system.as_user(self._reader):
+            found.add_tree(self._place.scratch)
+            found.add_nameless(program, self._place.scratch, self._limits.file_mb * MB)
+        return found
+
+    def _signal(self, program: list[Process], number: int) -> None:
+        if self._place.user is not None:
+            cell.signal_user(self._place.user, number)
+        else:
+            for one in program:
+                send(one, number)
+
+
+def most_memory(limits: JobLimits, place: Place) -> int:
+    """Bytes that a job may have, with what every fork begins with; 0 for no limit."""
+    return limits.memory_mb and limits.memory_mb * MB + place.base_resident

@@ -32,6 +32,9 @@ class Place:
     """Bytes of data that the process had before the job's own."""
     base_address: int = 0
     """Bytes of address space, likewise."""
+    base_resident: int = 0
+    """Bytes of memory, likewise."""
+    base_mappings: int = 0
 
 
 def enter(settings: Settings, limits: JobLimits, place: Place) -> None:
@@ -44,6 +47,8 @@ def enter(settings: Settings, limits: JobLimits, place: Place) -> None:
             raise PermissionError(errno.EPERM, "this root can't become another user")
         become(place.user)
         system.drop_capabilities()
+        # So that the keeper, with the rights of the same user, can read how much memory is used.
+        system.prctl(system.PR_SET_DUMPABLE, 1)
     set_limits(limits, place)
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     if settings.mode == NAMESPACES:

@@ -1,0 +1,57 @@
+"""One job, as the keeper sees it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.processes import Process
+from toolrl_plugin_python.jail.usage import Usage
+from toolrl_plugin_python.jail.walls import Place
+
+
+@dataclass
+class Pausing:
+    """How far it is with holding an interpreter still."""
+
+    rounds: int = 0
+    forks: int = -1
+    """As the first counted them before the last look."""
+    clean_at: int | None = None
+    """When the last look ended, where it found the interpreter stopped and nothing else."""
+
+
+class Cell:
+    """One job, as the keeper sees it."""
+
+    def __init__(
+        self, number: int, place: Place, usage: Usage, group: Group | None, founder: int, note: int, go: int
+    ) -> None:
+        self.number = number
+        self.place = place
+        self.usage = usage
+        self.group = group
+        self.founder = founder
+        self.note = note
+        self.go: int | None = go
+        self.first: int | None = None
+        self.heard = b""
+        self.error = ""
+        self.reason = ""
+        self.watched = False
+        self.program: Process | None = None
+        self.pausing: Pausing | None = None
+
+    def ready(self) -> None:
+        """Say go: this process is the first's parent now."""
+        if self.go is not None:
+            with suppress(OSError):
+                os.write(self.go, b"g")
+            self.close_go()
+
+    def close_go(self) -> None:
+        if self.go is not None:
+            os.close(self.go)
+            self.go = None
