@@ -22,7 +22,6 @@ pytest.importorskip("safetensors")
 import torch
 import torch.distributed as dist
 
-from toolrl.cluster import broadcast as broadcast_module
 from toolrl.cluster.broadcast import BroadcastCourier, Receiver, pack, unpack
 from toolrl.cluster.handover import for_one, hand_over
 from toolrl.cluster.line import WorkerLostError
@@ -68,7 +67,7 @@ class Worker:
 
 
 def made(tiny: Any, size: int = 20_000, timeout: float = 60.0) -> BroadcastCourier:
-    return BroadcastCourier(HOST, tiny.vocabulary, 128, timeout=timeout, bucket_bytes=size)
+    return BroadcastCourier(HOST, timeout=timeout, bucket_bytes=size)
 
 
 def run(main: Callable[[BroadcastCourier], Awaitable[None]], courier: BroadcastCourier) -> None:
@@ -391,8 +390,7 @@ def test_an_engine_stands_still_while_its_weights_are_half_written(tiny: Any) ->
     async def main() -> None:
         engine, nothing = Engine(), Weights(None, 0)
         nothing.close = lambda: None  # type: ignore[attr-defined]
-        probe = (1, 2, 3)
-        handoff = Handoff(1, (), probe, tuple(broadcast_module.module_logprobs(Policy.model, probe)))
+        handoff = Handoff(1)
         replica = _Replica(Policy(), nothing, engine, None, None, Breaks())  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(TransferBrokenError):

@@ -10,7 +10,9 @@ import pytest
 import torch
 import transformers
 
+from toolrl.errors import EngineError
 from toolrl.types import Sampling
+from toolrl_plugin_transformers import check as check_module
 from toolrl_plugin_transformers import direct, memory
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import check, verify
@@ -52,6 +54,55 @@ def test_it_equals_the_module(name: str, dtype: torch.dtype, build: Any, sizes: 
         found.append(torch.stack([first, second, third]).float())
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     assert (found[0] - found[1]).abs().max() <= tolerance * found[1].abs().max()
+
+
+@pytest.mark.parametrize("name", [*_configs({}), "gpt2"])
+def test_logits_of_bfloat16_models_are_float32(name: str, build: Any, sizes: Any) -> None:
+    shape = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    config = transformers.GPT2Config(**shape) if name == "gpt2" else _configs(sizes)[name]
+    module = build(config).bfloat16()
+    head, given = module.get_output_embeddings(), []
+    runner = ModelRunner(module)
+    for use in (True, False):
+        runner.direct = runner.direct if use else None
+        runner.enter()
+        slots = SlotCache(runner.shape, 1 << 20)
+        slots.reserve(2, 40, used=0)
+        with torch.no_grad():
+            got = runner.prefill(slots, 0, [[1, 2, 3]], [0])
+            given.append(module.base_model(torch.tensor([[1, 2, 3]]))[0][:, -1].float() @ head.weight.float().t())
+        runner.leave()
+        assert got.dtype == torch.float32
+        # Hidden states of two ways differ by rounding; rounded logits would be few different numbers.
+        assert (got - got.bfloat16().float()).abs().max() > 0
+        assert (got - given[0]).abs().max() <= 0.05 * given[0].abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", list(_configs({})))
+def test_a_right_model_in_16_bits_passes_and_a_layer_left_out_does_not(
+    name: str, dtype: torch.dtype, build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(3):
+        module = build(_configs(sizes)[name], seed=seed).to(dtype)
+        runner = ModelRunner(module)
+        verify(runner)
+        assert runner.direct is not None, "the shorter pass is right, too"
+    right = check_module._slot_loop
+    for layer in module.model.layers:
+        weight = layer.self_attn.o_proj.weight
+
+        def wrong(*args: Any, weight: Any = weight) -> torch.Tensor:
+            before = weight.detach().clone()
+            weight.zero_()
+            try:
+                return right(*args)
+            finally:
+                weight.copy_(before)
+
+        monkeypatch.setattr(check_module, "_slot_loop", wrong)
+        with pytest.raises(EngineError, match="four fifths"):
+            verify(runner)
 
 
 @pytest.mark.parametrize("name", list(_configs({})))

@@ -18,6 +18,7 @@ import transformers
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
+from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.engine import TransformersEngine
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
@@ -285,6 +286,28 @@ def test_with_weights_of_its_own_it_samples_while_the_module_is_trained(
     assert list(half.versions) == sorted(half.versions)
     assert half.logprobs[:changed] == pytest.approx(plain_logprobs(old, [4, 2, 3], half.ids)[:changed], abs=1e-4)
     assert half.logprobs[changed:] == pytest.approx(plain_logprobs(module, [4, 2, 3], half.ids)[changed:], abs=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.01])
+def test_a_zeroed_and_a_stale_tensor_of_its_own_weights_are_caught(
+    build: Any, sizes: Any, engine: Any, weights: Any, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    module = build(transformers.Qwen3Config(**sizes, head_dim=8)).bfloat16()
+    right = Batch.take_over
+
+    def wrong(self: Batch, module: Any) -> None:
+        right(self, module)
+        self.runner.module.model.layers[1].self_attn.o_proj.weight.mul_(factor)
+
+    async def run() -> None:
+        async with engine(module, own_weights=True) as running:
+            await running.update_weights(weights(module), 1)
+            monkeypatch.setattr(Batch, "take_over", wrong)
+            what = r"version 2 the engine's copy .* 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
+            with pytest.raises(EngineError, match=what):
+                await running.update_weights(weights(module), 2)
+
+    _run(run())
 
 
 def test_weights_of_its_own_are_those_of_the_same_model(build: Any, sizes: Any, engine: Any, weights: Any) -> None:

@@ -180,6 +180,9 @@ class Stale(Weights):
     def state_dict(self) -> Any:
         return self.other.state_dict()
 
+    def path(self) -> Any:
+        return Weights(self.other, self._tokenizer, self._folder, self.version).path()
+
 
 @pytest.mark.parametrize("what", ["everything", "one layer", "the output layer"])
 def test_a_wrong_update_is_caught(engine: Any, tokenizer: Any, tmp_path: Path, what: str) -> None:
@@ -215,18 +218,26 @@ def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokeniz
     asyncio.run(run())
 
 
-def test_bfloat16_is_close_and_a_wrong_update_is_caught(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("separate_process", [False, True])
+@pytest.mark.parametrize("factor", [0.0, 1.01])
+def test_in_bfloat16_a_zeroed_and_a_stale_tensor_are_caught(
+    engine: Any, tokenizer: Any, tmp_path: Path, factor: float, *, separate_process: bool
+) -> None:
     async def run() -> None:
         import torch
 
         module = make_model(dtype=torch.bfloat16)
-        async with engine(module) as running:
+        async with engine(module, separate_process=separate_process) as running:
             change(module)
             await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
             assert 0.0 < running.verified < 0.05
-            stale = Stale(module, tokenizer, tmp_path / "w", 2)
+            stale = Stale(module, tokenizer, tmp_path / "s", 2)
             stale.other = make_model(dtype=torch.bfloat16)
-            with pytest.raises(EngineError, match="mean difference"):
+            stale.other.load_state_dict(module.state_dict())
+            with torch.no_grad():
+                stale.other.model.layers[1].self_attn.o_proj.weight.mul_(factor)
+            wrong = r"version 2 vLLM .*: 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
+            with pytest.raises(EngineError, match=wrong):
                 await running.update_weights(stale, 2)
 
     asyncio.run(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
 from toolrl.testing.fakes import FakeWeights
 from toolrl.types import Sampling
-from toolrl_plugin_vllm import build, check, packages, probe, requests
+from toolrl_plugin_vllm import build, check, packages, requests
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import OWNED, VllmEngineOptions
 
@@ -159,38 +158,6 @@ def test_without_vllm_a_start_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 # The check of weights.
-
-
-def test_the_probe_is_the_same_each_time_and_fits_the_model() -> None:
-    assert probe.probe_ids(300, 1000) == probe.probe_ids(300, 1000)
-    assert len(probe.probe_ids(300, 1000)) == probe.LENGTH
-    assert len(probe.probe_ids(300, 20)) == 20
-    assert set(probe.probe_ids(3, 1000)) == {0, 1, 2}
-
-
-def test_weights_that_agree() -> None:
-    assert probe.compare([-1.0, -2.0], [-1.00005, -2.0], exact=True, tolerance=None, when="now") == pytest.approx(5e-5)
-    assert probe.compare([-1.0, -2.0], [-1.08, -2.0], exact=False, tolerance=None, when="now") == pytest.approx(0.04)
-    assert probe.compare([-1.0], [-1.5], exact=True, tolerance=0.6, when="now") == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("found", "exact", "tolerance", "message"),
-    [
-        ([-1.0, -2.001], True, None, r"greatest difference .* is 0.001, more than 0.0001 \(token 1: -2.00100 by vLLM"),
-        ([-1.2, -2.0], False, None, r"mean difference .* is 0.1, more than 0.05"),
-        ([-1.0, -2.0001], True, 1e-5, r"more than 1e-05"),
-        ([-1.0, math.nan], True, None, r"token 1: nan by vLLM"),
-        ([-1.0, math.nan], False, None, r"token 1: nan by vLLM"),
-        ([math.nan, -2.0], True, None, r"token 0: nan by vLLM"),
-        ([-math.inf, -2.0], False, None, r"is inf"),
-    ],
-)
-def test_weights_that_differ(found: list[float], exact: bool, tolerance: float | None, message: str) -> None:
-    with pytest.raises(EngineError, match=message) as caught:
-        probe.compare(found, [-1.0, -2.0], exact=exact, tolerance=tolerance, when="after the update to version 4")
-    assert "version 4" in str(caught.value)
-    assert "tolerance" in (caught.value.hint or "")
 
 
 # What is installed.

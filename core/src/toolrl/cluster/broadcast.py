@@ -23,9 +23,9 @@ import torch
 
 from toolrl.cluster.circle import Circle, serve
 from toolrl.cluster.messages import Bucket, Handoff, Meeting, Piece
-from toolrl.cluster.weights import Writing, buckets, frozen_names, is_exact, receive
+from toolrl.cluster.weights import Writing, buckets, distinct, frozen_names, receive
 from toolrl.protocols import WeightSource
-from toolrl.train.probe import module_logprobs, probe_ids
+from toolrl.train.probe import digests
 
 BUCKET_BYTES = 16 * 2**20
 """What is sent at once; a tensor that is larger is a bucket of its own. A worker needs two of them beside its model.
@@ -38,14 +38,10 @@ ALIGNMENT = 16
 class BroadcastCourier:
     """Weights to all workers at once. A `Courier` whose handoffs are passed on while `passing` is entered."""
 
-    def __init__(
-        self, host: str, known_ids: int, longest: int, *, timeout: float, bucket_bytes: int = BUCKET_BYTES
-    ) -> None:
-        """`host` is this machine's address for the workers, `timeout` how many seconds a transfer may stand still;
-        `known_ids` is how many ids the tokenizer knows, `longest` how many tokens the model can attend to."""
+    def __init__(self, host: str, *, timeout: float, bucket_bytes: int = BUCKET_BYTES) -> None:
+        """`host` is this machine's address for the workers, `timeout` how many seconds a transfer may stand still."""
         self._host = host
         self._timeout = timeout
-        self._probe = probe_ids(known_ids, longest)
         self._bucket_bytes = bucket_bytes
         self._store: Any = None
         self._copies: dict[int, list[Any]] = {}
@@ -69,13 +65,7 @@ class BroadcastCourier:
         module = weights.module()
         packed = [pack(it) for it in buckets(module.state_dict(), frozen_names(module), self._bucket_bytes)]
         self._copies[version] = [data for _, data in packed]
-        return Handoff(
-            version,
-            tuple(bucket for bucket, _ in packed),
-            tuple(self._probe),
-            tuple(module_logprobs(module, self._probe)),
-            is_exact(module),
-        )
+        return Handoff(version, tuple(bucket for bucket, _ in packed), digests(distinct(module.state_dict())))
 
     @asynccontextmanager
     async def passing(self, handoff: Handoff, members: Sequence[object], *, lasting: bool) -> AsyncIterator[Passing]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,6 @@ class Bucket:
     data: Any = None
     """The bytes, or a reference into Ray's object store."""
     path: str | None = None
-    digest: int | None = None
-    """CRC-32 of the bytes at `path`: a file system may give out an older file's."""
     pieces: tuple[Piece, ...] = ()
 
 
@@ -111,12 +110,8 @@ class Handoff:
 
     version: int
     buckets: tuple[Bucket, ...] = ()
-    probe: tuple[int, ...] = ()
-    """Token ids of a fixed text."""
-    logprobs: tuple[float, ...] = ()
-    """What the trainer's weights give each of them but the first."""
-    exact: bool = True
-    """Whether both compute in 32 bits."""
+    digests: Mapping[str, int] = field(default_factory=dict)
+    """Of each of the trainer's tensors, see `toolrl.train.probe`."""
     meeting: Meeting | None = None
     """Where the buckets are broadcast."""
 

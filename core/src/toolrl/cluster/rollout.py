@@ -19,11 +19,8 @@ from toolrl.rollout.source import Oversight
 
 
 @asynccontextmanager
-async def rollout_workers(
-    spec: WorkerSpec, oversight: Oversight, weights: WeightSource, known_ids: int, longest: int
-) -> AsyncIterator[WorkerPool]:
-    """The pool, its workers started with `weights`; in the end they are stopped. `known_ids` is how many ids model and
-    tokenizer have, `longest` how many tokens the model can attend to. Raises ConfigError."""
+async def rollout_workers(spec: WorkerSpec, oversight: Oversight, weights: WeightSource) -> AsyncIterator[WorkerPool]:
+    """The pool, its workers started with `weights`; in the end they are stopped. Raises ConfigError."""
     config = spec.loaded.config
     settings = config.cluster
     # Two versions of the weights may be needed at a time, and there is to be room for what is being written.
@@ -32,7 +29,7 @@ async def rollout_workers(
     cluster = RayCluster(settings, STORE_BYTES + 3 * size)
     await joined(cluster)
     try:
-        courier = courier_of(settings, Path(spec.run_dir), known_ids, longest)
+        courier = courier_of(settings, Path(spec.run_dir))
 
         def spec_of(number: int) -> WorkerSpec:
             return replace(spec, number=number)
@@ -60,10 +57,10 @@ async def rollout_workers(
         cluster.leave()
 
 
-def courier_of(settings: ClusterConfig, run_dir: Path, known_ids: int, longest: int) -> Courier:
+def courier_of(settings: ClusterConfig, run_dir: Path) -> Courier:
     """Of the way that the config names. The cluster was joined."""
     if settings.weight_transfer == "file":
-        return FileCourier(run_dir / ".weights", known_ids, longest)
+        return FileCourier(run_dir / ".weights")
     if settings.weight_transfer == "broadcast":
-        return BroadcastCourier(own_address(), known_ids, longest, timeout=settings.worker_timeout)
-    return StoreCourier(put, known_ids, longest)
+        return BroadcastCourier(own_address(), timeout=settings.worker_timeout)
+    return StoreCourier(put)

@@ -64,8 +64,7 @@ def workers_of(
         cwd=str(Path.cwd()),
         run_dir=str(run_dir),
     )
-    vocabulary = int(policy.model.config.get_text_config().vocab_size)
-    return rollout_workers(spec, oversight, weights, min(len(policy.tokenizer), vocabulary), policy.max_positions)
+    return rollout_workers(spec, oversight, weights)
 
 
 def _without_ray(error: ModuleNotFoundError, field: str, count: int) -> Exception:

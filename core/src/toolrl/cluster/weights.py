@@ -3,14 +3,13 @@
 
 A bucket is some tensors in the form of safetensors. Only what is trained travels, and buffers: every worker loads the
 model itself, from where the trainer did, so what is frozen is there already. Tied tensors travel once. After each
-transfer the worker compares the log-probabilities of a fixed text with the trainer's (`toolrl.train.probe`).
+transfer the worker compares digests of all its tensors with the trainer's (`toolrl.train.probe`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from safetensors.torch import load, save
 from toolrl.cluster.messages import Bucket, Handoff
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
-from toolrl.train.probe import compare, module_logprobs, probe_ids
+from toolrl.train.probe import check_digests, digests
 
 BUCKET_BYTES = 256 * 2**20
 """What is serialised at once; a tensor that is larger is a bucket of its own."""
@@ -34,10 +33,8 @@ Put = Callable[[bytes], Any]
 class StoreCourier:
     """Weights through an object store. A version's objects are freed with the last reference to them."""
 
-    def __init__(self, put: Put, known_ids: int, longest: int, bucket_bytes: int = BUCKET_BYTES) -> None:
-        """`known_ids` is how many ids the tokenizer knows, `longest` how many tokens the model can attend to."""
+    def __init__(self, put: Put, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._put = put
-        self._probe = probe_ids(known_ids, longest)
         self._bucket_bytes = bucket_bytes
 
     async def publish(self, weights: WeightSource, version: int) -> Handoff:
@@ -54,9 +51,7 @@ class StoreCourier:
         return Handoff(
             version,
             tuple(self._bucket(version, number, save(tensors)) for number, tensors in enumerate(pieces)),
-            tuple(self._probe),
-            tuple(module_logprobs(module, self._probe)),
-            is_exact(module),
+            digests(distinct(module.state_dict())),
         )
 
     def _bucket(self, version: int, number: int, data: bytes) -> Bucket:
@@ -66,8 +61,8 @@ class StoreCourier:
 class FileCourier(StoreCourier):
     """Weights through a folder that all nodes share; it keeps those of two versions."""
 
-    def __init__(self, folder: Path, known_ids: int, longest: int, bucket_bytes: int = BUCKET_BYTES) -> None:
-        super().__init__(bytes, known_ids, longest, bucket_bytes)
+    def __init__(self, folder: Path, bucket_bytes: int = BUCKET_BYTES) -> None:
+        super().__init__(bytes, bucket_bytes)
         self._folder = folder
         self._written: list[Path] = []
 
@@ -90,7 +85,7 @@ class FileCourier(StoreCourier):
     def _bucket(self, version: int, number: int, data: bytes) -> Bucket:
         path = self._folder / f"version-{version}" / f"bucket-{number:03d}.safetensors"
         path.write_bytes(data)
-        return Bucket(len(data), path=str(path), digest=zlib.crc32(data))
+        return Bucket(len(data), path=str(path))
 
 
 def frozen_names(module: Any) -> set[str]:
@@ -99,21 +94,21 @@ def frozen_names(module: Any) -> set[str]:
     return {name for name, parameter in every if not parameter.requires_grad}
 
 
-def is_exact(module: Any) -> bool:
-    """Whether a model computes in 32 bits, so that two copies of it agree but for the order of sums."""
-    return all(parameter.dtype == torch.float32 for parameter in module.parameters())
+def distinct(tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Those of one storage once."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name, tensor in tensors.items():
+        identity = (tensor.data_ptr(), tuple(tensor.shape))
+        if not tensor.numel() or identity not in seen:
+            seen.add(identity)
+            yield name, tensor
 
 
 def buckets(tensors: Mapping[str, Any], left_out: set[str], size: int) -> Iterator[dict[str, Any]]:
     """Tensors in groups of about `size` bytes, on the CPU and contiguous; those of one storage once."""
-    seen: set[tuple[int, tuple[int, ...]]] = set()
     bucket: dict[str, Any] = {}
     held = 0
-    for name, tensor in tensors.items():
-        identity = (tensor.data_ptr(), tuple(tensor.shape))
-        if name in left_out or (tensor.numel() and identity in seen):
-            continue
-        seen.add(identity)
+    for name, tensor in distinct({name: tensor for name, tensor in tensors.items() if name not in left_out}):
         if bucket and held + tensor.nbytes > size:
             yield bucket
             bucket, held = {}, 0
@@ -138,12 +133,6 @@ async def fetch(bucket: Bucket) -> dict[str, Any]:
             ) from error
     if len(data) != bucket.size:
         raise EngineError(f"{len(data)} bytes of weights arrived where {bucket.size} were sent", where="cluster")
-    if bucket.digest is not None and await asyncio.to_thread(zlib.crc32, data) != bucket.digest:
-        raise EngineError(
-            f"a worker finds other bytes in {bucket.path!r} than were written there",
-            where="cluster.weight_transfer",
-            hint="The shared file system gives out what is old or broken; `object_store` needs none.",
-        )
     try:
         tensors: dict[str, Any] = load(data)
     except SafetensorError as error:
@@ -195,13 +184,12 @@ class Writing:
             )
 
 
-def verify(handoff: Handoff, module: Any) -> float:
-    """How far a module's log-probabilities of the probe are from the trainer's. Raises EngineError where it is more
-    than rounding."""
-    return compare(
-        module_logprobs(module, handoff.probe),
-        handoff.logprobs,
-        exact=handoff.exact and is_exact(module),
+def verify(handoff: Handoff, module: Any) -> None:
+    """Raises EngineError where a module's tensors, frozen ones too, aren't bit for bit the trainer's."""
+    check_digests(
+        digests(distinct(module.state_dict())),
+        handoff.digests,
         who=f"after a transfer of version {handoff.version} a rollout worker",
-        hint="Every node must load the same model, and compute with the same versions of torch and transformers.",
+        hint="Every node must load the same model. With cluster.weight_transfer: file a shared file system may give "
+        "out old or broken files; object_store needs none.",
     )

@@ -45,6 +45,27 @@ class HeadTransform:
         return grad
 
 
+_BLOCK = 1024
+"""Rows of a head's weight that a CPU converts at once: few enough to stay in its cache."""
+
+
+def wide_linear(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, bias_V: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """hidden · weightᵀ + bias `[N, V]`, computed and returned in `dtype`, without a copy of the whole weight: logits
+    rounded to 16 bits alone move a log-probability by 0.01 to 0.02."""
+    if hidden_NH.dtype == dtype:
+        return torch.nn.functional.linear(hidden_NH, weight_VH, bias_V)
+    if hidden_NH.is_cuda:
+        logits_NV = torch.mm(hidden_NH, weight_VH.t(), out_dtype=dtype)
+    else:
+        logits_NV = hidden_NH.new_empty((len(hidden_NH), len(weight_VH)), dtype=dtype)
+        wide_NH = hidden_NH.to(dtype)
+        for out, weight in zip(logits_NV.split(_BLOCK, dim=1), weight_VH.split(_BLOCK), strict=True):
+            torch.mm(wide_NH, weight.to(dtype).t(), out=out)
+    return logits_NV if bias_V is None else logits_NV.add_(bias_V)
+
+
 HeadParts = tuple[Any, torch.nn.Linear, HeadTransform]
 """The model without its head, the head, and what follows it."""
 

@@ -12,7 +12,7 @@ own logits at the needed positions are used: exact for every model, but with mor
 why.
 
 Log-probabilities are those of softmax(logits / temperature) in float32 (float64 where the model is), which is what
-engines report for sampled tokens.
+engines report for sampled tokens. Logits are in float32 from the head on, also those of 16-bit models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from toolrl.train.fused import FusedLayers
-from toolrl.train.head import HeadTransform, probe_head
+from toolrl.train.head import HeadTransform, probe_head, wide_linear
 from toolrl.train.pages import Memory
 from toolrl.train.tree import TokenTree
 from toolrl.train.tree_attention import model_inputs
@@ -197,8 +197,7 @@ class _Settings:
 
     def logits(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """What softmax is taken of, in the wide type; a tensor of its own, free to be overwritten."""
-        raw = torch.nn.functional.linear(hidden, weight, bias).to(self.wide)
-        logits = self.transform.apply_(raw)
+        logits = self.transform.apply_(wide_linear(hidden, weight, bias, self.wide))
         return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import cycle, islice
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from toolrl.errors import ConfigError
 from toolrl.train.batch import Sample, pack
 from toolrl.train.logprob import TokenScorer
+from toolrl.train.probe import allowed_rounding, probe_ids, typical
 from toolrl.train.tree_attention import CannotShareError, over_trees, without_adapter
 
 logger = logging.getLogger(__name__)
@@ -35,21 +37,22 @@ _ROPE_OF_A_BATCH = ("dynamic", "longrope")
 """A tree puts long and short sequences together; padded micro-batches hold those of like length."""
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
 """Greatest difference of a log-probability. Right ones differ by about 1e-5 in float32, and where a model rounds to
-float32 inside by 1e-6 in float64."""
-_MEAN_TOLERANCE = 0.05
-"""In 16-bit types, of the mean: rounding alone moves single ones by more."""
+float32 inside by 1e-6 in float64. In 16-bit types what is allowed follows from the model (`probe.py`)."""
 
 
-def choose(wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer], where: str) -> bool:
+def choose(
+    wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer], where: str, tokenizer: Any = None
+) -> bool:
     """Whether all these share; if so they take the fastest way that is right for them. Says why not where `auto`
     doesn't.
 
-    Raises ConfigError where sharing is asked for and can't be. `where`: the option's path in the config.
+    Raises ConfigError where sharing is asked for and can't be. `where`: the option's path in the config. `tokenizer`:
+    for the text of the trial.
     """
     if wanted is False:
         return False
     for score in scorers:
-        reason = _reason(score, untried=wanted is True)
+        reason = _reason(score, tokenizer, untried=wanted is True)
         if reason is None:
             continue
         name = type(score.model).__name__
@@ -66,12 +69,12 @@ def choose(wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer],
     return True
 
 
-def _reason(score: TokenScorer, *, untried: bool) -> str | None:
+def _reason(score: TokenScorer, tokenizer: Any, *, untried: bool) -> str | None:
     inner = without_adapter(score.model)
     reason = reason_by_config(inner.config, untried=untried)
     if reason is None and not getattr(inner, "_supports_attention_backend", False):
         reason = "its attention can't be exchanged"
-    return reason or reason_by_trial(score)
+    return reason or reason_by_trial(score, tokenizer)
 
 
 def reason_by_config(config: Any, *, untried: bool = False) -> str | None:
@@ -104,9 +107,9 @@ def _window(text: Any) -> int | None:
     return getattr(text, "sliding_window", None)
 
 
-def reason_by_trial(score: TokenScorer) -> str | None:
+def reason_by_trial(score: TokenScorer, tokenizer: Any = None) -> str | None:
     """Why the trial went wrong, or None."""
-    samples = _trial(score.model)
+    samples = _trial(score.model, tokenizer)
     by_itself, as_tree = torch.zeros(0), torch.zeros(0)
     try:
         by_itself, as_tree = (_logprobs(score, samples, share=share) for share in (False, True))
@@ -119,19 +122,25 @@ def reason_by_trial(score: TokenScorer) -> str | None:
         return f"it fails on a tree of tokens: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
     difference = (by_itself - as_tree).abs().double()
     allowed = _TOLERANCE.get(next(iter(score.model.parameters())).dtype)
-    off = float(difference.mean() if allowed is None else difference.max())
-    if off <= (allowed or _MEAN_TOLERANCE):
+    if allowed is not None:
+        off = float(difference.max())
+    else:
+        off, allowed = typical(difference), _allowed(score, samples)
+    if off <= allowed:
         return None
-    return f"log-probabilities of a trial were off by {off:.3g}"
+    return f"log-probabilities of a trial were off by {off:.3g}, more than {allowed:.3g}"
 
 
-def _trial(model: Any) -> list[Sample]:
+def _allowed(score: TokenScorer, samples: Sequence[Sample]) -> float:
+    return allowed_rounding(score.model, lambda: _logprobs(score, samples, share=False))
+
+
+def _trial(model: Any, tokenizer: Any) -> list[Sample]:
     """Two groups with a common beginning, three sequences each of different length."""
-    chance = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    text = cycle(probe_ids(tokenizer, model.get_input_embeddings().weight.shape[0]))
 
     def tokens(count: int) -> list[int]:
-        return torch.randint(vocabulary, (count,), generator=chance).tolist()  # type: ignore[no-any-return]
+        return list(islice(text, count))
 
     samples = []
     beginning = tokens(24)

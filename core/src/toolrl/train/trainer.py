@@ -89,7 +89,7 @@ class _Trainer:
         policy.model.train()
         whole = TokenScorer(policy.model)
         where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
-        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where), where)
+        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
         """Whether what sequences have in common at the start is computed once."""
         self._score = whole
         self._score_reference: TokenScorer | None = None

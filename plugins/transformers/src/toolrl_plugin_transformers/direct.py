@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
+from toolrl.train.head import wide_linear
 from toolrl.train.pages import new_zeros
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
@@ -159,7 +160,10 @@ class Direct:
             h = _norm(x, layer.after)
             h = F.silu(self._linear(h, layer.mlp.gate_proj)).mul_(self._linear(h, layer.mlp.up_proj))
             x = x + self._linear(h, layer.mlp.down_proj)
-        return self._linear(_norm(x, self._norm), self._head)
+        x = _norm(x, self._norm)
+        if x.dtype.itemsize > 2 or type(self._head) is not nn.Linear:
+            return self._linear(x, self._head)
+        return wide_linear(x, self._head.weight, self._head.bias, torch.float32)
 
     def _linear(self, x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
         if type(module) is not nn.Linear:

@@ -26,9 +26,11 @@ import operator
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
+from toolrl.train.probe import check_digests, digests
 from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.check import verify
@@ -105,7 +107,7 @@ class TransformersEngine:
             module = copy.deepcopy(module, shared).requires_grad_(False)
         known = len(self._tokenizer) if self._tokenizer is not None else None
         runner = ModelRunner(module, sampled_ids=known)
-        self.verified = verify(runner)
+        self.verified = verify(runner, self._tokenizer)
         options = self.options
         batch = Batch(
             runner,
@@ -163,11 +165,25 @@ class TransformersEngine:
         def update() -> None:
             if self._own:
                 worker.batch.take_over(module)
+                self._check_copy(worker.batch.runner.module, module, version)
             else:
                 worker.batch.bind(module)
             worker.batch.refresh(version)
 
         await worker.call(update)
+
+    @staticmethod
+    def _check_copy(copied: Any, module: Any, version: int) -> None:
+        """Raises EngineError where a tensor of the copy isn't the trainer's."""
+        mine, theirs = copied.state_dict(), module.state_dict()
+        own = [name for name, tensor in mine.items() if tensor.data_ptr() != theirs[name].data_ptr()]
+        found, wanted = (digests((name, tensors[name]) for name in own) for tensors in (mine, theirs))
+        check_digests(
+            found,
+            wanted,
+            who=f"after the update to version {version} the engine's copy",
+            hint="own_weights: false samples from the trainer's own tensors.",
+        )
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from toolrl.errors import EngineError
+from toolrl.train.head import probe_head, wide_linear
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.images import Eyes, Pictures, arguments, plain
@@ -47,6 +48,9 @@ class ModelRunner:
         """Stands in for the module where it can."""
         self._direct = self.direct
         self.shape = self._probe_shape()
+        parts = probe_head(module) if self.shape.dtype.itemsize == 2 else None
+        self._parts = None if isinstance(parts, str) else parts
+        """Hidden states and head, which gives logits in float32 where the model computes in 16 bits."""
 
     @staticmethod
     def _refuse_unknown(module: Any, config: Any) -> None:
@@ -193,17 +197,19 @@ class ModelRunner:
             shared = shared if self.shape.dtype.itemsize > 2 else 0
             return self._direct(slots, first, ids_BT, positions_BT, columns_BT, mask, shared, prefixes)
         cache = StepCache(slots, first, ids_BT.shape[0], length, slots.write_index(first, columns_BT))
-        extra = {"logits_to_keep": 1} if self._keeps_logits else {}
-        output = self.module(
-            input_ids=ids_BT,
-            attention_mask=mask,
-            position_ids=positions_BT if rope_3BT is None else rope_3BT,
-            past_key_values=cache,
-            use_cache=True,
-            **extra,
+        inputs = {
+            "input_ids": ids_BT,
+            "attention_mask": mask,
+            "position_ids": positions_BT if rope_3BT is None else rope_3BT,
+            "past_key_values": cache,
+            "use_cache": True,
             **(images or {}),
-        )
-        logits: Tensor = output.logits[:, -1]
+        }
+        if self._parts is not None:
+            base, head, transform = self._parts
+            return transform.apply_(wide_linear(base(**inputs)[0][:, -1], head.weight, head.bias, torch.float32))
+        extra = {"logits_to_keep": 1} if self._keeps_logits else {}
+        logits: Tensor = self.module(**inputs, **extra).logits[:, -1]
         return logits
 
     def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:

@@ -79,6 +79,9 @@ class Adapter:
             # Requests name it without its folder being read again.
             self.request = LoRARequest(NAME, 1, folder)
 
+    def check(self, weights: WeightSource, who: str) -> None:
+        """The adapter's own tensors are read by vLLM alone."""
+
     def close(self) -> None:
         """Delete the folder of the model."""
         if self._base is not None:

@@ -1,7 +1,7 @@
 """The engine `vllm`: vLLM inside the trainer's process, stepped by a thread of its own.
 
 Weights are copied at each update: vLLM loads the trainer's tensors in place, its prefix cache is emptied, requests that
-are half done are computed anew, and the log-probabilities of a fixed text are compared with the trainer's (`probe.py`).
+are half done are computed anew, and the log-probabilities of a fixed text are compared with the trainer's.
 Each token keeps the version that sampled it.
 
     async with engine.hold():
@@ -21,8 +21,9 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
+from toolrl.train.probe import check_logprobs, probe_ids
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_vllm import build, probe, requests
+from toolrl_plugin_vllm import build, requests
 from toolrl_plugin_vllm.adapter import Adapter
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import VllmEngineOptions
@@ -103,7 +104,7 @@ class VllmEngine:
         self._max_length = int(config.max_model_len)
         self._exact = "float32" in str(config.dtype)
         vocabulary = int(config.get_vocab_size())
-        self._probe = probe.probe_ids(min(known or vocabulary, vocabulary), self._max_length - 1)
+        self._probe = probe_ids(tokenizer, min(known or vocabulary, vocabulary), self._max_length - 1)
         return engine
 
     def _take_down(self, engine: Any) -> None:
@@ -186,12 +187,22 @@ class VllmEngine:
         if not self.options.verify_weights:
             return
         ids, module = self._probe, self._weights.module()
+        assert self._loads is not None
+        await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         # Also while the engine is held, which is when weights are updated.
         output = await self._request(self._started(), ids, arguments, urgent=True)
-        wanted = await asyncio.to_thread(probe.trainer_logprobs, module, ids)
-        found = probe.prompt_logprobs(output, ids)
-        self.verified = probe.compare(found, wanted, exact=self._exact, tolerance=self.options.tolerance, when=when)
+        found = requests.prompt_logprobs(output, ids)
+        self.verified = await asyncio.to_thread(
+            check_logprobs,
+            found,
+            module,
+            ids,
+            exact=self._exact,
+            tolerance=self.options.tolerance,
+            who=f"{when} vLLM",
+            hint=requests.MISMATCH,
+        )
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:

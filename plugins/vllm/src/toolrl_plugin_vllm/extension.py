@@ -5,13 +5,14 @@ vLLM mixes `WorkerExtension` into its worker class and calls its methods by name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from vllm.v1.sample.sampler import Sampler
 
+from toolrl.train.probe import digests
 from toolrl_plugin_vllm.weights import read_folder
 
 _GREEDY = 1e-5
@@ -78,18 +79,26 @@ class WorkerExtension:
             sampler.unfinished = lambda: _unfinished(runner)
             _take_back_no_draws(runner)
 
-    def toolrl_load_folder(self, folder: str) -> None:
-        """Load the weights of a checkpoint's folder, in place."""
-        self.toolrl_load(read_folder(Path(folder)))
+    def toolrl_load_folder(self, folder: str) -> dict[str, int]:
+        """Load the weights of a checkpoint's folder, in place. Gives the digest of each."""
+        return self.toolrl_load(read_folder(Path(folder)))
 
-    def toolrl_load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load weights under the names of a checkpoint, in place."""
+    def toolrl_load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
+        """Load weights under the names of a checkpoint, in place. Gives the digest of each."""
         runner = self.model_runner
         tied = _tied_heads(runner.model)
+        found: dict[str, int] = {}
+
+        def received() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in weights:
+                found.update(digests([(name, tensor)]))
+                yield name, tensor
+
         with torch.inference_mode(False), torch.no_grad():
-            runner.reload_weights(weights_iterator=weights, is_checkpoint_format=True)
+            runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
         for head, embedding in tied:
             _tie(head, embedding)
+        return found
 
 
 def _unfinished(runner: Any) -> list[int]:

@@ -116,14 +116,14 @@ class VllmEngineOptions(BaseModel):
     )
     verify_weights: bool = Field(
         True,
-        description="After the start and after each weight update compare the log-probabilities of a fixed text with "
-        "the trainer's, and stop the run where they differ.",
+        description="After the start and after each weight update compare the log-probabilities of a fixed text, and "
+        "digests of all tensors that vLLM received, with the trainer's, and stop the run where they differ.",
     )
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types their mean "
-        "(None takes 0.05).",
+        description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types the mean "
+        "of the smaller four fifths (None takes 2.2 times the model's own noise).",
     )
     engine_args: dict[str, Any] = Field(
         default_factory=dict,
@@ -229,8 +229,8 @@ class OpenaiEngineOptions(BaseModel):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types their mean "
-        "(None takes 0.05).",
+        description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types the mean "
+        "of the smaller four fifths (None takes 2.2 times the model's own noise).",
     )
 
     @field_validator("url")

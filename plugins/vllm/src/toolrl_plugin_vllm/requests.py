@@ -12,6 +12,11 @@ from toolrl_plugin_vllm.answers import at_most_zero
 
 COLDEST = 0.01
 """Lower temperatures than this, but for 0, vLLM raises to it in silence."""
+MISMATCH = (
+    "Train with `engine: transformers`, or raise engine.options.tolerance where the difference is rounding: compare it "
+    "with logprob_mismatch/max of earlier steps."
+)
+"""What to do where the weights seem to differ."""
 
 
 def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
@@ -80,6 +85,11 @@ def generation(output: Any, cached: int | None) -> Generation:
     return Generation(
         ids, logprobs, finish, stopped_by, versions=versions(output.weight_versions, len(ids)), cached=cached or 0
     )
+
+
+def prompt_logprobs(output: Any, ids: Sequence[int]) -> list[float]:
+    """Those of every token but the first, from vLLM's `RequestOutput`."""
+    return [float(entry[token].logprob) for token, entry in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
 
 
 def versions(spans: Sequence[Any] | None, count: int) -> tuple[int, ...]:

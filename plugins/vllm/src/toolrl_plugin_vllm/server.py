@@ -2,7 +2,7 @@
 
 Weights are handed over by a folder that both can read: at the start and at each update the engine writes the trainer's
 weights there, waits until nothing is under way, tells the server to load them, empties its prefix cache, and compares
-the log-probabilities of a fixed text with the trainer's (`probe.py`). New requests wait meanwhile. What is under way is
+the log-probabilities of a fixed text with the trainer's. New requests wait meanwhile. What is under way is
 waited for, or interrupted and gone on with (`joining.py`); in both cases nothing samples while weights change, so that
 every token's version is known.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_vllm import answers, joining, probe, requests
+from toolrl_plugin_vllm import answers, joining, requests
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.dialects import Dialect, SglangDialect, VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
@@ -190,12 +190,20 @@ class OpenaiEngine:
             return
         module, tokenizer, known = self._weights.module(), self._context.tokenizer, self._known_ids
         assert known is not None, "start() has asked the module"
-        ids = probe.probe_ids(min(known, len(tokenizer)) if tokenizer is not None else known, self._max_length - 1)
-        found = await self._dialect.prompt_logprobs(ids)
-        wanted = await asyncio.to_thread(probe.trainer_logprobs, module, ids)
-        exact = "float32" in str(self._context.dtype)
-        self.verified = probe.compare(
-            found, wanted, exact=exact, tolerance=self.options.tolerance, when=when, who=self._dialect.name
+        # Here, since without a trainer an engine of this kind needs no torch.
+        from toolrl.train.probe import check_logprobs, probe_ids
+
+        known = min(known, len(tokenizer)) if tokenizer is not None else known
+        ids = probe_ids(tokenizer, known, self._max_length - 1)
+        self.verified = await asyncio.to_thread(
+            check_logprobs,
+            await self._dialect.prompt_logprobs(ids),
+            module,
+            ids,
+            exact="float32" in str(self._context.dtype),
+            tolerance=self.options.tolerance,
+            who=f"{when} {self._dialect.name}",
+            hint=requests.MISMATCH,
         )
 
     # Requests and updates never overlap.

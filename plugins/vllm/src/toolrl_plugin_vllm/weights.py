@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
+from toolrl.train.probe import check_digests, digests
+
+_REPORT = "Tensors were changed or left out on their way: resume the run, and report it if it happens again."
 
 
 class Loads(Protocol):
@@ -23,6 +26,10 @@ class Loads(Protocol):
 
     def load(self, engine: Any, weights: WeightSource) -> None:
         """Put them into vLLM's engine, in place; its caches are the caller's to empty."""
+        ...
+
+    def check(self, weights: WeightSource, who: str) -> None:
+        """Raises EngineError where what arrived isn't the trainer's."""
         ...
 
     def close(self) -> None:
@@ -36,22 +43,34 @@ class Transfer:
     request: Any = None
 
     def __init__(self, weights: WeightSource, folder: Path, *, in_process: bool) -> None:
-        shapes = checkpoint_shapes(folder)
-        self._names = tuple(shapes)
+        self._shapes = checkpoint_shapes(folder)
+        self._received: list[Mapping[str, int]] = []
+        """Digests by each of vLLM's processes."""
         tensors: Mapping[str, Any] = weights.state_dict() if in_process else {}
-        self.in_memory = in_process and all(_has(tensors, name, shape) for name, shape in shapes.items())
+        self.in_memory = in_process and all(_has(tensors, name, shape) for name, shape in self._shapes.items())
         """Whether tensors are handed over without a file between."""
 
     def load(self, engine: Any, weights: WeightSource) -> None:
         """Call the method of `WorkerExtension` that loads these weights."""
         if self.in_memory:
-            engine.collective_rpc("toolrl_load", args=(self._one_by_one(weights.state_dict()),))
+            self._received = engine.collective_rpc("toolrl_load", args=(self._one_by_one(weights.state_dict()),))
         else:
-            engine.collective_rpc("toolrl_load_folder", args=(str(weights.path().absolute()),))
+            self._received = engine.collective_rpc("toolrl_load_folder", args=(str(weights.path().absolute()),))
+
+    def check(self, weights: WeightSource, who: str) -> None:
+        """Raises EngineError where vLLM received others than the trainer's. Renamed or merged tensors have no other
+        source than what was sent."""
+        if not self._received:
+            return
+        own, sent = weights.module().state_dict(), weights.state_dict()
+        sources = ((name, own if name in own else sent) for name in self._shapes)
+        wanted = digests((name, by[name]) for name, by in sources if _has(by, name, self._shapes[name]))
+        for found in self._received:
+            check_digests(found, wanted, who=who, hint=_REPORT)
 
     def _one_by_one(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         # A source may compute a tensor when it is asked for; all of them at once would be a second model.
-        for name in self._names:
+        for name in self._shapes:
             yield name, tensors[name].detach()
 
     def close(self) -> None:
