@@ -39,7 +39,8 @@ def look_at_tools(path: str, report: Report) -> None:
         name = entry.class_name or ""
         own = own_file(name) if name and entry.type != "mcp" else None
         if own is not None:
-            report.remark(f"{name}: {own} is used")
+            if name in STAND_INS:
+                report.remark(f"{name}: {own} is used, and not toolrl's class of this name")
             look_at_python(own, report)
         elif entry.type != "native" or name in STAND_INS:
             continue

@@ -92,9 +92,5 @@ class SandboxFusionTool(BaseTool):
         ended = facts["run_status"] == "Finished"
         return ToolResponse(text=facts["stdout"] + facts["stderr"] if ended else "no stdout here")
 
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> Any:
-        """What a subclass noted; a list is no number, and counts for nothing."""
-        return self._instance_dict[instance_id]["reward"]
-
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         self._instance_dict.pop(instance_id, None)
