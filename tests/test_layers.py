@@ -25,7 +25,7 @@ LAYERS = [
     {"hookspecs", "component"},
     {"protocols"},
     {"types", "errors"},
-    {"frozen", "tracebacks"},
+    {"frozen", "tracebacks", "terminal_text"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

@@ -12,52 +12,11 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_build_context, make_task
-from toolrl.tools import Tool, as_toolset, tool
-from toolrl.tools.policy import PolicyOptions
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolResult, ToolSpec
+from toolrl.testing.fakes import RecordingToolset
+from toolrl.tools import Tool, tool
+from toolrl.types import Episode, Score, ToolCall, ToolResult, ToolSpec
 
-LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=2000)
 BLOCKED, LIMIT = 1.2, 0.4
-
-
-class CallsAll:
-    """One turn calls each of these tools once."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text, items=tuple(ToolCall(name, {}) for name in self.names))
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
-
-
-def episode_of(*names: str, targets: list[Any], reward: Any = None) -> Episode:
-    entries = [
-        ToolEntry(f"set{number}", as_toolset(it, None, make_build_context()), policy=PolicyOptions(timeout=LIMIT))
-        for number, it in enumerate(targets)
-    ]
-    rewards = [NamedReward("judge", reward, timeout=LIMIT)] if reward is not None else []
-    environment = Environment("default", CallsAll(*names), FakeChatFormat(), ToolBox(entries), rewards, max_turns=1)
-
-    async def main() -> Episode:
-        await environment.start()
-        try:
-            runner = Runner(ScriptedEngine(["x"]), {"default": environment}, max_error_rate=1.0)
-            (group,) = await runner.run([make_task()], 1, LIMITS, round_id="train-1")
-        finally:
-            await environment.stop()
-        return group.episodes[0]
-
-    return asyncio.run(main())
 
 
 @tool
@@ -106,7 +65,9 @@ TOOLS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("form", TOOLS)
-def test_a_call_that_blocks_the_loop_is_warned_of_and_times_out(form: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_blocks_the_loop_is_warned_of_and_times_out(
+    form: str, episode_of: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+) -> None:
     ended: list[float] = []
 
     @tool
@@ -118,7 +79,7 @@ def test_a_call_that_blocks_the_loop_is_warned_of_and_times_out(form: str, caplo
         return "waited"
 
     with caplog.at_level(logging.WARNING):
-        episode = episode_of("waits", "blocks", targets=[TOOLS[form](), waits])
+        episode = episode_of(LIMIT, "waits", "blocks", targets=[TOOLS[form](), waits])
     waited, blocked = (record.result for record in episode.turns[0].calls)
     assert blocked.error == "timeout"
     assert (waited.text, waited.error) == ("waited", None)  # it isn't to blame
@@ -130,7 +91,9 @@ def test_a_call_that_blocks_the_loop_is_warned_of_and_times_out(form: str, caplo
     assert warning.created < ended[0]  # at once
 
 
-def test_a_blocking_stage_and_a_blocking_reward_are_named_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blocking_stage_and_a_blocking_reward_are_named_too(
+    episode_of: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+) -> None:
     class Slow(BlocksTool):
         async def create(self, instance_id: str, **kwargs: Any) -> None:
             time.sleep(BLOCKED)
@@ -144,14 +107,16 @@ def test_a_blocking_stage_and_a_blocking_reward_are_named_too(caplog: pytest.Log
             return Score(1.0)
 
     with caplog.at_level(logging.WARNING):
-        episode = episode_of("blocks", targets=[Slow()], reward=Judge())
+        episode = episode_of(LIMIT, "blocks", targets=[Slow()], reward=Judge())
     named = [record.message.partition(" blocks the event loop")[0] for record in caplog.records]
     assert named == ["tool 'blocks'", "reward 'judge'"]
     assert episode.failure is not None
     assert "reward 'judge' gave no score within 0.4 s" in episode.failure.message
 
 
-def test_tools_that_wait_as_they_should_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_tools_that_wait_as_they_should_are_not_warned_of(
+    episode_of: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+) -> None:
     @tool
     def in_a_thread() -> str:
         """Blocks a thread."""
@@ -165,6 +130,6 @@ def test_tools_that_wait_as_they_should_are_not_warned_of(caplog: pytest.LogCapt
         return "done"
 
     with caplog.at_level(logging.WARNING):
-        episode = episode_of("in_a_thread", "waits", targets=[in_a_thread, waits])
+        episode = episode_of(LIMIT, "in_a_thread", "waits", targets=[in_a_thread, waits])
     assert [record.result.text for record in episode.turns[0].calls] == ["done", "done"]
     assert not caplog.records

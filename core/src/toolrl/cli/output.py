@@ -76,7 +76,9 @@ def print_error(
     if json:
         print_json({"error": _hidden(error_facts(error), hide)})
         return
-    print(hide("\n".join(_error_lines(error))), file=stream or sys.stderr)
+    from toolrl.terminal_text import visible  # Only on the way to an error.
+
+    print(visible(hide("\n".join(_error_lines(error)))), file=stream or sys.stderr)
 
 
 def _error_lines(error: BaseException) -> Iterator[str]:

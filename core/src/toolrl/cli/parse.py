@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import error_facts, print_error
 from toolrl.errors import ConfigError, DataError, ToolrlError
+from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
     from toolrl.parsing.cases import BadCase, Case, Outcome
@@ -126,7 +127,7 @@ def _report_bad(case: BadCase, as_json: bool) -> None:
 
 def _show(text: str) -> None:
     """Print what may hold halves of surrogate pairs, which no stream can take."""
-    print(text.encode(errors="backslashreplace").decode())
+    print(visible(text))
 
 
 def _report(case: Case, found: list[str]) -> None:
@@ -134,7 +135,7 @@ def _report(case: Case, found: list[str]) -> None:
     debatable = case.wanted.get("debatable")
     alternatives = "; ".join(map(str, case.wanted.get("alternatives") or ()))
     remark = f" (debatable; also possible: {alternatives})" if debatable else ""
-    print(f"{case.id}{remark}", *(f"  {line}" for line in found), sep="\n", file=sys.stderr)
+    print(f"{case.id}{remark}", *(visible(f"  {line}") for line in found), sep="\n", file=sys.stderr)
 
 
 def describe(outcome: Outcome) -> str:

@@ -1,5 +1,5 @@
 """Log records, warnings and reports of lost exceptions without the values of a run's `${VAR}`s: a library's error may
-quote the address that it was given."""
+quote the address that it was given. In toolrl's own records, which may quote a tool, control characters are visible."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+
+from toolrl.terminal_text import visible
 
 
 @contextmanager
@@ -18,9 +20,6 @@ def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
     """While this is entered, every log record made in this process goes through `hide`, its traceback too, whichever
     logger it is from and whatever handles it; so do warnings, and exceptions that are caught nowhere, in a thread or
     while an object is deleted."""
-    if hide is str:
-        yield
-        return
     before = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -43,8 +42,8 @@ def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
     shown = warnings.formatwarning
     logging.setLogRecordFactory(make)
     with (
-        _replaced(threading, "excepthook", in_thread),
-        _replaced(sys, "unraisablehook", unraisable),
+        nullcontext() if hide is str else _replaced(threading, "excepthook", in_thread),
+        nullcontext() if hide is str else _replaced(sys, "unraisablehook", unraisable),
         _replaced(warnings, "formatwarning", lambda *args, **kwargs: hide(shown(*args, **kwargs))),
     ):
         try:
@@ -71,9 +70,10 @@ def _mask(record: logging.LogRecord, hide: Callable[[str], str]) -> None:
         text = record.getMessage()
     except Exception:  # noqa: BLE001 - arguments that don't fit: whoever handles the record says so
         return
-    hidden = hide(text)
+    shown = visible if record.name.partition(".")[0].startswith("toolrl") else str
+    hidden = shown(hide(text))
     if hidden != text:
         record.msg, record.args = hidden, ()
     if record.exc_info and record.exc_info[0] is not None:
         # What handlers print, where it is set.
-        record.exc_text = hide(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = shown(hide(logging.Formatter().formatException(record.exc_info)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -23,11 +22,10 @@ from rich.text import Text
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.report.names import CONSOLE, CONSOLE_LINE, format_duration, format_number
 from toolrl.report.options import ConsoleOptions
+from toolrl.terminal_text import visible
 from toolrl.types import Episode
 
 _STYLES = {"prompt": "dim", "model": "green", "tool": "yellow", "call": "cyan", "error": "bold red"}
-_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-"""Bidirectional classes of characters that turn the text after them around."""
 
 
 class _Console(Console):
@@ -207,16 +205,3 @@ def _shorten(text: Text, characters: int) -> Text:
         return text
     half = characters // 2
     return Text.assemble(text[:half], (f"\n… {len(text) - 2 * half} characters …\n", "dim"), text[-half:])
-
-
-def visible(text: str) -> str:
-    """A text whose control and direction characters stand as marks of themselves."""
-    return "".join(char if char in "\n\t" or not _steers(char) else _mark(char) for char in text)
-
-
-def _steers(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _DIRECTIONS
-
-
-def _mark(char: str) -> str:
-    return chr(0x2400 + ord(char)) if ord(char) < 0x20 else f"\\u{ord(char):04x}"

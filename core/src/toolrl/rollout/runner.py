@@ -22,6 +22,7 @@ from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.scoring import scored_together
 from toolrl.rollout.source import Oversight
 from toolrl.tools.loop_watch import watching
+from toolrl.tools.prints import visible_prints
 from toolrl.types import Episode, Group, Task
 
 _Tell = Callable[[Episode], None]
@@ -164,7 +165,7 @@ class Runner:
             return episode
 
         try:
-            with collected_rarely(), watching():
+            with collected_rarely(), watching(), visible_prints():
                 return await self._gathered(plans, one, tell)
         except BaseExceptionGroup as group:
             # What leaves an episode is a bug or a mistake in the data: the first says it, the others say it again.

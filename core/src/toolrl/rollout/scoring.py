@@ -20,7 +20,7 @@ from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.tools import stray
-from toolrl.tools.loop_watch import Watched
+from toolrl.tools.loop_watch import Watched, called_inside
 from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL, Job
 from toolrl.tracebacks import format_error
@@ -165,7 +165,7 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
     # One at a time: a component is never used from two threads at once.
     await named.turn.begin()
     try:
-        job = POOL.submit(function, argument)
+        job = POOL.submit(called_inside, function, argument)
     except BaseException:
         named.turn.end()
         raise

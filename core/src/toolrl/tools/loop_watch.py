@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import takewhile
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -25,6 +26,7 @@ BLOCKED_SECONDS = 0.5
 """Length of a step that is warned of."""
 
 _log = logging.getLogger(__name__)
+_inside: ContextVar[bool] = ContextVar("toolrl_in_component", default=False)
 _steps: dict[int, tuple[str, float]] = {}
 """What runs a step now, and since when, by thread."""
 _WARNING = """\
@@ -69,16 +71,32 @@ class Watched(Generic[T]):
     def _step(self, step: Any, *args: Any) -> Any:
         thread, begun = threading.get_ident(), time.monotonic()
         outer = _steps.get(thread)
+        token = _inside.set(True)
         _steps[thread] = self._name, begun
         try:
             return step(*args)
         finally:
+            _inside.reset(token)
             if outer is None:
                 _steps.pop(thread, None)
             else:
                 _steps[thread] = outer
             if begun < self._deadline <= time.monotonic():
                 self.overran = True
+
+
+def in_component() -> bool:
+    """Whether a component's code is running: in a step of its coroutine, or a thread that one started."""
+    return _inside.get()
+
+
+def called_inside(function: Callable[..., T], *args: Any) -> T:
+    """Call a component's function in a thread that no step started."""
+    token = _inside.set(True)
+    try:
+        return function(*args)
+    finally:
+        _inside.reset(token)
 
 
 @contextmanager

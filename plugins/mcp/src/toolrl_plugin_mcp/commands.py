@@ -14,6 +14,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.terminal_text import visible
 from toolrl.tools.validation import arguments_form
 from toolrl.types import Task, ToolCall
 from toolrl_plugin_mcp.options import McpOptions
@@ -41,7 +42,7 @@ class Tools:
             return 0
         for spec in specs:
             print(f"{spec.name} {arguments_form(spec)}")
-            print(textwrap.indent(textwrap.shorten(spec.description, 300, placeholder=" …"), "    "))
+            print(textwrap.indent(visible(textwrap.shorten(spec.description, 300, placeholder=" …")), "    "))
         return 0
 
 
@@ -67,9 +68,9 @@ class Call:
     async def _run(self, args: argparse.Namespace, arguments: dict[str, Any]) -> int:
         async with _session(args.file) as session:
             try:
-                print((await session.call(ToolCall(args.name, arguments))).text)
+                print(visible((await session.call(ToolCall(args.name, arguments))).text))
             except ToolError as error:
-                print(error.message)
+                print(visible(error.message))
                 return 1
         return 0
 

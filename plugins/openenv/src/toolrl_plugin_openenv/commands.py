@@ -13,6 +13,7 @@ from pydantic import SecretStr, ValidationError
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.terminal_text import visible
 from toolrl.tools.toolset import opening_of
 from toolrl.tools.validation import arguments_form
 from toolrl.types import Task
@@ -56,10 +57,10 @@ class Show:
         print("tools:" if specs else "no tools: what the model says is the action")
         for spec in specs:
             print(f"  {spec.name} {arguments_form(spec)}")
-            print(textwrap.indent(textwrap.shorten(spec.description, 300, placeholder=" …"), "      "))
+            print(textwrap.indent(visible(textwrap.shorten(spec.description, 300, placeholder=" …")), "      "))
         print("first observation:" if opening else "the first observation shows nothing")
         for message in opening:
-            print(textwrap.indent(message.content, "  "))
+            print(textwrap.indent(visible(message.content), "  "))
         return 0
 
 

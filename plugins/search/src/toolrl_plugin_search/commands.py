@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
+from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
     from toolrl_plugin_search.index import Index
@@ -246,7 +247,8 @@ class QueryCommand:
             print(json.dumps({"result": [[{"document": hit.passage.document(), "score": hit.score} for hit in hits]]}))
             return 0
         for hit in hits:
-            print(f"{hit.score:8.3f}  {hit.passage.id}  {hit.passage.title}\n          {hit.passage.text[:200]}")
+            passage = hit.passage
+            print(visible(f"{hit.score:8.3f}  {passage.id}  {passage.title}\n          {passage.text[:200]}"))
         return 0
 
 

@@ -1,0 +1,53 @@
+"""What tools and rewards print, while episodes run.
+
+Standard output is the command's, which may write JSON there, so prints of components go to standard error. They often
+hold what a model wrote: control characters become visible, so that it can't steer the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from toolrl.terminal_text import visible
+from toolrl.tools.loop_watch import in_component
+
+
+class _Stream:
+    """A standard stream, and another one for the prints of components."""
+
+    def __init__(self, stream: IO[str], prints: IO[str]) -> None:
+        self._stream = stream
+        self._prints = prints
+
+    def write(self, text: str) -> int:
+        if not in_component():
+            return self._stream.write(text)
+        self._prints.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def visible_prints() -> Iterator[None]:
+    """Around episodes, any number at once: only the outermost does something."""
+    out, err = sys.stdout, sys.stderr
+    if out is None or err is None or isinstance(out, _Stream) or isinstance(err, _Stream):
+        yield
+        return
+    ours: dict[str, Any] = {"stdout": _Stream(out, err), "stderr": _Stream(err, err)}
+    sys.stdout, sys.stderr = ours["stdout"], ours["stderr"]
+    try:
+        yield
+    finally:
+        for name, before in (("stdout", out), ("stderr", err)):
+            if getattr(sys, name) is ours[name]:
+                setattr(sys, name, before)

@@ -1,0 +1,115 @@
+"""What tools and rewards print can't steer the terminal, and isn't mixed into the command's output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toolrl.cli.output import print_error
+from toolrl.config.logs import masked_logs
+from toolrl.errors import DataError
+from toolrl.tools import tool
+from toolrl.types import Episode, Score
+
+EVIL = "\x1b[31mred\x1b]0;title\x07 \x9b1A"
+SHOWN = "␛[31mred␛]0;title␇ \\u009b1A"
+
+
+@tool
+def in_thread() -> str:
+    """Prints."""
+    print("thread", EVIL)
+    sys.stderr.write(f"err {EVIL}\n")
+    return "x"
+
+
+@tool
+async def on_loop() -> str:
+    """Prints."""
+    print("loop", EVIL)
+    await asyncio.to_thread(print, "deep", EVIL)
+    return "x"
+
+
+@tool(inline=True)
+def inline() -> str:
+    """Prints."""
+    sys.stdout.writelines([f"inline {EVIL}", "\n"])
+    return "x"
+
+
+class Judge:
+    def score(self, episode: Episode) -> Score:
+        print("judge", EVIL)
+        return Score(1.0)
+
+
+def test_prints_go_to_standard_error_with_control_characters_visible(
+    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.stdout, sys.stderr
+    episode_of(30, "in_thread", "on_loop", "inline", targets=[in_thread, on_loop, inline], reward=Judge())
+    assert (sys.stdout, sys.stderr) == before
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sorted(err.splitlines()) == sorted(
+        f"{who} {SHOWN}" for who in ("thread", "err", "loop", "deep", "inline", "judge")
+    )
+
+
+def test_what_others_print_meanwhile_is_left_alone(
+    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
+) -> None:
+    @tool(inline=True)
+    def later() -> str:
+        """Has something else print."""
+        loop.call_soon(print, "\x1b[1mours", context=outside)
+        return "x"
+
+    import contextvars
+
+    outside = contextvars.copy_context()
+    loop: Any = None
+
+    class Grabs:
+        async def score(self, episode: Episode) -> Score:
+            await asyncio.sleep(0.01)
+            return Score(1.0)
+
+    @tool
+    async def grab() -> str:
+        """Finds the loop."""
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        later.function()
+        return "x"
+
+    episode_of(30, "grab", targets=[grab], reward=Grabs())
+    assert capsys.readouterr().out == "\x1b[1mours\n"
+
+
+def test_errors_and_logs_that_quote_a_tool_are_visible(
+    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    def crashes() -> str:
+        """Crashes."""
+        raise ValueError(EVIL)
+
+    with masked_logs(str):
+        episode_of(30, "crashes", targets=[crashes])
+        logging.getLogger("toolrl.x").error("%s", EVIL, exc_info=ValueError(EVIL))
+        logging.getLogger("library").error("%s", "\x1b[1m")
+    print_error(DataError(EVIL, where=EVIL, hint=EVIL))
+    assert "\x1b" not in "".join(record.message for record in caplog.records[:2])
+    assert SHOWN in caplog.records[0].message
+    assert SHOWN in (caplog.records[1].exc_text or "")
+    assert caplog.records[2].message == "\x1b[1m"
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert err.count(SHOWN) == 3
