@@ -326,6 +326,29 @@ def test_a_task_of_an_unknown_environment_stops_the_run(trained: Any, here: Any,
     assert workplace.run("moon").summary()["status"] == "failed"
 
 
+def test_bad_rows_stop_a_run_or_are_left_out_and_counted(
+    trained: Any, here: Any, workplace: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = ['{"prompt": "1 + 1", "answer": "2"}', '{"prompt": "1 +', '{"prompt": "2 + 1", "answer": "3"}', "[[]]"]
+    (workplace.folder / "rows.jsonl").write_text("\n".join(rows))
+    data = {name: {"use": "jsonl", "options": {"path": "rows.jsonl"}} for name in ("train", "eval")}
+    config = workplace.config({"data": data, "trainer": {"steps": 1}, "run": {"name": "rows"}}, name="rows")
+    done = here("train", config)
+    assert done.returncode == 1
+    assert "rows.jsonl:2: not JSON" in done.stderr
+    assert "Traceback" not in done.stderr
+    caplog.clear()
+    done = here("train", config, "--set", "data.bad_rows=skip", "--overwrite")
+    assert done.returncode == 0, done.stderr
+    folder = workplace.run("rows")
+    assert {line.kind: line.metrics["data/bad_rows"] for line in folder.metrics_lines()} == {"train": 4, "eval": 4}
+    assert len(list(folder.episodes(kind="eval", steps=[1]))) == 2
+    assert "data.train: 2 of 4 rows are left out, as data.bad_rows is skip" in caplog.text
+    done = here("eval", config, "--set", "data.bad_rows=skip", "--overwrite", "--set", "run.name=rows-eval")
+    assert [line.metrics["data/bad_rows"] for line in workplace.run("rows-eval").metrics_lines()] == [2]
+    assert not any("data/bad_rows" in line.metrics for line in trained.folder.metrics_lines())
+
+
 # A run that stops itself.
 
 SANDBOX = {

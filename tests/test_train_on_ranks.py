@@ -150,7 +150,8 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_each_others_checkpoi
     assert first == second, "the same tasks, with the same seeds"
     assert len(first) == 2 * 5 * 4
     assert ours.summary()["status"] == "finished"
-    runs, longer = ranks.place.folder / "runs", ("--resume", "--set", "trainer.steps=3")
+    runs = ranks.place.folder / "runs"
+    longer = ("--resume", "--set", "trainer.steps=3", "--set", "trainer.save_every=0.001s")
     assert (ours.checkpoints / "step-000002/trainer/shards/.metadata").is_file()
     shutil.copytree(runs / "together", runs / "two-to-one")
     shutil.copytree(runs / "alone", runs / "one-to-two")

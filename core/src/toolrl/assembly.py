@@ -27,11 +27,11 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.logs import masked_logs
 from toolrl.config.model import Config, EnvironmentConfig
-from toolrl.errors import ChatFormatError, ConfigError, DataError, ToolrlError
+from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.preflight import check_not_inside, no_dataset, run_directory
+from toolrl.preflight import build_dataset, build_datasets, check_not_inside, run_directory
 from toolrl.protocols import (
     BuildContext,
     ChatFormat,
@@ -58,7 +58,7 @@ from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
 from toolrl.train import random_state
 from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
-from toolrl.train.data import EndlessOrder
+from toolrl.train.data import EndlessOrder, left_out
 from toolrl.train.doing import Doing
 from toolrl.train.evaluate import Evaluator
 from toolrl.train.kernels import choose_kernels
@@ -116,7 +116,7 @@ class Assembly:
         """The data set that stands at a place in the config. Raises ConfigError where none does."""
         if where in self.datasets:
             return self.datasets[where]
-        return _build_dataset(self.registry, self.config, self.folder.directory, where, use)
+        return build_dataset(self.registry, self.config, self.folder.directory, where, use)
 
     def built(self, kind: str, where: str, use: ComponentUse | None) -> Any:
         """A component that only one command needs, or None where the config names none."""
@@ -132,36 +132,6 @@ class Assembly:
         if self.config.data.eval is None:
             return None
         return Evaluator(self.runner, self.dataset("eval"), self.limits, self.config.evaluation)
-
-
-def _build_dataset(
-    registry: Registry, config: Config, run_dir: Path, where: str, use: ComponentUse | None
-) -> TaskSource:
-    """A data set; it needs nothing of the model. Raises ConfigError where there is none, DataError for one without
-    tasks."""
-    if use is None:
-        raise no_dataset(where)
-    context = BuildContext(name=use.use, where=where, seed=config.seed, run_dir=run_dir)
-    source: TaskSource = build_component(registry, "datasets", use, context, where)
-    if len(source) == 0:
-        raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
-    return source
-
-
-def _build_datasets(
-    registry: Registry, config: Config, run_dir: Path, wanted: Mapping[str, bool]
-) -> dict[str, TaskSource]:
-    """The data sets of these places, those left out that needn't be there and aren't."""
-    uses = {
-        "data.train": config.data.train,
-        "data.eval": config.data.eval,
-        "sft.data": config.sft.data if config.sft is not None else None,
-    }
-    return {
-        where: _build_dataset(registry, config, run_dir, where, uses[where])
-        for where, needed in wanted.items()
-        if needed or uses[where] is not None
-    }
 
 
 @asynccontextmanager
@@ -200,7 +170,7 @@ async def assemble(
     base = adapter_base(source)
     if overwrite and base is not None:
         check_not_inside(base, config)
-    datasets = _build_datasets(registry, config, directory.absolute(), data or {})
+    datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
         folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
@@ -227,6 +197,7 @@ async def assemble(
         leads = spread and ranks.first
         own = None if spread else builder.engine(weights, overlap=overlap)
         events = builder.events(folder, config.observers if observers is None else observers)
+        events.also = left_out(datasets.values())
         limits = builder.limits()
         if ranks.first:
             of_model = config.rollout.max_episode_tokens is None

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolrl.config.load import LoadedConfig
+from toolrl.config.frame import ComponentUse
+from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.model import Config, SftConfig
 from toolrl.config.paths import get
 from toolrl.config.remarks import missing_files
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, DataError
 from toolrl.plugins.registry import Registry
+from toolrl.protocols import BuildContext, TaskSource
 from toolrl.report.folder import RunFolder, run_and_checkpoint
+from toolrl.train.data import CheckedTasks, GoodTasks
 
 
 def check_start(
@@ -71,3 +74,34 @@ def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = 
             f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
             hint="Give the new run another name by --set run.name=NAME.",
         )
+
+
+def build_datasets(
+    registry: Registry, config: Config, run_dir: Path, wanted: Mapping[str, bool]
+) -> dict[str, TaskSource]:
+    """The data sets of these places, those left out that needn't be there and aren't."""
+    uses = {
+        "data.train": config.data.train,
+        "data.eval": config.data.eval,
+        "sft.data": config.sft.data if config.sft is not None else None,
+    }
+    return {
+        where: build_dataset(registry, config, run_dir, where, uses[where])
+        for where, needed in wanted.items()
+        if needed or uses[where] is not None
+    }
+
+
+def build_dataset(
+    registry: Registry, config: Config, run_dir: Path, where: str, use: ComponentUse | None
+) -> CheckedTasks | GoodTasks:
+    """A data set; it needs nothing of the model. Raises ConfigError where there is none, DataError for one without
+    tasks."""
+    if use is None:
+        raise no_dataset(where)
+    context = BuildContext(name=use.use, where=where, seed=config.seed, run_dir=run_dir)
+    source: TaskSource = build_component(registry, "datasets", use, context, where)
+    if len(source) == 0:
+        raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
+    tasks = CheckedTasks(source, config.environments, where)
+    return GoodTasks(tasks, where) if config.data.bad_rows == "skip" else tasks

@@ -157,6 +157,36 @@ def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) ->
     assert "owner/name comes from its cache" in done.stderr
 
 
+def test_all_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None:
+    assert started(["config", "check", "--data"]).returncode == 0
+    good = '{"prompt": "2+2"}'
+    bad = [
+        '{"prompt": "2+',
+        "[]",
+        "{}",
+        '{"prompt": 5}',
+        '{"prompt": "x", "environment": "moon"}',
+        '{"prompt": "x", "deep": ' + "[" * 200 + "]" * 200 + "}",
+        '{"prompt": "x", "deep": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"prompt": "x", "tools_kwargs": "' + "[" * 100_000 + '"}',
+        '{"prompt": "x", "n": ' + "9" * 5000 + "}",
+    ]
+    lines = [good, "", *(line for one in bad for line in (one, good)), *bad[:1] * 20]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    done = started(["config", "check", "--data"], "data.eval=null", "sft=null")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"data.train: {len(bad) + 20} of {len(lines) - 1} rows are bad:" in done.stderr
+    for number, _ in enumerate(bad):
+        assert f"{tmp_path / 'rows.jsonl'}:{3 + 2 * number}: " in done.stderr
+    assert f"and {len(bad)} more" in done.stderr
+    skipped = started(["config", "check", "--data"], "data.eval=null", "sft=null", "data.bad_rows=skip")
+    assert skipped.returncode == 0
+    assert f"{len(bad) + 20} of {len(lines) - 1} rows are left out" in skipped.stderr
+    (tmp_path / "rows.jsonl").write_text("[]")
+    assert started(["config", "check", "--data"], "data.bad_rows=skip").returncode == 1
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

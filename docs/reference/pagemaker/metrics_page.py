@@ -13,7 +13,7 @@ import re
 from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
-NAMES = ("loss", "credit", "supply", "overlap", "trainer", "loop", "fine_tune", "evaluate")
+NAMES = ("data", "loss", "credit", "supply", "overlap", "trainer", "loop", "fine_tune", "evaluate")
 MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report", "tools.restarts")
 """Where names are written that don't stand in the docstring."""
 
@@ -73,6 +73,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "time/encode": "In `sft`: seconds of turning demonstrations into tokens.",
         "speed/tokens_per_second": "Sampled tokens over `time/rollout`; with `rollout.max_staleness` over `time/step`.",
         "speed/episodes_per_second": "Episodes over `time/step`.",
+    },
+    "Data": {
+        "data/bad_rows": "Rows of the data sets that were left out; only with `data.bad_rows: skip`.",
     },
     "Rollout workers": {
         "cluster/workers": "Workers that are ready; these three only with `cluster.rollout_workers`.",

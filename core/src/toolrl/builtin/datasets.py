@@ -42,7 +42,11 @@ class FileDataset:
         try:
             return self._reader.task(row, self._rows.name(index), self._environment, self._rows.folder(index))
         except DataError as error:
-            raise DataError(error.message, where=self._rows.where(index), hint=error.hint) from None
+            raise DataError(error.message, where=self.where(index), hint=error.hint) from None
+
+    def where(self, index: int) -> str:
+        """The row's file and place in it."""
+        return self._rows.where(index)
 
 
 def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
@@ -257,7 +261,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, Mapping) else {}
 
@@ -270,7 +274,7 @@ def _object(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             read = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _bad(f"{path!r} is {_short(value)}, expected an object or its JSON text: {error}") from None
     if not isinstance(read, Mapping):
         raise _bad(f"{path!r} is {_short(value)}, expected an object")

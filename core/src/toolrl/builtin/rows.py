@@ -121,7 +121,7 @@ class JsonLines:
             value = json.loads(line)
         except UnicodeDecodeError as error:
             raise _not_utf8(error, self.where(index)) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             # The decoder counts lines, too, and its 2 would stand beside the file's own.
             what = f"{error.msg} at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
@@ -133,22 +133,21 @@ class JsonLines:
 
     def where(self, index: int) -> str:
         """`file:line`, the first line being 1."""
-        start, number = self._starts[index], 1
-        with self._open() as file:
-            while file.tell() < start:
-                file.readline()
-                number += 1
-        return f"{self.path}:{number}"
+        return f"{self.path}:{index + 1 + bisect_right(self._lines[1], self._starts[index])}"
+
+    @property
+    def _starts(self) -> array[int]:
+        return self._lines[0]
 
     @cached_property
-    def _starts(self) -> array[int]:
-        starts, position = array("Q"), 0
+    def _lines(self) -> tuple[array[int], array[int]]:
+        """Where rows start, and where blank lines do."""
+        starts, blank, position = array("Q"), array("Q"), 0
         with self._open() as file:
             for line in file:
-                if not line.isspace():
-                    starts.append(position)
+                (blank if line.isspace() else starts).append(position)
                 position += len(line)
-        return starts
+        return starts, blank
 
     def _open(self) -> BinaryIO:
         try:
@@ -188,7 +187,7 @@ class JsonRows:
             raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
         except UnicodeDecodeError as error:
             raise _not_utf8(error, str(self.path)) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"not JSON: {error}", where=str(self.path), hint="A file with one object a line should end in .jsonl."
             ) from None

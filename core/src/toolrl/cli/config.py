@@ -38,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="load",
         help="import and build tools and rewards too, without starting them",
     )
+    check.add_argument("--data", action="store_true", help="read all rows of the data sets too, and name the bad ones")
     schema = actions.add_parser("schema", help="print the JSON Schema of configs with all installed components")
     schema.add_argument("--json", action="store_true", help="the schema is JSON anyway")
     add_debug_argument(schema)
@@ -61,6 +62,8 @@ def _check(args: argparse.Namespace) -> int:
             uses[site.kind].append(qualified)
     if args.load:
         _build(loaded, registry)
+    if args.data:
+        _read_rows(loaded, registry)
     notes = [loaded.hide(note) for note in (*remarks(loaded.config), *missing_files(loaded.config, registry))]
     if args.json:
         ok = not (args.strict and notes)
@@ -71,6 +74,24 @@ def _check(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}")
     return 1 if args.strict and notes else 0
+
+
+def _read_rows(loaded: LoadedConfig, registry: Registry) -> None:
+    """Read every row of every data set. Raises ConfigError that names the bad ones; where data.bad_rows is skip, only
+    where a data set has no other."""
+    from toolrl.config.remarks import DATA
+    from toolrl.preflight import build_datasets, run_directory
+    from toolrl.train.data import CheckedTasks, described
+
+    directory = run_directory(loaded.config).absolute()
+    sources = build_datasets(registry, loaded.config, directory, dict.fromkeys(DATA, False))
+    problems = []
+    for where, source in sources.items():
+        if isinstance(source, CheckedTasks) and (bad := source.bad()):
+            problems.append(f"{where}: {len(bad)} of {len(source)} rows are bad: {described(bad)}")
+    if problems:
+        hint = "`data: {bad_rows: skip}` leaves bad rows out of a run."
+        raise ConfigError(problems, where=loaded.source, hint=hint)
 
 
 def _build(loaded: LoadedConfig, registry: Registry) -> None:

@@ -85,6 +85,11 @@ class DataConfig(Frame):
     train: Use | None = Field(None, description="Data set to train on.")
     eval: Use | None = Field(None, description="Data set to evaluate on.")
     shuffle: bool = Field(True, description="Shuffle the training tasks anew each epoch, by the run's seed.")
+    bad_rows: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What a row that can't be read does. stop: it ends the run when it is drawn. skip: all rows are "
+        "read at the start, and bad ones left out, with a warning and the metric `data/bad_rows`.",
+    )
 
 
 class EnvironmentConfig(Frame):

@@ -44,6 +44,8 @@ class Events:
         self._run = run
         self._hide = hide
         self._callers: dict[str, list[tuple[str, pluggy.HookCaller]]] = {event: [] for event in EVENTS}
+        self.also: Mapping[str, float] = {}
+        """Metrics of every report."""
         self.failures: dict[str, int] = {}
         """How often each observer has raised; those that never did are left out."""
         for name, observer in observers.items():
@@ -61,6 +63,7 @@ class Events:
 
     def step_end(self, report: StepReport) -> None:
         """A step of training, or an evaluation, is done."""
+        report = replace(report, metrics={**report.metrics, **self.also})
         if self._hide is not None:
             report = replace(report, metrics=_named(report.metrics, self._hide))
         self._tell("toolrl_step_end", report=report)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
@@ -14,6 +15,8 @@ from toolrl.rollout.one_at_a_time import OneAtATime
 from toolrl.tools.toolbox import ToolBox
 from toolrl.tools.toolset import stop_in_time
 from toolrl.types import Message, Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ ROUTES = ("task_type", "agent_name")
 """Columns of a row that may name its environment where nothing else does."""
 
 
-def pick_environment(environments: Mapping[str, Environment], task: Task) -> Environment:
+def pick_environment(environments: Mapping[str, T], task: Task) -> T:
     """The environment a task asks for. Without a wish the one that its column `task_type` or `agent_name` names, else
     the only one, else `default`. Raises DataError."""
     if task.environment is not None:

@@ -1,11 +1,20 @@
-"""The order in which a run takes its data: a pure function of seed and position, so that a resumed run goes on."""
+"""A run's data: each row is checked when it is drawn, and the order is a pure function of seed and position, so that a
+resumed run goes on."""
 
 from __future__ import annotations
 
+import logging
 import random
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
 
-from toolrl.errors import DataError
+from toolrl.errors import DataError, ToolrlError
+from toolrl.protocols import TaskSource
+from toolrl.rollout.environment import pick_environment
+from toolrl.types import Task
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T", covariant=True)
 
@@ -16,6 +25,102 @@ class Rows(Protocol[T]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> T: ...
+
+
+MAX_DEPTH = 100
+"""Levels of a task's values. A few hundred more, and what copies or writes them runs out of stack."""
+SHOWN = 20
+"""Bad rows that a message names."""
+
+
+class CheckedTasks:
+    """Tasks of a data set. One that can't be read, whatever its plugin raises for it, or that no run can take, is a
+    DataError with its place."""
+
+    def __init__(self, source: TaskSource, environments: Mapping[str, Any], where: str) -> None:
+        """`environments` by name, as the config has them; `where` is the data set's place there."""
+        self._source = source
+        self._environments = environments
+        self._where = where
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Task:
+        try:
+            task = self._source[index]
+            pick_environment(self._environments, task)
+            _check_depth(task)
+        except Exception as error:
+            message, hint = f"the row can't be read: {type(error).__name__}: {error}", None
+            if isinstance(error, ToolrlError):
+                if error.where is not None:
+                    raise
+                message, hint = error.message, error.hint
+            place = getattr(self._source, "where", None)
+            where = place(index) if callable(place) else f"{self._where}, row {index} (counted from 0)"
+            raise DataError(message, where=where, hint=hint) from error
+        return task
+
+    def bad(self) -> dict[int, ToolrlError]:
+        """What is wrong with each bad row. Reads all."""
+        found = {}
+        for index in range(len(self)):
+            try:
+                self[index]
+            except ToolrlError as error:
+                found[index] = error
+        return found
+
+
+class GoodTasks:
+    """The tasks of a data set but for the bad ones, which are remarked on. Raises DataError where none is good."""
+
+    def __init__(self, tasks: CheckedTasks, where: str) -> None:
+        bad = tasks.bad()
+        self._tasks = tasks
+        self._good = [index for index in range(len(tasks)) if index not in bad]
+        self.left_out = len(bad)
+        if bad:
+            text = f"{where}: {len(bad)} of {len(tasks)} rows are left out, as data.bad_rows is skip: {described(bad)}"
+            if not self._good:
+                raise DataError(text, hint="`toolrl config check --data` names bad rows.")
+            _log.warning("%s", text)
+
+    def __len__(self) -> int:
+        return len(self._good)
+
+    def __getitem__(self, index: int) -> Task:
+        return self._tasks[self._good[index]]
+
+
+def left_out(sources: Iterable[TaskSource]) -> dict[str, float]:
+    """The metric of bad rows; nothing where the config has a run stop on one."""
+    counts = [source.left_out for source in sources if isinstance(source, GoodTasks)]
+    return {"data/bad_rows": float(sum(counts))} if counts else {}
+
+
+def described(bad: Mapping[int, ToolrlError]) -> str:
+    """Bad rows as text, a line each."""
+    lines = [f"{error.where}: {error.message}" for error in islice(bad.values(), SHOWN)]
+    more = [f"and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+    return "\n  ".join(["", *lines, *more])
+
+
+def _check_depth(task: Task) -> None:
+    calls = [call.arguments for message in task.messages for call in message.tool_calls]
+    values, depth = [task.answer, task.tools_kwargs, task.extra, *calls], 0
+    while values:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise DataError(f"its values are nested more than {MAX_DEPTH} levels deep")
+        values = [item for value in values for item in _inside(value)]
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 class EndlessOrder(Generic[T]):
