@@ -1,0 +1,86 @@
+"""Every `pip install` line that a page shows works as it is written in a clone: it names folders, and all that they need.
+
+Packages of this repository are looked for nowhere else, so a line also names those that its packages depend on.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from doc_pages import ROOT, Page, pages
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+_LINE = re.compile(r"pip install ((?:'[^']*'|\"[^\"]*\"|[^`#\n&'\"])*)")
+
+
+@cache
+def projects() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Folder and `[project]` of each distribution of this repository."""
+    found = {}
+    for path in (ROOT / "core" / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        found[canonicalize_name(project["name"])] = f"./{path.parent.relative_to(ROOT)}", project
+    return found
+
+
+def needs(name: str, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """What a distribution with these extras needs of this repository, itself included."""
+    todo, seen = [(name, extras)], set[tuple[str, frozenset[str]]]()
+    while todo:
+        item = todo.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        yield item
+        project = projects()[item[0]][1]
+        optional = project.get("optional-dependencies", {})
+        for text in [*project["dependencies"], *(text for extra in item[1] for text in optional[extra])]:
+            requirement = Requirement(text)
+            if canonicalize_name(requirement.name) in projects():
+                todo.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+
+
+def problems(words: list[str]) -> Iterator[str]:
+    """What is wrong with the arguments of a `pip install`."""
+    folders = {folder: name for name, (folder, _) in projects().items()}
+    given: dict[str, set[str]] = {}
+    for word in words:
+        path, _, extras = word.rstrip("]").partition("[")
+        if canonicalize_name(path) in projects():
+            yield f"{word}: write {projects()[canonicalize_name(path)][0]}"
+        place = f"./{path.removeprefix('./')}"
+        if place in folders:
+            given.setdefault(folders[place], set()).update(filter(None, extras.split(",")))
+    for name, extras in list(given.items()):
+        for needed, wanted in needs(name, frozenset(extras)):
+            if needed not in given:
+                yield f"{projects()[name][0]} needs {projects()[needed][0]}"
+            elif missing := wanted - given[needed]:
+                # pip adds the extras itself where it has the folder; they must exist.
+                unknown = missing - set(projects()[needed][1].get("optional-dependencies", {}))
+                assert not unknown, f"{name} asks {needed} for {unknown}"
+
+
+@pytest.mark.parametrize(
+    "page", [it for it in pages() if "pip install" in it.path.read_text(encoding="utf-8")], ids=str
+)
+def test_what_is_installed_is_in_the_clone(page: Page) -> None:
+    for match in _LINE.finditer(page.path.read_text(encoding="utf-8")):
+        words = [word for word in shlex.split(match[1]) if not word.startswith("-")]
+        assert not list(problems(words)), f"pip install {match[1]}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["toolrl-plugin-qwen"], ["toolrl[train]"], ["./plugins/qwen"], ["./core", "./plugins/areal[tools]"]],
+    ids=" ".join,
+)
+def test_a_line_that_does_not_work_is_found(words: list[str]) -> None:
+    assert list(problems(words))
