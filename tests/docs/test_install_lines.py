@@ -1,4 +1,4 @@
-"""Every `pip install` line that a page shows works as it is written in a clone: it names folders, and all that they need.
+"""Every `pip install` line that a page shows works as it is written in a clone: it names all folders that it needs.
 
 Packages of this repository are looked for nowhere else, so a line also names those that its packages depend on.
 """
