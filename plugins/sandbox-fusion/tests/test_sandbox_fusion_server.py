@@ -24,13 +24,15 @@ pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin 
 
 from toolrl.errors import ConfigError, ToolError, TransientToolError
 from toolrl.testing import make_build_context, make_episode, make_task
+from toolrl.tools import http_server
+from toolrl.tools.http_server import is_loopback
 from toolrl_plugin_sandbox_fusion import languages
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, check_path
-from toolrl_plugin_sandbox_fusion.serve import check, is_loopback
+from toolrl_plugin_sandbox_fusion.serve import check
 from toolrl_plugin_sandbox_fusion.server import RequestError, SandboxServer, ServerSettings, read_request
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
@@ -69,6 +71,24 @@ def answers(*requests: RunRequest, names: tuple[str, ...] = (), bounds: Bounds |
 
 def answer(request: RunRequest, *names: str, bounds: Bounds | None = None) -> RunResponse:
     return answers(request, names=names, bounds=bounds)[0]
+
+
+class TestFiles:
+    @pytest.mark.parametrize("name", ["{}", "./{}", ".//{}", "./././{}"])
+    def test_a_file_of_the_request_doesnt_replace_its_program(self, name: str) -> None:
+        source = languages.LANGUAGES["python"].source
+        evil = base64.b64encode(b"print('evil')").decode()
+        found = answer(RunRequest("print('mine')", files={source: evil, name.format(source): evil}))
+        assert found.run_result is not None
+        assert found.run_result.stdout == "mine\n"
+
+    def test_thousands_of_files_come_back(self) -> None:
+        names = [f"{number}.txt" for number in range(5000)]
+        code = "for number in range(5000): open(f'{number}.txt', 'w').write(str(number))"
+        found = answer(RunRequest(code, run_timeout=60, fetch_files=names))
+        assert {name: base64.b64decode(content) for name, content in found.files.items()} == {
+            name: name.removesuffix(".txt").encode() for name in names
+        }
 
 
 class TestPrograms:
@@ -332,6 +352,43 @@ class TestRequests:
             read_request(b'{"code": "1", "language": "python", "run_timeout": NaN}', Bounds())
 
 
+def address_of(server: SandboxServer) -> tuple[str, int]:
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+class TestBrowsers:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 200),
+            ({"Host": "localhost:1"}, 200),
+            ({"Host": "[::1]:1"}, 200),
+            ({"Host": "127.0.0.1:1", "Origin": "http://127.0.0.1:1"}, 200),
+            ({"Host": "evil.example:1"}, 403),
+            ({"Host": "127.0.0.1.evil.example"}, 403),
+            ({"Host": "192.168.0.1:1"}, 403),
+            ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+            ({"Origin": "http://evil.example"}, 403),
+            ({"Origin": "http://localhost:3000"}, 403),
+            ({"Origin": "null"}, 403),
+        ],
+    )
+    def test_a_page_of_another_site_gets_no_answer(self, headers: dict[str, str], status: int) -> None:
+        async def work(server: SandboxServer, client: SandboxClient) -> set[int]:
+            async with aiohttp.ClientSession(headers=headers) as session:
+                body = {"code": "print(1)", "language": "python"}
+                ping = await session.get(f"{server.url}/v1/ping")
+                run = await session.post(f"{server.url}/run_code", json=body)
+                return {ping.status, run.status}
+
+        assert serve(work) == {status}
+
+    def test_where_others_reach_the_server_a_name_is_no_mistake(self) -> None:
+        assert http_server.refused("sandbox.internal:8080", None, own=False) is None
+        assert http_server.refused("evil.example", "http://evil.example", own=False) is not None
+
+
 class TestManyRequests:
     def test_one_too_many_is_told_to_come_back(self) -> None:
         async def work(server: SandboxServer, client: SandboxClient) -> list[Any]:
@@ -345,7 +402,8 @@ class TestManyRequests:
         assert [one.status for one in found if isinstance(one, RunResponse)] == ["Success"] * 2
 
     def test_requests_that_dont_come_take_no_place(self) -> None:
-        begin = b"POST /run_code HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        begin = b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        begin += b"Content-Length: 100\r\n\r\n{"
 
         async def work(server: SandboxServer, client: SandboxClient) -> tuple[RunResponse, list[bytes]]:
             address = server.url.removeprefix("http://").split(":")
@@ -363,6 +421,34 @@ class TestManyRequests:
         assert done.run_result is not None
         assert done.run_result.stdout == "42\n"
         assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
+
+    @pytest.mark.parametrize("sent", [b"", b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+    def test_a_connection_whose_request_doesnt_come_is_closed(self, sent: bytes) -> None:
+        async def work(server: SandboxServer, client: SandboxClient) -> bytes:
+            reader, writer = await asyncio.open_connection(*address_of(server))
+            writer.write(sent)
+            try:
+                return await asyncio.wait_for(reader.read(), 60)
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+        assert serve(work, request_seconds=0.5) == b""
+
+    def test_many_slow_connections_make_room_for_one_that_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 6)
+
+        async def work(server: SandboxServer, client: SandboxClient) -> RunResponse:
+            slow = [await asyncio.open_connection(*address_of(server)) for _ in range(40)]
+            for _, writer in slow:
+                writer.write(b"POST /run_code HTTP/1.1\r\n")
+            done = await client.run(RunRequest("print(6 * 7)"))
+            for _, writer in slow:
+                writer.close()
+            return done
+
+        assert serve(work).status == "Success"
 
     def test_no_more_run_at_once_than_there_are_workers(self) -> None:
         most = 0
@@ -448,6 +534,31 @@ class TestCommand:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
             assert process.stdout.read() == "stopping\n"
+        finally:
+            process.kill()
+            process.wait()
+
+    def test_it_serves_on_after_it_ran_out_of_descriptors(self) -> None:
+        runner()  # skips where nothing can be isolated
+        process = subprocess.Popen(
+            ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *COMMAND, "--port", "0", "--languages", "python"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            port = int(url.rpartition(":")[2].partition("/")[0])
+
+            async def flood() -> RunResponse:
+                opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+                async with SandboxClient(url) as client:
+                    found = await client.run(RunRequest("print(6 * 7)"))
+                for _, writer in opened:
+                    writer.close()
+                return found
+
+            assert asyncio.run(flood()).status == "Success"
+            assert process.poll() is None
         finally:
             process.kill()
             process.wait()

@@ -157,6 +157,38 @@ class TestApi:
             read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), ServerSettings())
 
 
+class TestOthers:
+    def test_a_page_of_another_site_gets_no_answer(self) -> None:
+        async def work(server: RetrievalServer) -> set[int]:
+            asked = [
+                await post(server.url, {"queries": ["x"]}, headers=headers)
+                for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"})
+            ]
+            return {status for status, _ in asked}
+
+        assert serve(Held(), work) == {403}
+
+    def test_a_request_that_doesnt_come_is_given_up(self) -> None:
+        async def work(server: RetrievalServer) -> list[bytes]:
+            host, _, port = server.url.removeprefix("http://").rpartition(":")
+            lines = []
+            for sent in (
+                b"POST /retrieve HTTP/1.1\r\nX-Slow: ",
+                b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 9\r\n\r\n{",
+            ):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(sent)
+                try:
+                    lines.append(await asyncio.wait_for(reader.readline(), 60))
+                except ConnectionResetError:
+                    lines.append(b"")
+                writer.close()
+            return lines
+
+        assert serve(Held(), work, request_seconds=0.5) == [b"", b"HTTP/1.1 408 Request Timeout\r\n"]
+
+
 class TestLoad:
     def test_requests_at_once_are_one_batch(self) -> None:
         index = Held()

@@ -132,7 +132,7 @@ def matches(stdout: str, case: Case) -> bool:
     """The same text but for line breaks at its end; for a function's result, the same value counts as well."""
     if case.expected is None or stdout.rstrip("\n") == case.expected.rstrip("\n"):
         return True
-    if case.value is None:
+    if case.value is None or len(stdout) > 65536 + 8 * len(repr(case.value)):  # no form of it is so much longer
         return False
     try:
         return _same(json.loads(stdout), case.value)

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -32,6 +33,8 @@ from toolrl_plugin_sandbox_fusion.languages import Installed, installed
 
 OUTPUT_BYTES = 1 << 20
 """What is kept of stdout and of stderr, each, as in Sandbox Fusion."""
+MAX_FILES = 10_000
+"""Of a request, sent or fetched."""
 _FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
 """What compilers and interpreters need to read."""
 _EXCEEDED = {
@@ -54,8 +57,8 @@ class RunRequestBody(BaseModel):
     code: str
     stdin: str | None = None
     language: Literal[LANGUAGES]  # type: ignore[valid-type]
-    files: dict[str, str | None] = Field(default_factory=dict)
-    fetch_files: list[str] = Field(default_factory=list)
+    files: dict[str, str | None] = Field(default_factory=dict, max_length=MAX_FILES)
+    fetch_files: list[str] = Field(default_factory=list, max_length=MAX_FILES)
     args: list[str] = Field(default_factory=list)
 
     @field_validator("files")
@@ -191,7 +194,8 @@ class Runner:
         self, installed_: Installed, request: RunRequestBody
     ) -> tuple[CommandResult | None, CommandResult | None, Mapping[str, bytes]]:
         language = installed_.language
-        given = {path: base64.b64decode(text) for path, text in request.files.items() if text is not None}
+        # One spelling of each path: no file of the request takes the program's place.
+        given = {normpath(path): base64.b64decode(text) for path, text in request.files.items() if text is not None}
         # A program may hold half a character, which no encoding has.
         files = {**given, language.source: request.code.encode("utf-8", "surrogatepass")}
         compiled = None

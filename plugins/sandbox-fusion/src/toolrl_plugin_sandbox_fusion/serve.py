@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError, PluginError
 from toolrl.protocols import BuildContext
+from toolrl.tools.http_server import is_loopback
 from toolrl_plugin_sandbox_fusion.languages import LANGUAGES
 
 if TYPE_CHECKING:
@@ -112,14 +112,6 @@ async def _serve(server: SandboxServer) -> int:
         await stop.wait()
         print("stopping", flush=True)
     return 0
-
-
-def is_loopback(host: str) -> bool:
-    """True for an address that only this machine reaches."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _at_least(least: int) -> Any:

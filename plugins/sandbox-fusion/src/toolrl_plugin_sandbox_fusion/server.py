@@ -6,7 +6,6 @@ leaves takes its program with it. Only JSON is read: a browser can't be made to 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
+from toolrl.tools.http_server import HttpServer
 from toolrl.tools.limiter import ConcurrencyLimit
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, RunRequestBody
 
@@ -35,7 +35,8 @@ class ServerSettings:
     """Requests that wait for a place; further ones are answered 503."""
     max_request_mb: int = 32
     request_seconds: float = 60.0
-    """How long the body of a request may take to come; it takes no place in the queue until it is there."""
+    """How long a request may take to come, its headers and its body each; it takes no place in the queue until it is
+    there."""
     grace_seconds: float = 10.0
     """How long requests that are under way may go on after `stop`."""
 
@@ -51,23 +52,20 @@ class SandboxServer:
         app = web.Application(client_max_size=self.settings.max_request_mb << 20)
         app.router.add_post("/run_code", self._run_code)
         app.router.add_get("/v1/ping", self._ping)
-        self._app = web.AppRunner(
-            app, handle_signals=False, access_log=None, handler_cancellation=True,
-            shutdown_timeout=self.settings.grace_seconds,
-        )  # fmt: skip
+        self._http = HttpServer(
+            app, request_seconds=self.settings.request_seconds, grace_seconds=self.settings.grace_seconds
+        )
 
     @property
     def url(self) -> str:
         """The address, once it listens."""
-        host, port = self._app.addresses[0][:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return self._http.url
 
     async def __aenter__(self) -> SandboxServer:
         """Start the sandbox and listen. Raises ConfigError."""
         try:
             await self.runner.start()
-            await self._app.setup()
-            await web.TCPSite(self._app, self.settings.host, self.settings.port).start()
+            await self._http.start(self.settings.host, self.settings.port)
         except OSError as error:
             await self.__aexit__()
             where = f"{self.settings.host}:{self.settings.port}"
@@ -82,7 +80,7 @@ class SandboxServer:
     async def __aexit__(self, *error: object) -> None:
         """Take no more requests, let those that are under way end, then end what is left."""
         try:
-            await self._app.cleanup()
+            await self._http.stop()
         finally:
             await self.runner.stop()
 
@@ -95,8 +93,7 @@ class SandboxServer:
         if self._is_full():
             return _busy()
         try:
-            async with asyncio.timeout(self.settings.request_seconds):
-                raw = await request.read()
+            raw = await self._http.read(request)
         except TimeoutError:
             return refusal(408, f"the request didn't come within {self.settings.request_seconds:g} s")
         except web.HTTPRequestEntityTooLarge:

@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from toolrl.errors import ConfigError
+from toolrl.tools.http_server import HttpServer
 from toolrl.tools.threads import ThreadPool
 from toolrl_plugin_search.batch import Batcher
 from toolrl_plugin_search.index import Index
@@ -53,6 +54,8 @@ class ServerSettings:
     max_queries: int = 8192
     """Queries of one request; Search-R1's trainer sends those of all its episodes in one."""
     max_request_mb: int = 16
+    request_seconds: float = 60.0
+    """How long a request may take to come, its headers and its body each."""
     grace_seconds: float = 10.0
     """How long requests that are under way may go on after the server was told to stop."""
 
@@ -84,22 +87,19 @@ class RetrievalServer:
         app = web.Application(client_max_size=self.settings.max_request_mb << 20)
         app.router.add_post("/retrieve", self._retrieve)
         app.router.add_get("/health", self._health)
-        self._app = web.AppRunner(
-            app, handle_signals=False, access_log=None, handler_cancellation=True,
-            shutdown_timeout=self.settings.grace_seconds,
-        )  # fmt: skip
+        self._http = HttpServer(
+            app, request_seconds=self.settings.request_seconds, grace_seconds=self.settings.grace_seconds
+        )
 
     @property
     def url(self) -> str:
         """The address, once it listens."""
-        host, port = self._app.addresses[0][:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return self._http.url
 
     async def __aenter__(self) -> RetrievalServer:
         """Listen. Raises ConfigError."""
         try:
-            await self._app.setup()
-            await web.TCPSite(self._app, self.settings.host, self.settings.port).start()
+            await self._http.start(self.settings.host, self.settings.port)
         except OSError as error:
             await self.__aexit__()
             where = f"{self.settings.host}:{self.settings.port}"
@@ -114,7 +114,7 @@ class RetrievalServer:
     async def __aexit__(self, *error: object) -> None:
         """Take no more requests, and let those that are under way end."""
         try:
-            await self._app.cleanup()
+            await self._http.stop()
         finally:
             await self._batcher.stop()
             self._pool.close_idle()
@@ -126,7 +126,9 @@ class RetrievalServer:
         if request.content_type != "application/json":
             return refusal(415, "the body has to be JSON, with the header Content-Type: application/json")
         try:
-            asked = read_request(await request.read(), self.settings)
+            asked = read_request(await self._http.read(request), self.settings)
+        except TimeoutError:
+            return refusal(408, f"the request didn't come within {self.settings.request_seconds:g} s")
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, f"the request is larger than {self.settings.max_request_mb} MiB")
         except RequestError as error:
