@@ -138,6 +138,14 @@ def test_schemas_that_cant_be_used_check_nothing(broken: dict[str, Any], caplog:
     assert "s: t: its arguments aren't checked: its schema" in caplog.text
 
 
+def test_more_tools_than_a_prompt_can_hold_are_refused_before_their_schemas_are_checked() -> None:
+    many = {"s": Listing([{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(20_000)])}
+    with pytest.raises(ConfigError, match="20000 tools, more than the 500") as caught:
+        make_catalog(many, Choice())
+    assert "include" in str(caught.value.hint)
+    assert len(make_catalog(many, Choice(include=["t1999?"])).entries) == 10
+
+
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["object", "string", "#", "#/properties/a", "x"]),
     lambda inner: (

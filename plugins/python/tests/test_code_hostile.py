@@ -227,6 +227,13 @@ def test_a_program_cant_make_a_test_one_that_cant_be_run(program: str, test: str
     assert scores_of(program, [[test]], isolation)[0].value == 0.0
 
 
+def test_a_result_far_longer_than_what_is_expected_is_not_read(isolation: str) -> None:
+    program = "def add(a, b): return [[]] * 500_000"
+    scores = scores_of(program, [CALLS, ["assert len(add(1, 2)) == 500_000"]], isolation, timeout=20)
+    assert (scores[0].value, scores[0].metrics["limit"]) == (0.0, 1.0)
+    assert scores[1].value == 1.0
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -23,6 +23,8 @@ from toolrl.types import ToolSpec
 from toolrl_plugin_mcp.schemas import usable_schema
 
 MAX_NAME = 64
+MAX_TOOLS = 500
+"""Each stands in every prompt, and has a schema that is checked."""
 MAX_DESCRIPTION = 20_000
 """Characters. A longer description loses its end, with a word: it is part of every prompt."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
@@ -88,22 +90,27 @@ def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | N
     """The tools of these servers. Raises ConfigError for names that clash and for patterns that fit nothing."""
     entries: dict[str, Entry] = {}
     unused = {*choice.include, *choice.exclude, *choice.pure}
-    seen: list[str] = []
-    for server, listing in listings.items():
-        for tool, what, raw in _tools(server, listing, choice):
-            full = full_name(server, tool)
-            seen.append(full)
-            if not _wanted(tool, full, choice, unused):
-                continue
-            name = full if choice.names == "full" else clean_name(tool)
-            if name in entries:
-                raise _clash(name, entries[name], server, tool, choice, where)
-            spec, pure = _spec(name, server, tool, raw), _fits(tool, full, choice.pure, unused)
-            entries[name] = Entry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
-    if unused:
+    offered = [
+        (server, tool, full_name(server, tool), what, raw)
+        for server, listing in listings.items()
+        for tool, what, raw in _tools(server, listing, choice)
+    ]
+    wanted = [one for one in offered if _wanted(one[1], one[2], choice, unused)]
+    if len(wanted) > MAX_TOOLS:
         raise ConfigError(
-            f"no tool fits the pattern {sorted(unused)[0]!r}; there is {', '.join(seen) or 'none'}", where=where
+            f"the MCP servers have {len(wanted)} tools, more than the {MAX_TOOLS} that are taken",
+            where=where,
+            hint="Name those that the model needs with `include`.",
         )
+    for server, tool, full, what, raw in wanted:
+        name = full if choice.names == "full" else clean_name(tool)
+        if name in entries:
+            raise _clash(name, entries[name], server, tool, choice, where)
+        spec, pure = _spec(name, server, tool, raw), _fits(tool, full, choice.pure, unused)
+        entries[name] = Entry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
+    if unused:
+        shown = ", ".join(full for _, _, full, _, _ in offered) or "none"
+        raise ConfigError(f"no tool fits the pattern {sorted(unused)[0]!r}; there is {shown}", where=where)
     return Catalog(entries, _aliases(entries))
 
 

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
 from toolrl_plugin_mcp.catalog import Catalog, Choice, Listing, make_catalog
 from toolrl_plugin_mcp.files import all_servers
@@ -88,6 +89,8 @@ class McpToolset:
         self._choice = Choice(options.include, options.exclude, options.pure, options.names, options.resources)
         self._listings: dict[str, Listing] = {}
         self._catalog: Catalog | None = None
+        self._making: Job[Catalog] | None = None
+        """Of the latest lists; None before `start` and after `stop`."""
         self._shared: dict[str, Server] = {}
         self._places = asyncio.Semaphore(options.max_sessions)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -114,7 +117,9 @@ class McpToolset:
         }
         try:
             await all_of([server.start() for server in self._shared.values()])
-            self._catalog = self._made_catalog()
+            self._making = self._making_catalog()
+            catalog = await self._making
+            self._catalog = self._catalog or catalog  # of a list that changed meanwhile, if that is there already
             if per_episode:
                 await self._stop_shared()
         except BaseException:
@@ -143,7 +148,7 @@ class McpToolset:
 
     async def stop(self) -> None:
         """End every server."""
-        self._catalog = None
+        self._catalog = self._making = None
         try:
             await self._stop_shared()
         finally:
@@ -168,23 +173,28 @@ class McpToolset:
             restarted=self._restarted,
         )
 
-    def _made_catalog(self) -> Catalog:
+    def _making_catalog(self) -> Job[Catalog]:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
         ordered = {server: self._listings[server] for server in self._openers}
-        return make_catalog(ordered, self._choice, self._where)
+        return POOL.submit(make_catalog, ordered, self._choice, self._where)  # checking schemas takes time
 
     def _listed(self, name: str, listing: Listing) -> None:
         """A server's list of tools; one that is new takes effect for the next episodes."""
         if self._listings.get(name) == listing:
             return
         self._listings[name] = listing
-        if self._catalog is None:
+        if self._making is not None:
+            self._making = self._making_catalog()
+            self._making.add_done_callback(lambda job: self._take(name, job))
+
+    def _take(self, name: str, job: Job[Catalog]) -> None:
+        error = None if job.cancelled() else job.exception()
+        if job.cancelled() or job is not self._making:
             return
-        try:
-            self._catalog = self._made_catalog()
-        except ConfigError as error:
+        if error is not None:
             _log.error("the new tools of the MCP server %r can't be used, the old ones stay: %s", name, error)
         else:
+            self._catalog = job.result()
             _log.info("the MCP server %r has new tools for the next episodes: %s", name, ", ".join(self.names() or ()))
 
 

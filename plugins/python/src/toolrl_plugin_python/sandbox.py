@@ -319,20 +319,17 @@ def _read_answers(raw: bytes) -> tuple[int | None, float | None, dict[str, bytes
     status: int | None = None
     seconds: float | None = None
     files: dict[str, bytes] = {}
-    while raw:
-        line, _, raw = raw.partition(b"\n")
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            break
+    begin = 0
+    while (end := raw.find(b"\n", begin)) >= 0:
+        answer, begin = json.loads(raw[begin:end]), end + 1
         if "status" in answer:
             status, seconds = int(answer["status"]), float(answer["seconds"])
         elif "file" in answer:
             size = int(answer["size"])
-            if size > len(raw):
+            if size > len(raw) - begin:
                 break
-            files[answer["file"]] = raw[:size]
-            raw = raw[size:]
+            files[answer["file"]] = raw[begin : begin + size]
+            begin += size
     return status, seconds, files
 
 
