@@ -156,7 +156,8 @@ class RolloutConfig(Frame):
             if data["oversampling"] != 1:
                 raise ValueError(
                     f"oversampling: {data['oversampling']!r} is not supported, as cutting the slowest groups favours "
-                    "short episodes; set rollout.max_staleness to 1 or more, which carries them over to the next step"
+                    "short episodes; set rollout.max_staleness to 1 or more, which carries them over to the next step "
+                    "(for a run that was made with it: --set rollout.oversampling=1 --set rollout.max_staleness=1)"
                 )
             return {key: value for key, value in data.items() if key != "oversampling"}
         return data
