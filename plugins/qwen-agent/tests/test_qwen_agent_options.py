@@ -59,6 +59,10 @@ def test_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ):
         with pytest.raises(ConfigError, match="there is no"):
             QwenAgentOptions.model_validate(options).check_files()
+    monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="'web_search' lacks the environment variable SERPER_API_KEY"):
+        QwenAgentOptions(tools=["web_search"]).check_files()
+    QwenAgentOptions(tools=["web_search"], imports=[there]).check_files()
     monkeypatch.setattr(library, "is_installed", lambda: False)
     QwenAgentOptions(tools=[mcp]).check_files()
     with pytest.raises(ConfigError, match="qwen_agent isn't installed"):

@@ -66,8 +66,9 @@ class QwenAgentOptions(BaseModel):
         return value
 
     def check_files(self) -> None:
-        """Raises ConfigError for a .py file or a folder that isn't there, and without the library."""
-        from toolrl_plugin_qwen_agent.library import require
+        """Raises ConfigError for a .py file or a folder that isn't there, without the library, and for a built-in tool
+        that lacks what it needs."""
+        from toolrl_plugin_qwen_agent.library import missing, require
 
         names = [entry if isinstance(entry, str) else str(entry.get("name", "")) for entry in self.tools]
         sources = [name.rpartition(":")[0] for name in names] + self.imports
@@ -79,3 +80,7 @@ class QwenAgentOptions(BaseModel):
                 raise ConfigError(f"there is no folder {folder!r}", hint="It is named under `folders`.")
         if not all(isinstance(entry, dict) and "mcpServers" in entry for entry in self.tools):
             require(None)
+        settings = {name: entry for name, entry in zip(names, self.tools, strict=True) if isinstance(entry, dict)}
+        for name in names if not self.imports else ():  # A file may register another tool under a built-in's name.
+            if lack := missing(name, settings.get(name, {})):
+                raise ConfigError(f"the built-in tool {name!r} lacks {lack}")
