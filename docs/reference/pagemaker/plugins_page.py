@@ -69,6 +69,9 @@ def _component(found: Found, kind: str) -> Iterator[str]:
     component = found.component
     yield f"### {heading(found, kind)}"
     yield f"{component.summary} From `{found.plugin.name}`."
+    if kind == "commands":
+        yield f"Run as `toolrl {found.plugin.name} {component.name}`; `--help` shows its arguments."
+        return
     model = component.load_options()
     if model is None:
         yield "It takes no options."
