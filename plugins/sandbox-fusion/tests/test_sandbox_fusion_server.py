@@ -437,7 +437,7 @@ class TestManyRequests:
         assert serve(work, request_seconds=0.5) == b""
 
     def test_many_slow_connections_make_room_for_one_that_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 6)
+        monkeypatch.setattr(http_server, "MOST_WAITING", 6)
 
         async def work(server: SandboxServer, client: SandboxClient) -> RunResponse:
             slow = [await asyncio.open_connection(*address_of(server)) for _ in range(40)]

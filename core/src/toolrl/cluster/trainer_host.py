@@ -185,7 +185,7 @@ class TrainerHost:
                 if child is not self._now:
                     break
                 self._write(data)
-                *lines, rest = (rest + data).split(b"\n")
+                *lines, rest = (rest[-_CHUNK:] + data).split(b"\n")  # a progress bar ends no line
                 self._lines.extend(line for line in lines if line.strip())
                 setattr(self._output, name, getattr(self._output, name) + data)
                 self._changed.notify_all()

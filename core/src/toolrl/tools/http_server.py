@@ -1,9 +1,9 @@
 """A local HTTP server on aiohttp that holds up: `HttpServer` listens for an `aiohttp.web.Application`.
 
-Connections are bounded in number, and in the time that a request may take to come: one deadline for header and body.
-Where there are as many as there may be, one whose request hasn't come yet is closed for the next, the oldest first. A
-machine that is out of file descriptors delays connections and loses none. Requests that a browser may have been talked
-into (a `Host` or an `Origin` of another site) are refused.
+Connections are bounded in number, and in the time that a request may take to come. Where there are as many as there
+may be, one whose request hasn't come yet is closed for the next, the oldest first. A machine that is out of file
+descriptors delays connections. Requests that a web page may have sent (a `Host` or an `Origin` of another site) are
+refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-MOST_CONNECTIONS = 1000
+MOST_WAITING = 1000
+"""Connections whose request hasn't come."""
 IDLE_SECONDS = 90.0
 """Between two requests of a connection; aiohttp itself closes one that is silent for 75."""
 _RETRY_SECONDS = 0.05
@@ -27,12 +28,11 @@ class HttpServer:
     """`start` it, `stop` it on every path. A handler gets its request's body by `read`."""
 
     def __init__(self, app: Any, *, request_seconds: float, grace_seconds: float) -> None:
-        """`app` is a `web.Application` without routes of its own on top of this. Running requests have `grace_seconds`
-        after `stop`."""
+        """`app` is a `web.Application`. Header and body of a request may each take `request_seconds`; what is under way
+        has `grace_seconds` after `stop`."""
         from aiohttp import web  # type: ignore[import-not-found,unused-ignore]
 
         self._seconds = request_seconds
-        self._most = max(4, min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
         self._waiting: dict[Any, tuple[Any, asyncio.TimerHandle]] = {}
         """Connections whose request hasn't come, the oldest first: transport, and what closes it."""
         self._sockets: list[socket.socket] = []
@@ -95,7 +95,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         while True:
             self._forget_closed()
-            if len(self._runner.server.connections) >= self._most:
+            if len(self._waiting) >= MOST_WAITING or self._takes_half_of_the_descriptors():
                 await asyncio.sleep(0 if self._make_room() else _RETRY_SECONDS)
                 continue
             try:
@@ -126,6 +126,10 @@ class HttpServer:
         transport, timer = self._waiting.pop(protocol)
         timer.cancel()
         transport.abort()
+
+    def _takes_half_of_the_descriptors(self) -> bool:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit != resource.RLIM_INFINITY and len(self._runner.server.connections) >= max(4, limit // 2)
 
     def _make_room(self) -> bool:
         if self._waiting:
