@@ -105,7 +105,9 @@ def test_a_text_in_pieces_is_read_as_a_whole(pieces: list[str], size: int) -> No
     assert all(first[1] <= second[0] for first, second in pairwise(spans))
 
 
-@pytest.mark.parametrize("text", ["<unit>", "<unit>x\n", "CALL ", "```bash\n", "</unit>", "<unit>`", "\n ```bash"])
+@pytest.mark.parametrize(
+    "text", ["<unit>", "<unit>x\n", "CALL ", "```bash\n", "</unit>", "<unit>`", "\n ```bash", "```x``` "]
+)
 def test_hostile_texts_take_linear_time(text: str) -> None:
     TirParser().parse(text * (400_000 // len(text)), tools=TOOLS)
     TirParser().stops_for(text * (400_000 // len(text)), TOOLS)

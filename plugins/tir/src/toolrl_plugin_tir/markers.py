@@ -123,10 +123,10 @@ def patterns(markers: tuple[Markers, ...]) -> Patterns:
 
 
 @functools.lru_cache(maxsize=256)
-def end_pattern(ends: tuple[str, ...], openers: re.Pattern[str]) -> re.Pattern[str]:
-    """One of these ends, as the group `close`, or what opens another call."""
-    closing = "|".join(re.escape(end) for end in ends)
-    return re.compile(f"(?P<close>(?i:{closing}))|{openers.pattern}", openers.flags)
+def end_patterns(ends: tuple[str, ...], openers: re.Pattern[str]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """One of these ends; and the same, or what opens another call."""
+    closing = f"(?i:{'|'.join(map(re.escape, ends))})"
+    return re.compile(closing), re.compile(f"{closing}|{openers.pattern}", openers.flags)
 
 
 def stops(tools: Sequence[MarkedTool]) -> tuple[str, ...]:

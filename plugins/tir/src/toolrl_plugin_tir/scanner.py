@@ -25,7 +25,7 @@ from toolrl_plugin_tir.fences import (
     read_opening,
     stopped_at,
 )
-from toolrl_plugin_tir.markers import MarkedTool, end_pattern, marked_tools, patterns, stops
+from toolrl_plugin_tir.markers import MarkedTool, end_patterns, marked_tools, patterns, stops
 from toolrl_plugin_tir.options import TirParserOptions
 from toolrl_plugin_tir.syntax import (
     ARGUMENTS,
@@ -64,10 +64,13 @@ class TirScanner(TurnScanner):
         self._starts = {
             text.lower(): (tool, number) for tool in marked for number, text in enumerate(tool.markers.start)
         }
+        self._fenced = any(text[0] in "`~" for text in self._starts)
         self._closers = {text.lower(): tool for tool in marked for text in tool.closers}
         if marked:
             found = patterns(tuple(tool.markers for tool in marked))
             self.MARKS, self.SIGNALS, self.OPENERS, self.LONGEST = found
+        self._closes: dict[tuple[str, ...], tuple[int, re.Match[str] | None]] = {}
+        """By end markers: the text's length at the last look, and the first of them that was found."""
         self._fence: Fence | None = None  # the one that is being read
         self._tags = PythonTags()
         self._awaited = self._stops
@@ -118,7 +121,7 @@ class TirScanner(TurnScanner):
 
     def _run(self, start: int, tag: str, final: bool) -> Block | None:
         if self._fence is None or self._fence.start != start:
-            opening = read_opening(self.text, start, tag, final)
+            opening = read_opening(self.text, start, tag, final, shortcuts=not self._fenced)
             if isinstance(opening, Undecided):
                 return self._wait(start, LINE_OR_RUN[tag[-1]], *((tag[-1] * 3,) if opening.opens else self._stops))
             if isinstance(opening, Inline):
@@ -205,18 +208,21 @@ class TirScanner(TurnScanner):
 
     def _marked(self, start: int, body: int, tool: MarkedTool, number: int, final: bool) -> Block | None:
         text, ends, form = self.text, tool.ends(number), _form_of(tool)
-        pattern = end_pattern(ends, self.OPENERS)
-        known = self._waits[1] - self.LONGEST if self._waits[0] == start else body
-        found = pattern.search(text, max(body, text.rfind("\n", body, max(body, known)) + 1))
-        closed = found is not None and found["close"] is not None
-        if not final and not closed and (found is None or found.end() == len(text)):
-            return self._wait(start, pattern, *ends)
-        inner = text[body : found.start() if found else len(text)].strip()
-        end = found.end() if found else len(text)
-        if not closed and (found is not None or self.stopped_by not in ends):
-            if found is None:
+        closing, signs = end_patterns(ends, self.OPENERS)
+        known = max(body, self._waits[1] - self.LONGEST) if self._waits[0] == start else body
+        length, close = self._closes.get(ends, (-1, None))
+        if close.start() < known if close else length != len(text):
+            close = closing.search(text, known)
+            self._closes[ends] = len(text), close
+        limit = close.start() if close else len(text)
+        opener = self.OPENERS.search(text, max(body, text.rfind("\n", body, known) + 1), limit)
+        if not final and close is None and (opener is None or opener.end() == len(text)):
+            return self._wait(start, signs, *ends)
+        if opener is not None or (close is None and self.stopped_by not in ends):
+            if opener is None:
                 self.open_from(start)
-            return self._unclosed(ends[0], form, start, found.start() if found else end)
+            return self._unclosed(ends[0], form, start, opener.start() if opener else limit)
+        inner, end = text[body:limit].strip(), close.end() if close else limit
         if not inner and tool.inside:
             return self.error("empty", f"There is nothing between the markers. {form}", start, end, name=tool.name)
         arguments = tool.read(inner) if encodable(inner) else None
