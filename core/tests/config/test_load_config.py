@@ -361,3 +361,17 @@ def test_escapes_and_colons_that_are_no_paths_are_left_alone() -> None:
     assert tree == {
         "system_prompt": "Q:\nA:", "path": r"C:\new", "dir": r"C:\new", "file": r"C:\new\ö", "files": {"a": "b\n"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [("over_sample_rate", "rollout.max_staleness: 1"), ("tool_config", "environments.NAME.tools")],
+)
+def test_keys_of_other_systems_name_what_there_is_instead(
+    tree: dict[str, Any], registry: Registry, key: str, instead: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config({**tree, "rollout": {key: 1}}, registry=registry)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"rollout.{key}: unknown key; ")
+    assert instead in problem

@@ -127,6 +127,16 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple
     return text, True
 
 
+_ELSEWHERE = (
+    (
+        "over_sampl",
+        "rollout.max_staleness: 1 is nearest: slow episodes end while the next step is trained; none is cut",
+    ),
+    ("tool_config", "the tools of an environment stand under environments.NAME.tools"),
+)
+"""Parts of keys of other systems, and what there is instead."""
+
+
 def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     key = str(path[-1]) if path else ""
     owner = _model_at(model, path[:-1])
@@ -135,6 +145,9 @@ def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     names = [field.alias or name for name, field in owner.model_fields.items()]
     if not names:
         return f"{UNKNOWN_KEY}; it takes none"
+    other = next((instead for part, instead in _ELSEWHERE if part in key), None)
+    if other is not None:
+        return f"{UNKNOWN_KEY}; {other}"
     near = nearest(key, names)
     return f"{UNKNOWN_KEY}; did you mean {near!r}?" if near else f"{UNKNOWN_KEY}; there are: {', '.join(names)}"
 
