@@ -121,6 +121,7 @@ def test_a_path_that_can_not_be_used(
         (PermissionError(errno.EACCES, "Permission denied", b"/data/x"), "/data/x: Permission denied\n  → Choose"),
         (OSError(errno.EXDEV, "Invalid cross-device link", "/a", None, "/b"), "/a → /b: Invalid cross-device link"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "Broken pipe\n"),  # not of the command's own output
         (TimeoutError("it took too long"), "TimeoutError: it took too long\n  → `toolrl --debug …` shows"),
     ],
 )

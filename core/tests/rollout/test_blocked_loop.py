@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing.fakes import RecordingToolset
-from toolrl.tools import Tool, tool
+from toolrl.testing.fakes import RecordingToolset, make_build_context, make_episode_context, make_task
+from toolrl.tools import Tool, as_toolset, tool
+from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Score, ToolCall, ToolResult, ToolSpec
 
 BLOCKED, LIMIT = 1.2, 0.4
@@ -133,3 +134,14 @@ def test_tools_that_wait_as_they_should_are_not_warned_of(
         episode = episode_of(LIMIT, "in_a_thread", "waits", targets=[in_a_thread, waits])
     assert [record.result.text for record in episode.turns[0].calls] == ["done", "done"]
     assert not caplog.records
+
+
+def test_a_tool_that_is_tried_without_a_rollout_is_warned_of_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        box, task = ToolBox([ToolEntry("t", as_toolset(blocks, None, make_build_context()))]), make_task()
+        async with box.open(task, make_episode_context(task)) as session:
+            await session.answer([ToolCall("blocks", {})])
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert caplog.records[0].message.startswith("tool 'blocks' blocks the event loop")

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -71,6 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPT
 
 
+def _reader_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more: another pipe or socket may be the broken one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    return False
+
+
 def _dispatch(words: list[str], debug: bool) -> int:
     """Find the command, read its arguments, run it; print what goes wrong."""
     if not words or words[0] in ("-h", "--help", "help"):
@@ -92,9 +102,9 @@ def _dispatch(words: list[str], debug: bool) -> int:
         debug = debug or getattr(args, "debug", None) is True
         json = getattr(args, "json", None) is True
         return command.run(args)
-    except (BrokenPipeError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # noqa: BLE001 - the last place where an error can be told in order
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            raise
         hide = getattr(args, "hide", str)
         told = readable(error)
         if debug or not isinstance(told, ToolrlError):

@@ -28,6 +28,7 @@ from toolrl.errors import ConfigError, DataError, ToolsetError
 from toolrl.frozen import changed
 from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.endpoints import Endpoints
+from toolrl.tools.loop_watch import watching
 from toolrl.tools.opened import Opened, ToolEntry, blamed
 from toolrl.tools.policy import Invocation, Policy, ToolFailure
 from toolrl.tools.processes import PROCESSES
@@ -130,6 +131,7 @@ class ToolBox:
         Raises ToolsetError where a session doesn't open, DataError where the task selects a tool that isn't there.
         """
         async with AsyncExitStack() as stack:
+            stack.enter_context(watching())  # Also where there is no rollout around it.
             opened: list[Opened] = []
             left_out: list[str] = []
             for entry, policy in zip(self._entries, self._policies, strict=True):
