@@ -180,3 +180,22 @@ def test_no_number_is_no_agreement(tiny: Any, dtype: str, wrong: float) -> None:
     with pytest.raises(EngineError, match=rf"is inf, more than .*\(token 3: {wrong}"):
         check_logprobs(found, model, ids, **asked)
     assert check_logprobs([it - 0.005 for it in found[:3]], model, ids[:4], **asked, tolerance=0.1) <= 0.00501
+
+
+@pytest.mark.parametrize("noise", [0.0, math.nan])
+def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.MonkeyPatch, noise: float) -> None:
+    """Also where its other attention gives no numbers."""
+    model, ids = tiny.model(dtype="bfloat16"), probe_ids(None, tiny.vocabulary, 32)
+    attention, right = model.config._attn_implementation, model.forward
+
+    def forward(**inputs: Any) -> Any:
+        output = right(**inputs)
+        if model.config._attn_implementation != attention:
+            output.logits += noise
+        return output
+
+    monkeypatch.setattr(model, "forward", forward)
+    found = [it - 2.0 for it in module_logprobs(model, ids).tolist()]
+    with pytest.raises(EngineError, match="mean of the smaller four fifths of differences .* is 2, more than"):
+        check_logprobs(found, model, ids, exact=False, who="it", hint="")
+    assert model.config._attn_implementation == attention

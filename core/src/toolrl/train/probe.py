@@ -31,9 +31,9 @@ TEXT = (
 )
 GREATEST = 1e-4
 """Allowed for each token in float32."""
-FACTOR, FLOOR, UNKNOWN = 2.2, 0.01, 0.1
-"""In 16-bit types: what is allowed as a multiple of the model's own noise; at least; and for a model with a single
-attention implementation, whose noise can't be measured."""
+FACTOR, FLOOR, CEILING, UNKNOWN = 2.2, 0.01, 1.0, 0.1
+"""In 16-bit types: what is allowed as a multiple of the model's own noise; at least; at most; and for a model with one
+attention implementation only, whose noise can't be measured."""
 _KEPT = 0.8
 """Part of the differences that `typical` averages."""
 
@@ -72,7 +72,7 @@ def allowed_rounding(module: Any, compute: Callable[[], torch.Tensor]) -> float:
     """What `typical` may be for a 16-bit model. `compute` gives log-probabilities by the module as it is."""
     first = compute()
     with _other_attention(module) as possible:
-        return max(FLOOR, FACTOR * typical(first - compute())) if possible else UNKNOWN
+        return min(max(FLOOR, FACTOR * typical(first - compute())), CEILING) if possible else UNKNOWN
 
 
 @contextmanager
