@@ -55,12 +55,16 @@ class FakeSite:
         return self.python("-m", "toolrl", *arguments, env=env, cwd=cwd)
 
     def python(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """A Python process that sees this folder."""
+        """A Python process that sees this folder; `prefix` is the command that starts it."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("TOOLRL_")}
         return subprocess.run(
-            [sys.executable, *arguments],
+            [*prefix, sys.executable, *arguments],
             env={**clean, "PYTHONPATH": str(self.folder), **(env or {})},
             cwd=cwd,
             capture_output=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -131,10 +132,27 @@ def test_what_a_command_takes_is_looked_for_before_torch(started: Any, command: 
     assert "heavy" not in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_folder_is_found_before_torch(started: Any, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir(mode=0o555)
-    assert "the run folder can't be written" in started(["train"]).stderr
+@pytest.mark.parametrize("read_only", ["runs", "runs/run", "runs/run/checkpoints", "tiny/model.safetensors"])
+def test_what_this_user_may_not_write_or_read_is_found_before_torch(
+    started: Any, full_site: Any, config_file: Path, tmp_path: Path, read_only: str
+) -> None:
+    prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # else root may everything
+    if os.geteuid() != 0:
+        prefix = []
+    elif shutil.which(prefix[0]) is None:
+        pytest.skip("setpriv isn't installed")
+    (tmp_path / "runs" / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
+    (tmp_path / "runs" / "run" / "config.yaml").write_text("{}")
+    if read_only == "runs":
+        shutil.rmtree(tmp_path / "runs" / "run")
+    (tmp_path / read_only).chmod(0o555 if "runs" in read_only else 0o000)
+    command = ("-m", "toolrl", "train", str(config_file), "--resume")
+    done = full_site.python(*command, env={"TOKEN": "12345"}, cwd=tmp_path, prefix=prefix)
+    (tmp_path / read_only).chmod(0o755)
+    said = "the run folder can't be written: " if "runs" in read_only else "it can't be read: Permission denied"
+    assert said in done.stderr
+    assert read_only in done.stderr or "tiny" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

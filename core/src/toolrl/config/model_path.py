@@ -104,6 +104,7 @@ def _broken_weights(folder: Path, inside: list[str]) -> str | None:
 
     for name in inside:
         if name.endswith(".safetensors"):
+            (folder / name).open("rb").close()  # safetensors says of one that can't be read that it isn't there
             try:
                 safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
             except (SafetensorError, OSError) as error:

@@ -111,8 +111,9 @@ class RunFolder:
         directory = Path(path).absolute()
         cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _did_nothing(directory))
         nearest = next(path for path in (directory, *directory.parents) if path.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise _unwritable(directory, f"{nearest} is no folder, or read-only for this user")
+        for path in (nearest, *(directory / name for name in _OWN_FOLDERS if (directory / name).exists())):
+            if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+                raise _unwritable(directory, f"{path} is no folder, or read-only for this user")
         if FolderLock(directory / ".lock").held_elsewhere():
             raise _being_written(directory)
 
