@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 from traceback import StackSummary, TracebackException
 
-_MACHINERY = (f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
-"""toolrl, and the standard library, which may hold the folders of installed packages."""
+_TOOLRL = f"{Path(__file__).parent}{os.sep}"
+_LIBRARY = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
+"""The standard library, which may hold the folders of installed packages."""
 
 
 def from_author(stack: StackSummary) -> StackSummary:
     """The stack from its first frame that is neither toolrl's nor the standard library's; whole where it has none."""
     for place, frame in enumerate(stack):
-        if "-packages" in frame.filename or not frame.filename.startswith(_MACHINERY):
+        name = frame.filename
+        if not name.startswith(_TOOLRL) and ("-packages" in name or not name.startswith(_LIBRARY)):
             return StackSummary.from_list(stack[place:])
     return stack
 
