@@ -155,3 +155,18 @@ def _children(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_locks_of_ranges_count(isolation: str, cells_of: Cells) -> None:
+    code = """
+import fcntl, time
+with open("file", "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+with open("file", "w") as file:
+    for place in range(400_000, 0, -2):
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+    time.sleep(20)
+"""
+    locked, after = cells_of(code, "6 * 7", isolation=isolation, memory_mb=64, timeout=120, cpu_seconds=60)
+    assert "more than 64 MB of memory" in locked.text
+    assert after.text == "42"

@@ -1,10 +1,11 @@
 """Memory of a job where no control group counts it: what /proc shows of its processes, and the most that the kernel
-may keep for their mappings and descriptors."""
+may keep for their mappings and descriptors. Locks are in no group's memory either."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from toolrl_plugin_python.jail.processes import Process, folder_of, kilobytes, private_memory
 from toolrl_plugin_python.jail.walls import OPEN_FILES
@@ -14,6 +15,8 @@ _MAPPING, _LINK_TO_ANCESTOR = 448, 64
 _MOST_MAPPINGS = 65530
 _SOCKET, _OTHER = 256 << 10, 64 << 10
 """What a descriptor may hold: the send buffer of a socket; a pipe's pages, or what an epoll watches."""
+_LOCK = 32 << 10
+"""A lock of a range of a file takes far less, but to look at very many takes long."""
 _CHUNK = 1 << 18
 
 
@@ -51,6 +54,15 @@ class JobMemory:
         return total + sum(size if it is None else it for size, it in zip(sizes, exact, strict=True))
 
 
+def locks(processes: Sequence[Process]) -> int:
+    """Bytes that stand for locks alone."""
+    total = 0
+    for one in processes:
+        with suppress(OSError):
+            total += sum(size for name, size in buffers(one).items() if name.startswith("lock:"))
+    return total
+
+
 def count_mappings(process: Process) -> int:
     """Mappings of a process. Raises OSError."""
     handle = os.open(f"{folder_of(process)}/maps", os.O_RDONLY | os.O_CLOEXEC)
@@ -70,12 +82,17 @@ def buffers(process: Process) -> dict[str, int]:
     for name in os.listdir(folder):  # noqa: PTH208
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
+        except FileNotFoundError:
+            continue  # closed since
         except OSError:
-            continue  # closed since, or a path that is too long
+            target = "/"  # a path that is too long
         if target.startswith("socket:"):
             held[target] = _SOCKET
         elif target.startswith("pipe:"):
             held[target] = _OTHER
         elif target == "anon_inode:[eventpoll]":
             held[f"{process.pid} {name}"] = _OTHER
+        elif target.startswith("/"):
+            with suppress(OSError), open(f"{folder}info/{name}", "rb") as file:  # noqa: PTH123
+                held[f"lock:{process.pid} {name}"] = _LOCK * file.read().count(b"\nlock:")
     return held

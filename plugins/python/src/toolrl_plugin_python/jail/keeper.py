@@ -68,12 +68,9 @@ class Keeper:
         self._next_watch = 0.0
         self._settings: Settings | None = None
         self._base = Place("", None)
-        self._groups: list[Path] = []
-        """Where control groups can be made."""
-        self._left: list[Group] = []
-        """Control groups of jobs that have ended, in which processes are still ending."""
-        self._mounts = False
-        """This process can mount scratch folders."""
+        self._groups: list[Path] = []  # where control groups can be made
+        self._left: list[Group] = []  # of jobs that have ended, with processes that are still ending
+        self._mounts = False  # this process can mount scratch folders
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -177,9 +174,9 @@ class Keeper:
         os.close(go_end)
         os.set_blocking(note, False)
         place = self._place(scratch, founder)
-        usage = Usage(limits, place, group, namespaces.own_user(founder))
-        made = Cell(message["id"], place, usage, group, founder, note, go)
-        self._cells[made.number] = made
+        reader = namespaces.own_user(founder) if settings.mode == NAMESPACES else place.user
+        usage = Usage(limits, place, group, reader)
+        made = self._cells[message["id"]] = Cell(message["id"], place, usage, group, founder, note, go)
         self._selector.register(note, selectors.EVENT_READ, lambda: self._on_note(made))
 
     def _place(self, scratch: str, founder: int) -> Place:
@@ -268,13 +265,10 @@ class Keeper:
         assert self._settings is not None
         disk = self._settings.mode == LANDLOCK and not self._mounts
         watched = {it.first: it for it in self._cells.values() if it.watched and it.first is not None}
-        looked_at = {first for first, it in watched.items() if disk or it.group is None}
-        trees = self._trees.of(looked_at) if looked_at else {}
-        for first, it in watched.items():
-            if first in trees or first not in looked_at:
-                it.reason = it.usage.excess(trees.get(first, []), disk=disk)
-            if it.reason:
-                self._end(it)
+        for first, processes in self._trees.of(set(watched)).items():
+            watched[first].reason = watched[first].usage.excess(processes, disk=disk)
+            if watched[first].reason:
+                self._end(watched[first])
         # On a machine with very many processes a look takes long.
         cost = time.process_time() - begin
         self._next_watch = time.monotonic() + max(WATCH_SECONDS, 5 * cost)

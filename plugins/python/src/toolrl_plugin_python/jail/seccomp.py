@@ -34,8 +34,9 @@ _RLIMIT_CORE = 4
 _AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 1, 5, 0xF
 _IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
-_FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1032, 1033, 1034)
-"""Descriptors and their flags, locks, pipe sizes, seals; no F_SETOWN, F_SETSIG, leases or directory notification."""
+_FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 1030, 1032, 1033, 1034)
+"""Descriptors and their flags, locks, pipe sizes, seals; no F_SETOWN, F_SETSIG, leases or directory notification, nor
+locks of an open file: they stay behind a mapping when the descriptor is closed."""
 _PRCTLS = (2, 3, 15, 16, 23, 27, 29, 30, 38, 39, 41, 42, 0x53564D41)
 """Get and set the name, timer slack, huge pages, names of mappings; get death signal, dumpable, capabilities,
 no_new_privs."""

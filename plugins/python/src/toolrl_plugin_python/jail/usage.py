@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from toolrl_plugin_python.jail import cell, system
 from toolrl_plugin_python.jail.cgroups import Group
 from toolrl_plugin_python.jail.disk import DiskUsage
-from toolrl_plugin_python.jail.job_memory import JobMemory
+from toolrl_plugin_python.jail.job_memory import JobMemory, locks
 from toolrl_plugin_python.jail.processes import Process, send
 from toolrl_plugin_python.jail.settings import JobLimits
 from toolrl_plugin_python.jail.walls import MB, Place
 
-_STOPPED_LOOKS = 20
+_UNSURE_LOOKS, _STOPPED_LOOKS = 3, 20
+"""After so many looks at files in a row during which some went away, a job is stopped for a look."""
 
 
 class ProcessorTime:
@@ -60,6 +61,7 @@ class Usage:
         self._reader = reader
         self.cpu = ProcessorTime(group)
         self._memory = JobMemory(place.base_mappings)
+        self._unsure = 0
 
     def excess(self, processes: list[Process], *, disk: bool) -> str:
         """Which limit is passed, or nothing. The first of the processes is the job's own, the others the program's;
@@ -73,16 +75,19 @@ class Usage:
 
     def _passes_memory(self, program: list[Process]) -> bool:
         most = most_memory(self._limits, self._place)
-        if self._group is not None:
-            return self._group.was_full() or self._group.memory() > most
         with system.as_user(self._reader):
-            return self._memory.look(program, most) > most
+            counted = self._memory.look(program, most) if self._group is None else locks(program)
+        if self._group is not None:
+            return self._group.was_full() or counted + self._group.memory() > most
+        return counted > most
 
     def _passes_disk(self, program: list[Process]) -> bool:
         most = self._limits.scratch_mb * MB
         found = self._files(program, most)
-        if found.sure:
+        self._unsure = 0 if found.sure else self._unsure + 1
+        if self._unsure < _UNSURE_LOOKS or found.total > most:
             return found.total > most
+        self._unsure = 0
         # What moves from folder to folder may be seen in none. Stopped, it stays where it is.
         try:
             for _ in range(_STOPPED_LOOKS):
