@@ -59,6 +59,7 @@ MISTAKES = {
     "model.path=owner/name": "there is no folder 'owner/name' here, and it isn't in the hub's cache",
     "model.path=empty": "the folder 'empty' has no config.json; it holds: nothing",
     "model.path=cut": "model.safetensors is broken or cut off",
+    "model.path=adapter": "model.safetensors is broken or cut off",
     "model.path=lacking": "names model-2.safetensors, which isn't there",
     "model.path=weightless": "it has no weights",
     "model.path=wordless": "it has no tokenizer",
@@ -76,6 +77,9 @@ def models(tmp_path: Path) -> None:
         whole_model(tmp_path / name)
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-3])
+    adapter = whole_model(tmp_path / "adapter")
+    (adapter / "config.json").unlink()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "cut")}))
     index = {"weight_map": {"w": "model-2.safetensors"}}
     (tmp_path / "lacking" / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "weightless" / "model.safetensors").unlink()
@@ -87,7 +91,7 @@ def models(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("models")
 @pytest.mark.parametrize("override", MISTAKES)
 def test_a_file_or_package_that_is_not_there_stops_every_command(started: Any, full_site: Any, override: str) -> None:
-    if "cut" in override:
+    if "cut" in override or "adapter" in override:
         pytest.importorskip("safetensors")
     if "owner" in override:
         pytest.importorskip("huggingface_hub")

@@ -123,3 +123,11 @@ def test_a_run_without_a_checkpoint_says_when_one_is_written(
     assert said.startswith(f"error: the run '{run}' has no checkpoint")
     assert "`toolrl train` and `sft` write one at the end, and in between as `save_every` says" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_were_cut_off_are_not_exported(checkpoint: Path, tmp_path: Path) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is broken or cut off"):
+        export_model(str(checkpoint), tmp_path / "target")
+    assert not (tmp_path / "target").exists()

@@ -69,9 +69,13 @@ def _broken_folder(folder: Path) -> str | None:
         config = next((folder / name for name in _CONFIGS if name in inside), None)
         if config is None:
             return f"model.path: the folder {str(folder)!r} has no config.json{holds}"
-        wrong = _not_an_object(config) or _broken_weights(folder, inside)
+        wrong = _not_an_object(config) or broken_weights(folder)
         if wrong is None and not any(name.endswith((".safetensors", ".bin")) for name in inside):
             wrong = f"it has no weights, model.safetensors{holds}"
+        if wrong is None and config.name == _CONFIGS[1]:
+            base = json.loads(config.read_bytes()).get("base_model_name_or_path")
+            if isinstance(base, str) and Path(base).is_dir():
+                wrong = _broken_folder(Path(base))
         words = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
         if wrong is None and config.name == _CONFIGS[0] and not any(name.startswith(words) for name in inside):
             wrong = f"it has no tokenizer{holds}"
@@ -89,7 +93,9 @@ def _not_an_object(file: Path) -> str | None:
     return f"{file.name} holds no JSON object"
 
 
-def _broken_weights(folder: Path, inside: list[str]) -> str | None:
+def broken_weights(folder: Path) -> str | None:
+    """Which safetensors file of a folder is missing or cut off. Raises OSError for one that can't be read."""
+    inside = sorted(path.name for path in folder.iterdir())
     index = folder / "model.safetensors.index.json"
     if index.name in inside:
         if (wrong := _not_an_object(index)) is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from toolrl.config.model import ModelConfig
+from toolrl.config.model_path import broken_weights
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.train.checkpoint import MANIFEST
 from toolrl.train.lora import adapter_base, read_tensors
@@ -34,6 +35,8 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
         raise DataError(
             "no model here", where=source, hint="Give a run's folder, one of its checkpoints, or an adapter."
         )
+    if (broken := broken_weights(path)) is not None:
+        raise CheckpointError(broken, where=source)
     folder = folder.absolute()
     writing = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
