@@ -58,7 +58,8 @@ def _missing_checkpoint(run: str, name: str) -> str | None:
         return None
     if not there:
         return f"model.path: the run {run!r} has no checkpoint yet"
-    return f"model.path: the run {run!r} has no checkpoint {name!r}; there are: {', '.join(there)}"
+    what = f"checkpoint {name!r}" if name != "best" else "best checkpoint, which trainer.keep_best keeps"
+    return f"model.path: the run {run!r} has no {what}; there are: {', '.join(there)}"
 
 
 def _broken_folder(folder: Path) -> str | None:
