@@ -46,6 +46,7 @@ def test_what_is_no_path(text: str) -> None:
         ("a.b='5'", {"a": {"b": "5"}, "tools": ["t", {"use": "u"}]}),
         ("a.b=x=y", {"a": {"b": "x=y"}, "tools": ["t", {"use": "u"}]}),
         ("tools[0].options.x=1", {"a": {"b": 1}, "tools": [{"use": "t", "options": {"x": 1}}, {"use": "u"}]}),
+        ("tools[0].markers.t=1", {"a": {"b": 1}, "tools": [{"use": "t", "markers": {"t": 1}}, {"use": "u"}]}),
         ("tools.1.options.x=1", {"a": {"b": 1}, "tools": ["t", {"use": "u", "options": {"x": 1}}]}),
         ("tools[2]=v", {"a": {"b": 1}, "tools": ["t", {"use": "u"}, "v"]}),
         ("tools[2].use=v", {"a": {"b": 1}, "tools": ["t", {"use": "u"}, {"use": "v"}]}),

@@ -10,7 +10,7 @@ from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError
 from toolrl.plugins.checks import nearest
 
-_OF_A_COMPONENT = ("use", "options", "as", "rename", "policy", "weight")
+_OF_A_COMPONENT = ("use", "options", "as", "rename", "policy", "weight", "markers")
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> tuple[list[Path], list[str]]:
