@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from toolrl_plugin_python.jail import namespaces, system, walls
-from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.processes import read_forks
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, Job, JobLimits, Settings
 from toolrl_plugin_python.jail.walls import Place
@@ -65,7 +65,7 @@ def found(
     limits: JobLimits,
     place: Place,
     run: Callable[[Settings, JobLimits, Place], int],
-    group: Group | None,
+    group: ControlGroup | None,
 ) -> NoReturn:
     """What the founder does. `run` is what the first does; its value is the first's exit status."""
     try:

@@ -66,7 +66,7 @@ def remove_stale(folders: list[Path]) -> None:
                     path.rmdir()
 
 
-class Group:
+class ControlGroup:
     """The groups of one job, in all hierarchies."""
 
     def __init__(self, folders: list[Path], number: int, limits: JobLimits, memory: int) -> None:

@@ -1,4 +1,4 @@
-"""One job, as the keeper sees it."""
+"""`Cell`: what the keeper knows of one job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.processes import Process
 from toolrl_plugin_python.jail.usage import Usage
 from toolrl_plugin_python.jail.walls import Place
@@ -27,7 +27,7 @@ class Cell:
     """One job, as the keeper sees it."""
 
     def __init__(
-        self, number: int, place: Place, usage: Usage, group: Group | None, founder: int, note: int, go: int
+        self, number: int, place: Place, usage: Usage, group: ControlGroup | None, founder: int, note: int, go: int
     ) -> None:
         self.number = number
         self.place = place

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl_plugin_python.jail import cell, cgroups, mounts, namespaces, system
-from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.job import Cell, Pausing
 from toolrl_plugin_python.jail.processes import Trees, forks, kilobytes, send
 from toolrl_plugin_python.jail.remove import remove_tree
@@ -69,7 +69,7 @@ class Keeper:
         self._settings: Settings | None = None
         self._base = Place("", None)
         self._groups: list[Path] = []  # where control groups can be made
-        self._left: list[Group] = []  # of jobs that have ended, with processes that are still ending
+        self._left: list[ControlGroup] = []  # of jobs that have ended, with processes that are still ending
         self._mounts = False  # this process can mount scratch folders
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -150,7 +150,7 @@ class Keeper:
         self._mounts = self._settings.mode == LANDLOCK and mounts.apart()
         gc.collect()
         gc.freeze()
-        self._tell(event="settled", groups=bool(self._groups), mounts=self._mounts)
+        self._tell(event="settled", groups=bool(self._groups))
 
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         assert self._settings is not None
@@ -184,13 +184,13 @@ class Keeper:
         user = namespaces.own_user(founder) if self._settings.own_user else None
         return replace(self._base, scratch=scratch, user=user)
 
-    def _group(self, number: int, limits: JobLimits) -> Group | None:
+    def _group(self, number: int, limits: JobLimits) -> ControlGroup | None:
         assert self._settings is not None
         # Files in memory are the group's, too.
         files = limits.scratch_mb * MB if self._mounts or self._settings.mode == NAMESPACES else 0
         most = most_memory(limits, self._base)
         with suppress(OSError):
-            return Group(self._groups, number, limits, most and most + files) if self._groups else None
+            return ControlGroup(self._groups, number, limits, most and most + files) if self._groups else None
         return None
 
     def _on_note(self, it: Cell) -> None:

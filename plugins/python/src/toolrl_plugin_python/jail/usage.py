@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 
 from toolrl_plugin_python.jail import cell, system
-from toolrl_plugin_python.jail.cgroups import Group
+from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.disk import DiskUsage
 from toolrl_plugin_python.jail.job_memory import JobMemory, locks
 from toolrl_plugin_python.jail.processes import Process, send
@@ -25,7 +25,7 @@ class ProcessorTime:
     ever seen holds it, but not what lived between two looks. A control group sees all.
     """
 
-    def __init__(self, group: Group | None = None) -> None:
+    def __init__(self, group: ControlGroup | None = None) -> None:
         self._group = group
         self._alive: dict[tuple[int, int], float] = {}
         self._gone = 0.0
@@ -53,7 +53,7 @@ class ProcessorTime:
 class Usage:
     """Processor time, memory and files."""
 
-    def __init__(self, limits: JobLimits, place: Place, group: Group | None, reader: int | None) -> None:
+    def __init__(self, limits: JobLimits, place: Place, group: ControlGroup | None, reader: int | None) -> None:
         """`reader` is the user who can see the job's files and processes, where this one can't."""
         self._limits = limits
         self._place = place
