@@ -11,7 +11,7 @@ from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftConfig, TrainerConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.preflight import check_fine_tuning, no_dataset
+from toolrl.preflight import check_fine_tuning
 from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
@@ -141,8 +141,7 @@ def _rolled_out(folder: RunFolder) -> Iterator[Episode]:
 async def evaluate(assembly: Assembly) -> dict[str, Any]:
     """One evaluation on data.eval: its metrics."""
     evaluator = assembly.evaluator()
-    if evaluator is None:
-        raise no_dataset("data.eval")
+    assert evaluator is not None, "assemble() refuses a config without data.eval"
     assembly.events.run_start()
     assembly.doing.now("evaluating")
     metrics = await evaluator.run(0)

@@ -8,7 +8,6 @@ from pathlib import Path
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.model import Config, SftConfig
-from toolrl.config.paths import get
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError
 from toolrl.plugins.registry import Registry
@@ -27,9 +26,9 @@ def check_start(
     if overwrite:
         check_not_inside(config.model.path, config)
     RunFolder.check(run_directory(config), resume=resume, overwrite=overwrite)
-    tree = config.model_dump()
+    uses = _uses(config)
     for where, needed in data.items():
-        if needed and get(tree, tuple(where.split("."))) is None:
+        if needed and uses[where] is None:
             raise no_dataset(where)
     problems = [loaded.hide(line) for line in missing_files(config, registry, data)]
     if problems:
@@ -80,16 +79,18 @@ def build_datasets(
     registry: Registry, config: Config, run_dir: Path, wanted: Mapping[str, bool]
 ) -> dict[str, TaskSource]:
     """The data sets of these places, those left out that needn't be there and aren't."""
-    uses = {
-        "data.train": config.data.train,
-        "data.eval": config.data.eval,
-        "sft.data": config.sft.data if config.sft is not None else None,
-    }
+    uses = _uses(config)
     return {
         where: build_dataset(registry, config, run_dir, where, uses[where])
         for where, needed in wanted.items()
         if needed or uses[where] is not None
     }
+
+
+def _uses(config: Config) -> dict[str, ComponentUse | None]:
+    """What stands at the places of data sets."""
+    sft = config.sft.data if config.sft is not None else None
+    return {"data.train": config.data.train, "data.eval": config.data.eval, "sft.data": sft}
 
 
 def build_dataset(

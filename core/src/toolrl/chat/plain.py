@@ -9,10 +9,9 @@ what comes during an episode can't write a role's prefix (`control.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, broken_up, finder, turn_marks
+from toolrl.chat.control import Shield, finder, turn_marks
 from toolrl.chat.endings import model_end_ids, turn_end_ids
 from toolrl.chat.options import PlainOptions
 from toolrl.chat.preamble import preamble, with_calls
@@ -31,8 +30,7 @@ class PlainFormat(TokenFormat):
         self._options = options or PlainOptions()
         self._codec = Codec(context.tokenizer, self._where)
         self._outside, self._nothing = finder(self._codec.special), finder(())
-        affixes = [text for pair in self._affixes().values() for text in pair]
-        self._turn_marks = turn_marks(affixes)
+        self._turn_marks = turn_marks(text for pair in self._affixes().values() for text in pair)
         self._bos = self._find_bos()
         self.end_ids = self._find_ends()
 
@@ -56,13 +54,8 @@ class PlainFormat(TokenFormat):
         ended = bool(sampled_ids) and sampled_ids[-1] in self.end_ids
         shield = Shield()
         options = self._options
-        messages = [
-            replace(message, content=broken_up(message.content, self._turn_marks))
-            if message.role in ("user", "tool")
-            else message
-            for message in messages
-        ]
-        text = options.assistant_suffix + self._layout(messages, shield) + options.assistant_prefix
+        layout = self._layout([self.without_marks(message) for message in messages], shield)
+        text = options.assistant_suffix + layout + options.assistant_prefix
         ids = self._codec.encode_shielded_after(text, shield)
         return Rendered((*(() if ended else self.end_ids[:1]), *ids), in_thinking=opened_marks(text) is not None)
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from toolrl.chat.abilities import RESULT, TOOL, study
 from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, broken_up, finder, turn_marks
+from toolrl.chat.control import Shield, finder, turn_marks
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.media import Images, check_marks
 from toolrl.chat.options import TemplateOptions
@@ -94,7 +94,7 @@ class TemplateFormat(TokenFormat):
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
-        hidden = self._hide([self._without_marks(message) for message in messages], shield)
+        hidden = self._hide([self.without_marks(message) for message in messages], shield)
         known = self._tools(tools)
         specs = known.shielded(shield, self._outside) if self._shape_bridges(known) else ()
         text = self._ends.after_turn(hidden, specs, generation_prompt=True)
@@ -115,7 +115,7 @@ class TemplateFormat(TokenFormat):
         """The template's own rendering of a whole conversation, without a generation prompt."""
         shield = Shield()
         first = next((index for index, message in enumerate(messages) if message.role == "assistant"), len(messages))
-        messages = [*messages[:first], *map(self._without_marks, messages[first:])]
+        messages = [*messages[:first], *map(self.without_marks, messages[first:])]
         text = self._conversation_text(messages, self._tools(tools), shield, generation_prompt=False)
         return self._rendered(self._codec.encode_shielded(text, shield), messages, text).ids
 
@@ -167,11 +167,6 @@ class TemplateFormat(TokenFormat):
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
         self._check_media(messages)
         return [self._hidden(message, shield) for message in messages]
-
-    def _without_marks(self, message: Message) -> Message:
-        if self._turn_marks is None or message.role not in ("user", "tool"):
-            return message
-        return replace(message, content=broken_up(message.content, self._turn_marks))
 
     def _check_media(self, messages: Sequence[Message]) -> None:
         if not any(message.media for message in messages):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import broken_up
@@ -23,6 +24,12 @@ class TokenFormat:
     def inline(self, text: str) -> tuple[int, ...]:
         """Ids of a text inside a turn, special tokens read as plain text."""
         return tuple(self._codec.inline(broken_up(text, self._turn_marks)))
+
+    def without_marks(self, message: Message) -> Message:
+        """A message that comes during an episode, with a blank within each mark that it holds."""
+        if self._turn_marks is None or message.role not in ("user", "tool"):
+            return message
+        return replace(message, content=broken_up(message.content, self._turn_marks))
 
     def decode(self, ids: Sequence[int]) -> Decoded:
         """Text of sampled ids, a closing end mark left out. Linear time."""

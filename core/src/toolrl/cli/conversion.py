@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from toolrl.cli.output import print_json
 from toolrl.config.load import check_config
+from toolrl.config.problems import NO_OVERSAMPLING
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.report.folder import config_text
@@ -29,10 +30,6 @@ UNKNOWN_KEY = "toolrl has no counterpart that is known here"
 """Why a setting isn't carried over that no table names."""
 _OVERSAMPLING = re.compile("over_?sampl")
 """In a key of any system: more is sampled than a step needs, and the slowest is cut."""
-_CARRIED_OVER = (
-    "no episode is cut, as that favours short ones; `rollout.max_staleness: 1` is nearest: slow episodes end while the "
-    "next step is trained, and count there"
-)
 _WIDTH = 110
 
 
@@ -66,7 +63,7 @@ class ConversionReport:
 
     def _reason(self, key: str) -> str:
         if _OVERSAMPLING.search(key):
-            return _CARRIED_OVER
+            return NO_OVERSAMPLING
         return next((why for beginnings, why in self.reasons if key.startswith(beginnings)), UNKNOWN_KEY)
 
 

@@ -127,11 +127,12 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple
     return text, True
 
 
+NO_OVERSAMPLING = (
+    "no episode is cut, as that favours short ones; `rollout.max_staleness: 1` is nearest: slow episodes end while the "
+    "next step is trained, and count there"
+)
 _ELSEWHERE = (
-    (
-        "over_sampl",
-        "rollout.max_staleness: 1 is nearest: slow episodes end while the next step is trained; none is cut",
-    ),
+    ("over_sampl", NO_OVERSAMPLING),
     ("tool_config", "the tools of an environment stand under environments.NAME.tools"),
 )
 """Parts of keys of other systems, and what there is instead."""

@@ -10,12 +10,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import DataError
+from toolrl.config.read import parse_yaml
+from toolrl.errors import ConfigError, DataError
 
 try:
     import fcntl
 except ImportError:  # Windows: runs there are not guarded against a second writer
     fcntl = None  # type: ignore[assignment]
+
+MAX_CONFIG = 2**20
+"""Bytes of a run's config."""
 
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
@@ -67,6 +71,21 @@ def read_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A run's config. Raises DataError. The folder may come from elsewhere, so what its file can cost is bounded."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_CONFIG + 1)
+        if len(text) > MAX_CONFIG:
+            raise ValueError(f"it has more than {MAX_CONFIG} bytes")
+        config = parse_yaml(text.decode("utf-8"), str(path))[0] or {}
+        if not isinstance(config, dict):
+            raise ValueError(f"it holds a {type(config).__name__}, not a mapping")
+    except (ConfigError, ValueError) as error:
+        raise DataError(f"the run's config can't be read: {error}", where=str(path)) from error
+    return config
 
 
 def plain_float(value: float) -> float | str:

@@ -31,10 +31,9 @@ from typing import Any
 
 import yaml
 
-from toolrl.config.read import parse_yaml
-from toolrl.errors import ConfigError, DataError, ToolrlError
+from toolrl.errors import DataError, ToolrlError
 from toolrl.report.episodes import EpisodeStore
-from toolrl.report.files import FolderLock, json_line, read_json, read_lines, write_atomic
+from toolrl.report.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
 from toolrl.report.metrics import MetricsLine, MetricsLog
 from toolrl.report.records import StoredEpisode
 from toolrl.report.status import TRAINERS
@@ -43,8 +42,6 @@ from toolrl.report.summary import summarise
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
-_MAX_CONFIG = 2**20
-"""Bytes."""
 
 
 _log = logging.getLogger(__name__)
@@ -154,7 +151,7 @@ class RunFolder:
             inside = sorted(child.name for child in children if is_run_folder(child))
             hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
             raise DataError("no run here", where=str(directory), hint=hint)
-        folder = cls(directory, _read_config(directory / "config.yaml"), 0)
+        folder = cls(directory, read_config(directory / "config.yaml"), 0)
         summary = folder.summary()
         folder.total_steps = int(summary.get("total_steps", 0))
         folder.start_step = int(summary.get("start_step", 0))
@@ -167,7 +164,7 @@ class RunFolder:
         found = []
         for path in (self.directory / "config.yaml", *older):
             with contextlib.suppress(OSError, DataError):
-                found.append(_read_config(path))
+                found.append(read_config(path))
         return found
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
@@ -370,21 +367,6 @@ def _delete_run(directory: Path) -> None:
         shutil.rmtree(directory / name, ignore_errors=True)
     for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
         path.unlink(missing_ok=True)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """Raises DataError; a folder may come from elsewhere, so what its file can cost is bounded."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_CONFIG + 1)
-        if len(text) > _MAX_CONFIG:
-            raise ValueError(f"it has more than {_MAX_CONFIG} bytes")
-        config = parse_yaml(text.decode("utf-8"), str(path))[0] or {}
-        if not isinstance(config, dict):
-            raise ValueError(f"it holds a {type(config).__name__}, not a mapping")
-    except (ConfigError, ValueError) as error:
-        raise DataError(f"the run's config can't be read: {error}", where=str(path)) from error
-    return config
 
 
 def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:

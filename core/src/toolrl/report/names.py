@@ -27,12 +27,7 @@ class Chart:
 
 CHARTS: dict[str, tuple[Chart, ...]] = {
     "Results": (
-        Chart(
-            "Accuracy",
-            ("accuracy",),
-            "share",
-            "Share of answers judged correct; failed ones of evaluations are wrong.",
-        ),
+        Chart("Accuracy", ("accuracy",), "share", "Answers judged correct; failed ones of evaluations are wrong."),
         Chart("Reward", ("reward/mean",), "", "Mean of the episodes' rewards."),
         Chart("Reward spread", ("reward/std",), "", "Standard deviation of the rewards."),
         Chart("avg@k and pass@k", ("avg@*", "pass@*"), "share", "Mean over k episodes of a task; any of k is correct."),
@@ -73,12 +68,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
             "",
             "Distance between the engine's log-probabilities and the trainer's, on trained tokens.",
         ),
-        Chart(
-            "Groups without spread",
-            ("groups/flat",),
-            "share",
-            "Groups that teach nothing: no gradient.",
-        ),
+        Chart("Groups without spread", ("groups/flat",), "share", "Groups that teach nothing: no gradient."),
     ),
     "Speed": (
         Chart(

@@ -1,4 +1,4 @@
-"""A local HTTP server on aiohttp that holds up: `HttpServer` listens for an `aiohttp.web.Application`.
+"""A local HTTP server with bounded connections: `HttpServer` listens for an `aiohttp.web.Application`.
 
 Connections are bounded in number, and in the time that a request may take to come. Where there are as many as there
 may be, one whose request hasn't come yet is closed for the next, the oldest first. A machine that is out of file

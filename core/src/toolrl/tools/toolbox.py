@@ -169,18 +169,13 @@ class ToolBox:
             names = tool_names(entry.toolset)
             if names is None:
                 continue
-            for old in entry.rename:
-                if old not in names:
-                    raise ConfigError(
-                        f"tool {entry.name!r}: `as` renames {old!r}, and it has no such tool; it has {', '.join(names)}"
-                    )
             shown = [entry.rename.get(name, name) for name in names]
-            for name in entry.markers:
-                if name not in shown:
-                    raise ConfigError(
-                        f"tool {entry.name!r}: `markers` are for {name!r}, and it has no such tool; it has "
-                        f"{', '.join(shown)}"
-                    )
+            renamed, marked = ("`as` renames", entry.rename, names), ("`markers` are for", entry.markers, shown)
+            for what, given, there in (renamed, marked):
+                for name in given:
+                    if name not in there:
+                        told = f"{what} {name!r}, and it has no such tool; it has {', '.join(there)}"
+                        raise ConfigError(f"tool {entry.name!r}: {told}")
             for name in shown:
                 _claim(owners, name, entry.name)
 
