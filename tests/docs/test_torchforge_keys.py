@@ -1,4 +1,4 @@
-"""Whoever comes with torchforge's YAML finds each of its keys."""
+"""The page on torchforge names every key of its YAML."""
 
 from __future__ import annotations
 

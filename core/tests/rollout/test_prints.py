@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -65,31 +65,16 @@ def test_prints_go_to_standard_error_with_control_characters_visible(
 def test_what_others_print_meanwhile_is_left_alone(
     episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @tool(inline=True)
-    def later() -> str:
-        """Has something else print."""
-        loop.call_soon(print, "\x1b[1mours", context=outside)
-        return "x"
-
-    import contextvars
-
     outside = contextvars.copy_context()
-    loop: Any = None
-
-    class Grabs:
-        async def score(self, episode: Episode) -> Score:
-            await asyncio.sleep(0.01)
-            return Score(1.0)
 
     @tool
-    async def grab() -> str:
-        """Finds the loop."""
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        later.function()
+    async def waits() -> str:
+        """Has something else print meanwhile."""
+        asyncio.get_running_loop().call_soon(print, "\x1b[1mours", context=outside)
+        await asyncio.sleep(0)
         return "x"
 
-    episode_of(30, "grab", targets=[grab], reward=Grabs())
+    episode_of(30, "waits", targets=[waits])
     assert capsys.readouterr().out == "\x1b[1mours\n"
 
 

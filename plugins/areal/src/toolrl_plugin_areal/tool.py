@@ -131,9 +131,8 @@ def _load(options: ArealToolOptions, where: str | None) -> Any:
         path = str(Path(folder).expanduser().absolute())
         if path not in sys.path:
             sys.path.append(path)  # For good: a tool may import more when it runs.
-    if (
-        "areal" not in sys.modules and importlib.util.find_spec("areal") is None
-    ):  # AReaL's own tools need no more of it than its loggers.
+    # AReaL's own tools need no more of it than its loggers.
+    if "areal" not in sys.modules and importlib.util.find_spec("areal") is None:
         package, utils = ModuleType("areal"), ModuleType("areal.utils")
         package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
         sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})

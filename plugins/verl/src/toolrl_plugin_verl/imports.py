@@ -50,9 +50,8 @@ def _user_imports(python_path: Sequence[str] | None) -> Iterator[None]:
     if python_path is not None:
         _finder.alone = False
         *folders, here = _finder.folders = search_folders(python_path)
-        sys.path.extend(
-            folder for folder in (here, *folders) if folder not in sys.path
-        )  # For good, as tools import more.
+        # For good, as tools import more.
+        sys.path.extend(folder for folder in (here, *folders) if folder not in sys.path)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     for name, module in list(sys.modules.items()):
