@@ -1,4 +1,4 @@
-"""What is found out about a run in a second, before torch is imported and anything is built or started."""
+"""Checks of a run that take a second: made before torch is imported and anything is built or started."""
 
 from __future__ import annotations
 

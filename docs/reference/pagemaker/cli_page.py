@@ -11,6 +11,7 @@ from pagemaker.source import registry
 from toolrl.cli import main as entry
 from toolrl.cli import session
 from toolrl.plugins.discovery import DISABLE
+from toolrl.train.ranks import TOKEN
 
 _INTRO = """\
 `toolrl COMMAND --help` says the same. `python -m toolrl` is the same command. `toolrl --version` prints the version.
@@ -155,6 +156,7 @@ def _variables() -> str:
     rows = [
         (code(f"{DISABLE}=NAME,…"), "plugins, by the name of plugin or distribution, that aren't loaded"),
         (code(f"{entry.DEBUG}=1"), "the same as `--debug`"),
+        (code(f"{TOKEN}=SECRET"), "what ranks sign their messages with; needed where they share no `run.dir`"),
         ("`NO_COLOR=1`", "the observer `console` prints without colours"),
     ]
     return table(("variable", "meaning"), rows)

@@ -90,7 +90,7 @@ def test_groups_of_a_killed_run_are_removed_by_the_next(made: Callable[[int], li
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's rights")
-def test_who_takes_a_users_rights_still_dies_with_its_parent() -> None:
+def test_a_process_with_a_users_rights_still_dies_with_its_parent() -> None:
     code = f"""
 import ctypes, os, sys
 sys.path[:0] = {sys.path!r}

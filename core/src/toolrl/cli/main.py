@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except OSError as error:
-        # Nobody reads the output any more, or it can't be written. Python would complain again when it flushes at exit.
+        # The output's reader is gone, or it can't be written. Python would complain again when it flushes at exit.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reader_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more: another pipe or socket may be the broken one."""
+    """Whether standard output is a pipe whose reader is gone: another pipe or socket may be the broken one."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

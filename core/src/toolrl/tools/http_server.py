@@ -39,6 +39,7 @@ class HttpServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._own = True
         self._refusal = web.json_response
+        # `web.middleware` marks what it is given, and a bound method can't be marked.
         app.middlewares.append(web.middleware(partial(self._guard)))
         self._runner: Any = web.AppRunner(
             app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=grace_seconds

@@ -1,4 +1,4 @@
-"""Where ranks meet, and how they know each other.
+"""The store at which ranks meet, and the signatures of what they send each other.
 
 Ranks send each other pickles, and unpickling runs what a pickle says. So each is signed with a token that the ranks
 share: TOOLRL_TOKEN where it is set, else the content of a file that the first rank writes and that only its user can
@@ -73,7 +73,7 @@ class Signer:
         return self._digest(data, what, self._rank) + data
 
     def checked(self, signed: bytes, what: str, rank: int) -> bytes:
-        """What this rank signed. Raises RankError where somebody else did, or at another point of the run."""
+        """The data that this rank signed. Raises RankError for another signature, or point of the run."""
         signature, data = signed[:_BYTES], signed[_BYTES:]
         if not hmac.compare_digest(signature, self._digest(data, what, rank)):
             raise RankError(

@@ -363,7 +363,7 @@ def _remove_aside(place: Place) -> int:
     if child == 0:
         os.closerange(0, 65536)
         with suppress(BaseException):
-            # First with the rights of the files' owner, who may everything there, then the folder itself.
+            # The files with the rights of their owner, then the folder, which is this user's.
             for user in (place.user, None):
                 with system.as_user(user):
                     remove_tree(Path(place.scratch))
