@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -90,6 +91,11 @@ class Component(Generic[T]):
 
 
 def _install_hint(error: BaseException) -> str | None:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"Install what provides the module {error.name.partition('.')[0]!r}, then try again."
-    return None
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    package = error.name.partition(".")[0]
+    if package in sys.modules:
+        return (
+            f"{package!r} is installed, in another version perhaps: look for a misspelling, or install the one with it."
+        )
+    return f"Install what provides the module {package!r}, then try again."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-SAVE_AS_UTF8 = "Save it as UTF-8, for example: iconv -f LATIN1 -t UTF-8 OLD > NEW"
+SAVE_AS_UTF8 = "Save it as UTF-8, for example: iconv -f LATIN1 -t UTF-8 OLD > NEW (-f UTF-16 for PowerShell's)"
 """The hint for a text file in another encoding."""
 
 

@@ -34,6 +34,7 @@ def started(full_site: Any, config_file: Path, tmp_path: Path) -> Any:
         (full_site.folder / f"{name}.py").write_text("raise SystemExit('a heavy library is imported')")
     whole_model(tmp_path / "tiny")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2"}\n')
+    (tmp_path / "table.csv").write_text("prompt\n2+2\n")
     rows = f"{{use: jsonl, options: {{path: {tmp_path / 'rows.jsonl'}}}}}"
     text = config_file.read_text() + f"data: {{train: {rows}, eval: {rows}}}\nsft: {{data: {rows}}}\n"
     config_file.write_text(text)
@@ -120,6 +121,7 @@ importlib.util.find_spec = lambda name, *rest: None if name in ("tensorboard", "
     ("command", "override", "says"),
     [
         ("train", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
+        ("train", "data.train.options.path=table.csv", "Convert it: python -c"),
         ("train", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
         ("eval", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
         ("rollout", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
@@ -205,6 +207,8 @@ def test_all_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None:
     skipped = started(["config", "check", "--data"], "data.eval=null", "sft=null", "data.bad_rows=skip")
     assert skipped.returncode == 0
     assert f"{len(bad) + 20} of {len(lines) - 1} rows are left out" in skipped.stderr
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "café"}\n', encoding="latin-1")
+    assert "Save it as UTF-8, for example: iconv" in started(["config", "check", "--data"]).stderr
     (tmp_path / "rows.jsonl").write_text("[]")
     assert started(["config", "check", "--data"], "data.bad_rows=skip").returncode == 1
 

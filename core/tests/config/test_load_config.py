@@ -68,6 +68,10 @@ def test_three_mistakes_are_all_reported_with_their_paths(tree: dict[str, Any], 
         ("model.dtype=int8", "model.dtype: Input should be 'auto', 'float32' or 'bfloat16' (got 'int8') (by --set)"),
         ("trainer.betas=[0.9]", "trainer.betas[1]: missing, and it has no default (by --set)"),
         ("trainer.betas=0.9", "trainer.betas: Input should be a list (got 0.9) (by --set)"),
+        (
+            "trainer.save_every=true",
+            "trainer.save_every: expected a number of steps, or a time such as 15min, 2h or 90s (got true) (by --set)",
+        ),
         ("model.path=''", "model.path: String should have at least 1 character (got '') (by --set)"),
         ("environments={}", "environments: needs at least 1 item, but has 0 (by --set)"),
         (

@@ -165,7 +165,7 @@ class RolloutConfig(Frame):
 
 def _steps_or_time(value: Any) -> Any:
     value = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if (isinstance(value, int) and value >= 0) or save_seconds(value) is not None:
+    if (type(value) is int and value >= 0) or save_seconds(value) is not None:
         return value
     raise ValueError("expected a number of steps, or a time such as 15min, 2h or 90s")
 

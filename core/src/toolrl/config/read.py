@@ -53,7 +53,9 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {path!r}", hint="Give the path of a config, a YAML file.") from error
+        raise ConfigError(
+            f"there is no file {path!r}", hint="Give the path of a config, a YAML file, or a run's folder."
+        ) from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path!r} is a folder", hint="Give the path of a config, a YAML file.") from error
     except UnicodeDecodeError as error:

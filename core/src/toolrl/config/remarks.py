@@ -61,7 +61,7 @@ def _missing_of(options: BaseModel | None) -> str | None:
         if callable(check):
             check()
     except ToolrlError as error:
-        return error.message
+        return "; ".join(filter(None, (error.message, error.hint)))
     except Exception as error:  # noqa: BLE001 - a plugin's mistake must not keep the others from being told
         return f"its files can't be checked: {type(error).__name__}: {error}"
     return None

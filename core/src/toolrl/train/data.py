@@ -104,7 +104,8 @@ def described(bad: Mapping[int, ToolrlError]) -> str:
     """Bad rows as text, a line each."""
     lines = [f"{error.where}: {error.message}" for error in islice(bad.values(), SHOWN)]
     more = [f"and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
-    return "\n  ".join(["", *lines, *more])
+    hints = dict.fromkeys(error.hint for error in islice(bad.values(), SHOWN) if error.hint)
+    return "\n  ".join(["", *lines, *more, *hints])
 
 
 def _check_depth(task: Task) -> None:

@@ -61,7 +61,7 @@ def _tools(settings: Settings, report: Report) -> list[dict[str, Any]]:
         names = ["python" if name in _ELSEWHERE else name for name in names]
     unknown = [name for name in names if name not in _TOOLS]
     if unknown:
-        report.lose(key, f"of these {', '.join(unknown)} isn't AReaL's; name a class of yours by the tool `areal_tool`")
+        report.lose(key, f"no tool here is called {', '.join(unknown)}; name its class by the tool `areal_tool`")
     names = [name for name in _TOOLS if name in names]
     if not names:
         report.lose(key, f"{str(given)[:40]!r} names no tool; the config has python")
