@@ -22,6 +22,23 @@ _MMAP = """
 """
 
 
+_FULL_SOCKETS = """
+pairs = [socket.socketpair() for _ in range(100)]
+for end in (end for pair in pairs for end in pair):
+    end.setblocking(False)
+    try:
+        while True:
+            end.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+"""
+
+
+def _inside(code: str, depth: int) -> str:
+    """Code for a place that is so many blanks deep."""
+    return textwrap.indent(textwrap.dedent(code).strip(), " " * depth).strip()
+
+
 def _in_children(count: int, work: str, *, leave: bool = False) -> str:
     """Processes of which each says so when its work is done, and waits until all have; `leave` forks them twice."""
     return f"""
@@ -34,7 +51,7 @@ def _in_children(count: int, work: str, *, leave: bool = False) -> str:
                 if {leave} and os.fork():
                     os._exit(0)
                 os.close(go)
-                {textwrap.indent(textwrap.dedent(work).strip(), " " * 16).strip()}
+                {_inside(work, 16)}
                 os.write(say, b"x")
                 select.select([hold], [], [])
                 os._exit(0)
@@ -94,19 +111,7 @@ def fill_memory_with_mappings() -> str:
 
 @attack(MEMORY, _GROUP + "the sockets of each process", long=True)
 def fill_socket_buffers() -> str:
-    return _in_children(
-        8,
-        """
-        pairs = [socket.socketpair() for _ in range(100)]
-        for end in (end for pair in pairs for end in pair):
-            end.setblocking(False)
-            try:
-                while True:
-                    end.send(bytes(1 << 16))
-            except BlockingIOError:
-                pass
-        """,
-    )
+    return _in_children(8, _FULL_SOCKETS)
 
 
 @attack(MEMORY, "seccomp: sendmsg", long=True)
@@ -134,7 +139,7 @@ def fill_sockets_that_no_process_has() -> str:
 
 @attack(MEMORY, "seccomp: close_range", long=True)
 def fill_sockets_that_one_thread_has() -> str:
-    return """
+    return f"""
         import ctypes, socket, threading, time
         libc = ctypes.CDLL(None, use_errno=True)
         full = threading.Semaphore(0)
@@ -142,14 +147,7 @@ def fill_sockets_that_one_thread_has() -> str:
         def fill():
             # From now on its descriptors are its own.
             assert libc.syscall(436, 1000, 2000, 2) == 0
-            pairs = [socket.socketpair() for _ in range(100)]
-            for end in (end for pair in pairs for end in pair):
-                end.setblocking(False)
-                try:
-                    while True:
-                        end.send(bytes(1 << 16))
-                except BlockingIOError:
-                    pass
+            {_inside(_FULL_SOCKETS, 12)}
             full.release()
             time.sleep(60)
 
@@ -180,25 +178,18 @@ def burn_time_by_grandchildren() -> str:
 
 @attack(MEMORY, _GROUP + "a process that can't be read counts as the worst", long=True)
 def fill_sockets_behind_an_unreadable_program() -> str:
-    return """
+    return f"""
         import os, shutil, subprocess, sys
         # Who executes a file that it can't read can't be looked into.
         shutil.copy(os.path.realpath(sys.executable), "program")
         os.chmod("program", 0o111)
         code = '''if True:
             import socket, time
-            pairs = [socket.socketpair() for _ in range(100)]
-            for end in (end for pair in pairs for end in pair):
-                end.setblocking(False)
-                try:
-                    while True:
-                        end.send(bytes(1 << 16))
-                except BlockingIOError:
-                    pass
+            {_inside(_FULL_SOCKETS, 12)}
             print("full", flush=True)
             time.sleep(2)
         '''
-        environment = {"PYTHONHOME": sys.base_prefix}
+        environment = {{"PYTHONHOME": sys.base_prefix}}
         running = [
             subprocess.Popen(["./program", "-c", code], stdout=subprocess.PIPE, env=environment) for _ in range(6)
         ]
