@@ -20,7 +20,8 @@ MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank
 LEADS = {
     "Update": "`ratio/*`, `clip/*`, `importance/*`, `approx_kl` and `logprob_mismatch/*` are of the trained tokens: "
     "the sampled tokens of episodes with an advantage, whatever KL and entropy terms train besides. Other episodes, "
-    "such as those of flat groups, then need no pass over the model. `entropy` and `kl` are of all sampled tokens."
+    "such as those of flat groups, then need no pass over the model. `entropy` is of all sampled tokens, `kl` of "
+    "those of `episodes/trained`."
 }
 """What stands above a section's table."""
 
@@ -38,8 +39,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "importance/capped": "Share of tokens whose weight lies above the cap.",
         "importance/rejected": "Share of tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
-        "kl": "Estimate of KL(policy ‖ reference) over all sampled tokens, weighed by policy over rollout; only with "
-        "`algorithm.kl_coef`.",
+        "kl": "Estimate of KL(policy ‖ reference) over the sampled tokens of `episodes/trained`, weighed by policy "
+        "over rollout; only with `algorithm.kl_coef`.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
         "expectation it is. With `rollout.top_p` or `top_k` it comes out less.",
         "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "

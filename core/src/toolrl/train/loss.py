@@ -20,12 +20,13 @@ A token's loss, with r = exp(logprob − old logprob):
     − entropy_coef · entropy          of the next-token distribution
 
 with w = policy / the policy that sampled, at most exp(20): over samples the mean of w · kl is that of kl over the
-policy's own tokens. The gradient of KL(policy ‖ reference) is the mean, over the policy's own tokens, of
-log(policy / reference) · ∇ log policy. So the term's gradient is w · log(policy / reference) · ∇ log policy with every
-estimator, which is without bias for samples of any policy. It is the gradient of w · k3 where w isn't detached
-(DeepSeek-V3.2, arXiv 2512.02556), and that of w · k1 but for a part that is zero on average. TRL's weight is r instead:
-the same where the old log-probabilities are those as sampled. GRPO as published has no weight (`kl_correction=False`),
-and the estimate's own gradient.
+policy's own tokens. The gradient of a token's KL(policy ‖ reference), given what stands before it, is the mean, over
+the policy's own tokens, of log(policy / reference) · ∇ log policy. So the term's gradient is w · log(policy /
+reference) · ∇ log policy with every estimator, which is without bias for samples of any policy. What stands before a
+token is taken as it was sampled, and importance weights and rejection leave the term alone. The gradient is that of w
+· k3 where w isn't detached (DeepSeek-V3.2, arXiv 2512.02556), and that of w · k1 but for a part that is zero on
+average. TRL's weight is r instead: the same where the old log-probabilities are those as sampled. GRPO as published
+has no weight (`kl_correction=False`), and the estimate's own gradient.
 
 Metrics of ratio, clip, importance and mismatch are those of the trained tokens: the sampled tokens of sequences with an
 advantage. What other sequences a micro-batch holds, for their KL and entropy terms, doesn't change them.

@@ -32,8 +32,8 @@ TEXT = (
 GREATEST = 1e-4
 """Allowed for each token in float32."""
 FACTOR, FLOOR, CEILING, UNKNOWN = 2.2, 0.01, 1.0, 0.1
-"""In 16-bit types: what is allowed as a multiple of the model's own noise; at least; at most; and for a model with one
-attention implementation only, whose noise can't be measured."""
+"""In 16-bit types: what is allowed as a multiple of the model's own noise; at least; at most; and where that noise
+can't be measured: there is one attention implementation only, or the other one overflows."""
 _KEPT = 0.8
 """Part of the differences that `typical` averages."""
 
@@ -72,7 +72,8 @@ def allowed_rounding(module: Any, compute: Callable[[], torch.Tensor]) -> float:
     """What `typical` may be for a 16-bit model. `compute` gives log-probabilities by the module as it is."""
     first = compute()
     with _other_attention(module) as possible:
-        return min(max(FLOOR, FACTOR * typical(first - compute())), CEILING) if possible else UNKNOWN
+        noise = typical(first - compute()) if possible else math.inf
+    return min(max(FLOOR, FACTOR * noise), CEILING) if math.isfinite(noise) else UNKNOWN
 
 
 @contextmanager
