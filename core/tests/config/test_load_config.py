@@ -369,7 +369,13 @@ def test_escapes_and_colons_that_are_no_paths_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("key", "instead"),
-    [("over_sample_rate", "rollout.max_staleness: 1"), ("tool_config", "environments.NAME.tools")],
+    [
+        ("over_sample_rate", "rollout.max_staleness: 1"),
+        ("oversample", "rollout.max_staleness: 1"),
+        ("tool_config", "environments.NAME.tools"),
+        ("actor_rollout_ref", "`toolrl verl convert FILE`"),
+        ("gconfig", "`toolrl areal convert FILE`"),
+    ],
 )
 def test_keys_of_other_systems_name_what_there_is_instead(
     tree: dict[str, Any], registry: Registry, key: str, instead: str

@@ -133,6 +133,9 @@ NO_OVERSAMPLING = (
 )
 _ELSEWHERE = (
     ("over_sampl", NO_OVERSAMPLING),
+    ("oversampl", NO_OVERSAMPLING),
+    ("actor_rollout_ref", "a key of verl's; `toolrl verl convert FILE` writes a config from verl's YAML or script"),
+    ("gconfig", "a key of AReaL's; `toolrl areal convert FILE` writes a config from AReaL's YAML or script"),
     ("tool_config", "the tools of an environment stand under environments.NAME.tools"),
 )
 """Parts of keys of other systems, and what there is instead."""
