@@ -43,6 +43,14 @@ def inline() -> str:
     return "x"
 
 
+@tool(process=True)
+def in_process() -> str:
+    """Prints."""
+    print("process", EVIL)
+    sys.stderr.write(f"process err {EVIL}\n")
+    return "x"
+
+
 class Judge:
     def score(self, episode: Episode) -> Score:
         print("judge", EVIL)
@@ -60,6 +68,15 @@ def test_prints_go_to_standard_error_with_control_characters_visible(
     assert sorted(err.splitlines()) == sorted(
         f"{who} {SHOWN}" for who in ("thread", "err", "loop", "deep", "inline", "judge")
     )
+
+
+def test_prints_of_a_worker_process_are_visible_too(
+    episode_of: Callable[..., Episode], capfd: pytest.CaptureFixture[str]
+) -> None:
+    episode_of(30, "in_process", targets=[in_process])
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert sorted(err.splitlines()) == [f"process err {SHOWN}", f"process {SHOWN}"]
 
 
 def test_what_others_print_meanwhile_is_left_alone(

@@ -36,6 +36,18 @@ class _Stream:
         return getattr(self._stream, name)
 
 
+class _Visible(_Stream):
+    def write(self, text: str) -> int:
+        self._prints.write(visible(text))
+        return len(text)
+
+
+def make_all_prints_visible() -> None:
+    """In a process whose prints are all a tool's."""
+    streams: list[Any] = [_Visible(stream, sys.stderr) for stream in (sys.stdout, sys.stderr)]
+    sys.stdout, sys.stderr = streams
+
+
 @contextmanager
 def visible_prints() -> Iterator[None]:
     """Around episodes, any number at once: only the outermost does something."""

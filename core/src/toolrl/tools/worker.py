@@ -62,6 +62,9 @@ def _read(requests: BinaryIO, frames: queue.SimpleQueue[tuple[bytes, bytes]]) ->
 
 def build() -> Run:
     """Answers calls of tools: `target` is the tool's `module:attribute`, without `arguments` it is only imported."""
+    from toolrl.tools.prints import make_all_prints_visible
+
+    make_all_prints_visible()
     tools: dict[str, Run] = {}
 
     def answer(request: Mapping[str, Any]) -> dict[str, Any]:
