@@ -47,6 +47,9 @@ class _Watch:
 class _NothingSaved:
     """In the place of the loop's saver."""
 
+    def scheduled(self) -> bool:
+        return False
+
     def due(self, error: BaseException | None) -> bool:
         return False
 
