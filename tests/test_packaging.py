@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 PLUGINS = PACKAGES[1:]
-SUFFIXES = {".py", ".typed", ".tmpl", ".js", ".css", ".html"}
+SUFFIXES = {".py", ".typed", ".tmpl", ".js", ".css", ".html", ".json"}
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
@@ -115,7 +115,8 @@ def test_a_plugin_is_found_by_its_entry_point_and_fits_core(package: Path, wheel
     assert f"{module.replace('.', '/')}.py" in wheel.files
     assert "toolrl<0.2,>=0.1" in wheel.metadata.get_all("Requires-Dist", [])
     readme = str(wheel.metadata.get_payload())
-    assert f"pip install toolrl-plugin-{name}" in readme
+    assert "pip install ./core" in readme
+    assert f"./plugins/{name}" in readme
     assert "```yaml" in readme
     assert f"## {wheel.metadata['Version']}" in (package / "CHANGELOG.md").read_text(encoding="utf-8")
 

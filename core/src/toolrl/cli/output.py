@@ -37,8 +37,16 @@ _HINTS = {
 }
 
 
+_OF_TRAINING = ("torch", "transformers", "safetensors")
+
+
 def readable(error: BaseException) -> BaseException:
-    """The error itself, or for one of the operating system a ToolrlError with its path and a hint."""
+    """The error itself; for one of the operating system or a missing torch, a ToolrlError that says what to do."""
+    if isinstance(error, ModuleNotFoundError) and error.name in _OF_TRAINING:
+        return ToolrlError(
+            f"this needs {error.name}, which isn't installed",
+            hint="pip install 'toolrl[train]', or in a clone of toolrl: pip install './core[train]'.",
+        )
     if not isinstance(error, OSError):
         return error
     paths = [os.fsdecode(it) if isinstance(it, bytes) else str(it) for it in (error.filename, error.filename2) if it]
