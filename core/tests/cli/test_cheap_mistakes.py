@@ -41,7 +41,13 @@ def started(full_site: Any, config_file: Path, tmp_path: Path) -> Any:
 
     def run(command: Sequence[str], *overrides: str, **env: str) -> subprocess.CompletedProcess[str]:
         words = [word for override in overrides for word in ("--set", override)]
-        env = {"TOKEN": "12345", "HF_HOME": str(tmp_path / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9", **env}
+        env = {
+            "TOKEN": "12345",
+            "HF_HOME": str(tmp_path / "hub"),
+            "HF_ENDPOINT": "http://127.0.0.1:9",
+            "HF_HUB_OFFLINE": "0",
+            **env,
+        }
         done: subprocess.CompletedProcess[str] = full_site.run(
             *command, str(config_file), *words, env=env, cwd=tmp_path
         )

@@ -330,11 +330,11 @@ def test_a_dead_sandbox_is_no_output(make_toolset: Make, tmp_path: Path, monkeyp
 
 
 def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "odd_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
-    yaml = "tools:\n  - class_name: odd_tools.T\n"
+    write(tmp_path / "lone_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
+    yaml = "tools:\n  - class_name: lone_tools.T\n"
     with pytest.raises(ConfigError, match=r"toolrl has no stand-in for verl.workers: install verl"):
         make_toolset(yaml, python_path=[str(tmp_path)])
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "tools.yaml", yaml)
     look_at_tools("tools.yaml", report := Report())
-    assert [key for key, _ in report.lost] == [f"{tmp_path / 'odd_tools.py'}: verl.workers.rollout"]
+    assert [key for key, _ in report.lost] == [f"{tmp_path / 'lone_tools.py'}: verl.workers.rollout"]

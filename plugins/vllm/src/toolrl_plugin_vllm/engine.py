@@ -21,7 +21,6 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
-from toolrl.train.probe import check_logprobs, probe_ids
 from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_vllm import build, requests
 from toolrl_plugin_vllm.adapter import Adapter
@@ -104,6 +103,8 @@ class VllmEngine:
         self._max_length = int(config.max_model_len)
         self._exact = "float32" in str(config.dtype)
         vocabulary = int(config.get_vocab_size())
+        from toolrl.train.probe import probe_ids
+
         self._probe = probe_ids(tokenizer, min(known or vocabulary, vocabulary), self._max_length - 1)
         return engine
 
@@ -186,6 +187,8 @@ class VllmEngine:
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
             return
+        from toolrl.train.probe import check_logprobs
+
         ids, module = self._probe, self._weights.module()
         assert self._loads is not None
         await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")

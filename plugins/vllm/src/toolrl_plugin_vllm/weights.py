@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
-from toolrl.train.probe import check_digests, digests
 
 _REPORT = "Tensors were changed or left out on their way: resume the run, and report it if it happens again."
 
@@ -62,6 +61,8 @@ class Transfer:
         source than what was sent."""
         if not self._received:
             return
+        from toolrl.train.probe import check_digests, digests
+
         own, sent = weights.module().state_dict(), weights.state_dict()
         sources = ((name, own if name in own else sent) for name in self._shapes)
         wanted = digests((name, by[name]) for name, by in sources if _has(by, name, self._shapes[name]))
