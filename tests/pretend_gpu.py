@@ -55,6 +55,9 @@ class PretendGpu(TorchFunctionMode):
         if before == GPU and (name in _WAITS or (name == "to" and _asked(args, kwargs) == CPU)):
             self.waits[f"{name} {_caller()}"] += 1
         asked = _asked(args, kwargs)
+        if name == "mm" and "out_dtype" in kwargs:  # CUDA alone has it
+            wide = kwargs.pop("out_dtype")
+            args = [matrix.to(wide) for matrix in args]
         result = func(*_onto_cpu(args), **_onto_cpu(kwargs))
         if name == "cpu":
             asked = CPU
