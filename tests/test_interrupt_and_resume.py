@@ -374,7 +374,9 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
     assert all(line.metrics["staleness/max"] <= 2 for line in lines)
     assert any(line.metrics["staleness/max"] > 0 for line in lines), "rollout and training did overlap"
     # A step of flat groups alone trains nothing, and has no ratio to report.
-    assert all(line.metrics.get("importance/mean", 1.0) > 0 for line in lines)
+    trained = [line for line in lines if "loss" in line.metrics]
+    assert trained
+    assert all(line.metrics["importance/mean"] > 0 for line in trained)
     for item in run.episodes(kind="train"):
         assert all(0 <= item.step - 1 - version <= 2 for version in item.episode.weight_versions if version >= 0)
 
