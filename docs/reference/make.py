@@ -15,7 +15,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+if __name__ == "__main__":  # A test that imports this uses what is installed.
+    REPOSITORY = HERE.parents[1]
+    for folder in (HERE, REPOSITORY / "core" / "src", *REPOSITORY.glob("plugins/*/src")):
+        sys.path.insert(0, str(folder))
 
 from pagemaker import (  # noqa: E402 - the folder has to be on the path first
     cli_page,

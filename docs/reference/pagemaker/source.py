@@ -1,11 +1,10 @@
-"""What the pages are made from: this repository's own modules and plugins, not whatever is installed."""
+"""What the pages are made from: the modules and plugins of this repository."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
-import sys
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 CORE = ROOT / "core" / "src" / "toolrl"
-for folder in (ROOT / "core" / "src", *sorted(ROOT.glob("plugins/*/src"))):
-    sys.path.insert(0, str(folder))
 
 
 @dataclass(frozen=True)
