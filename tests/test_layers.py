@@ -19,13 +19,14 @@ LAYERS = [
     {"cluster", "report", "builtin", "testing"},
     {"train"},
     {"rollout"},
-    {"chat", "tools", "parsing"},
+    {"chat", "tools"},
     {"config"},
     {"plugins"},
     {"hookspecs", "component"},
+    {"parsing"},
     {"protocols"},
     {"types", "errors"},
-    {"frozen", "tracebacks", "terminal_text"},
+    {"tracebacks", "terminal_text"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from toolrl.frozen import quick_init
-
 Role = Literal["system", "user", "assistant", "tool"]
 Span = tuple[int, int]
 """Half-open [start, end): of characters in a turn's text, or of tokens in an episode's ids, as the field says."""
@@ -48,7 +46,6 @@ class MediaInput:
         return MediaInput(self.kind, (start + by, end + by), self.key, self.tensors, self.token_types)
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a parser read from a turn."""
@@ -84,7 +81,6 @@ class CallError:
     raw: str = ""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message, in the field's usual shape."""
@@ -159,7 +155,6 @@ class ToolSpec:
         return cls(inner["name"], str(inner.get("description") or ""), parameters)
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """The answer to one call. Always something that the model can read."""
@@ -178,7 +173,6 @@ class ToolResult:
     """True where the policy cut the text."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One answered call of a turn."""
@@ -190,7 +184,6 @@ class CallRecord:
     seconds: float = 0.0
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
     """What a parser made of a turn's text."""
@@ -209,7 +202,6 @@ class ParsedTurn:
     where its content stood."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How one generation samples."""
@@ -245,7 +237,6 @@ class Generation:
     """Prompt tokens that were served from a cache."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """Tokens that a chat format made."""
@@ -257,7 +248,6 @@ class Rendered:
     """True where the ids end inside an opened thinking block."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A text with the way back to its tokens."""
@@ -291,7 +281,6 @@ class RewardEntry:
     weight: float = 1.0
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of a turn's text and who wrote it."""
@@ -302,7 +291,6 @@ class Segment:
     """Tokens of the episode's ids."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One assistant turn: what was sampled, what was read from it, what was answered."""
@@ -348,7 +336,6 @@ class EpisodeFailure:
     traceback: str = ""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One finished episode. The four token fields have the same length."""

@@ -19,12 +19,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl.frozen import changed
 from toolrl.parsing.scanner import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span
 
@@ -113,7 +113,7 @@ class EndFlags:
         if not errors and answer is parsed.answer and status == parsed.status:
             return parsed
         items = in_order(parsed.items, errors, text) if errors else parsed.items
-        return changed(parsed, items=items, answer=answer, status=status)
+        return replace(parsed, items=items, answer=answer, status=status)
 
     def _read(self, content: Content, stopped_by: str | None) -> Found:
         answer: str | None = None

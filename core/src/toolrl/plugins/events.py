@@ -18,7 +18,6 @@ import pluggy
 
 from toolrl import hookspecs
 from toolrl.errors import PluginError
-from toolrl.frozen import changed
 from toolrl.plugins.checks import EVENTS, check_observer
 from toolrl.protocols import Observer, RunInfo, StepReport
 from toolrl.types import Episode
@@ -58,7 +57,7 @@ class Events:
     def episode_end(self, episode: Episode) -> None:
         """An episode was scored and released."""
         if self._hide is not None:
-            episode = changed(episode, metrics=_named(episode.metrics, self._hide))
+            episode = replace(episode, metrics=_named(episode.metrics, self._hide))
         self._tell("toolrl_episode_end", episode=episode)
 
     def step_end(self, report: StepReport) -> None:

@@ -12,10 +12,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import RewardError, ToolrlError
-from toolrl.frozen import changed
 from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
@@ -67,7 +67,7 @@ def with_score(episode: Episode, named: NamedReward, score: Any, rewards: Sequen
     except Exception as error:  # a value that isn't even a number
         raise _raised(named, error) from error
     all_metrics = _with_accuracy({**episode.metrics, **metrics}, rewards)
-    return changed(episode, rewards=(*episode.rewards, *entries), metrics=all_metrics)
+    return replace(episode, rewards=(*episode.rewards, *entries), metrics=all_metrics)
 
 
 async def scored_together(
@@ -112,7 +112,7 @@ def _settled(
         episode = with_score(episode, named, score, rewards)
         check_sum(episode)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this episode's data
-        return changed(episode, failure=failure_of(error, "reward", hide), stop_reason="error")
+        return replace(episode, failure=failure_of(error, "reward", hide), stop_reason="error")
     return episode
 
 

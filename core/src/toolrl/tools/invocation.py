@@ -6,10 +6,9 @@ import asyncio
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolrl.frozen import changed
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
 from toolrl.tools.threads import Job
@@ -87,6 +86,6 @@ async def call_tool(invocation: Invocation) -> ToolResult:
     if type(call) is ToolCall:  # What `changed` does, in a third of its time.
         call = ToolCall(call.name, own, call.id, call.span, call.tokens, call.raw, call.recovered)
     else:
-        call = changed(call, arguments=own)
+        call = replace(call, arguments=own)
     result = check_result(await invocation.session.call(call), invocation.shown)
-    return result if result.error is None else changed(result, text=invocation.hide(result.text))
+    return result if result.error is None else replace(result, text=invocation.hide(result.text))

@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jsonschema
 
 from toolrl.errors import ConfigError, ToolError
-from toolrl.frozen import changed
 from toolrl.tools.breaker import BreakerGate, BreakerWatch, CircuitBreaker
 from toolrl.tools.cache import Cache
 from toolrl.tools.endpoints import Endpoints
@@ -187,7 +187,7 @@ class Truncate:
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         result = await following(invocation)
         text, was_cut = self._cut(result.text, self._max_tokens, self._side)
-        return changed(result, text=text, truncated=True) if was_cut else result
+        return replace(result, text=text, truncated=True) if was_cut else result
 
 
 async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:

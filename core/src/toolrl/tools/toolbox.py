@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
-from toolrl.frozen import changed
 from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
@@ -271,7 +270,7 @@ class ToolBoxSession:
                     if key is not None:
                         shared[key] = task
                 tasks.append(task)
-        return tuple(changed(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
+        return tuple(replace(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
 
     async def rewards(self) -> list[RewardEntry]:
         """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
@@ -306,7 +305,7 @@ class ToolBoxSession:
         else:
             result = ToolResult(self._unknown(item.name), error="unknown_tool")
         if result.error is not None:
-            result = changed(result, text=self._hide(result.text))
+            result = replace(result, text=self._hide(result.text))
         return CallRecord(item, result, begin - zero, time.perf_counter() - begin)
 
     async def _call(self, tool: _Bound, call: ToolCall) -> ToolResult:
@@ -329,7 +328,7 @@ class ToolBoxSession:
             return result
         effort = {f"policy/{name}": amount for name, amount in invocation.effort.items()}
         named = {self._hide(name): value for name, value in result.metrics.items()}
-        return changed(result, metrics={**named, **effort})
+        return replace(result, metrics={**named, **effort})
 
     def _pure_key(self, item: ToolCall | CallError) -> str | None:
         """The same text for calls that one run can answer; None for what has to run by itself."""
