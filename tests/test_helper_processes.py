@@ -24,7 +24,7 @@ from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext
 from toolrl.testing import make_episode_context
 from toolrl.tools.processes import ProcessPool
-from toolrl.tools.workers import ProcessCrashError, WorkerError
+from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerError
 from toolrl.types import ToolCall
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation and /proc")
@@ -36,7 +36,7 @@ Ask = Callable[[int, Sequence[str]], Any]
 
 WORKER = """
 from helper_mischief import caller, mischief
-from toolrl.tools.worker import HEADER
+from toolrl.tools.subprocess_main import HEADER
 import json
 
 def act(number, how, reply):

@@ -25,8 +25,8 @@ import ray
 from toolrl.cluster.limiter import ACTOR, NAMESPACE, RayLimits
 from toolrl.testing.fakes import RecordingToolset, make_episode_context, make_task
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.limiter import LimitSpec
 from toolrl.tools.options import PolicyOptions
+from toolrl.tools.rate_limits import LimitSpec
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import ToolCall
 
@@ -229,7 +229,7 @@ import asyncio, pathlib, sys, time
 import ray
 from toolrl.cluster.limiter import RayLimits
 from toolrl.errors import ConfigError
-from toolrl.tools.limiter import LimitSpec
+from toolrl.tools.rate_limits import LimitSpec
 
 ray.init(address=sys.argv[1], namespace="another", log_to_driver=False)
 

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolrl.tools.limiter import ConcurrencyLimit, LimitSpec
+from toolrl.tools.rate_limits import ConcurrencyLimit, LimitSpec
 
 WORKERS, PROCESSES = 64, 4
 

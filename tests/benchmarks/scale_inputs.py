@@ -44,7 +44,7 @@ from toolrl.report.episodes import EpisodeStore
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import Oversight
 from toolrl.testing.fakes import make_task
-from toolrl.tools.limiter import LimitSpec
+from toolrl.tools.rate_limits import LimitSpec
 from toolrl.train.batch import episode_sample
 from toolrl.train.credit import credit
 from toolrl.types import CallRecord, Episode, Group, Message, RewardEntry, Segment, ToolCall, ToolResult, Turn

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolrl.cluster.limit_server import LimitServer, Roll
 from toolrl.testing.clock import run_in_virtual_time
-from toolrl.tools.limiter import LimitSpec
+from toolrl.tools.rate_limits import LimitSpec
 
 ONE = LimitSpec(concurrency=1, lease=10)
 TWO = LimitSpec(concurrency=2, lease=10)

@@ -12,7 +12,7 @@ import pytest
 from toolrl.cluster.limit_server import LimitServer
 from toolrl.errors import ConfigError, ToolUnavailableError
 from toolrl.testing.clock import run_in_virtual_time
-from toolrl.tools.limiter import LimitSpec
+from toolrl.tools.rate_limits import LimitSpec
 
 pytest.importorskip("ray", reason="the line to the cluster needs ray: pip install 'toolrl[cluster]'")
 

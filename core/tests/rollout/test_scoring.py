@@ -15,7 +15,7 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
 from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
-from toolrl.tools import stray, toolset
+from toolrl.tools import cancellation, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, ParsedTurn, Score
 
@@ -360,7 +360,7 @@ class Stubborn:
 def test_a_reward_that_swallows_its_cancellation_doesnt_hold_up_the_end(
     groups: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stray, "CLEANUP_SECONDS", 0.01)
+    monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 0.01)
 
     async def main() -> None:
         reward = Stubborn(groups)

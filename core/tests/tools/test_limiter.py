@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.testing.clock import run_in_virtual_time
-from toolrl.tools.limiter import NO_PERMIT, ConcurrencyLimit, LimitSpec, LocalLimiter, RateLimit
+from toolrl.tools.rate_limits import NO_PERMIT, ConcurrencyLimit, LimitSpec, LocalLimiter, RateLimit
 
 
 def test_no_more_permits_than_there_are_and_they_are_given_in_order() -> None:

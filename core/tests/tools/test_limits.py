@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
 from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
-from toolrl.tools import Tool, TransientToolError, as_toolset, stray, tool
+from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
 from toolrl.tools import function as function_module
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.limiter import Limiter, LimitSpec, LocalLimiter
 from toolrl.tools.options import BreakerOptions, PolicyOptions
 from toolrl.tools.policy import Invocation, Policy
+from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
 from toolrl.tools.threads import ThreadPool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
@@ -296,7 +296,7 @@ def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(
 def test_a_task_that_does_not_stop_keeps_its_permit_too(
     scene: Any, virtual: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stray, "CLEANUP_SECONDS", 1.0)
+    monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 1.0)
 
     async def stubborn(call: ToolCall) -> str:
         end = asyncio.get_running_loop().time() + 20
@@ -368,7 +368,7 @@ def test_waiting_for_a_thread_is_not_the_calls_time(monkeypatch: pytest.MonkeyPa
 def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(
     scene: Any, virtual: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stray, "CLEANUP_SECONDS", 1.0)
+    monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 1.0)
     left = [1]
 
     async def stubborn_once(call: ToolCall) -> str:

@@ -18,14 +18,14 @@ from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnava
 from toolrl.protocols import EpisodeContext
 from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset, tool
-from toolrl.tools import limits as limits_module
+from toolrl.tools import limit_layer as limits_module
 from toolrl.tools import processes as processes_module
-from toolrl.tools import workers as workers_module
+from toolrl.tools import subprocess_pool as workers_module
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.processes import ProcessPool
+from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.workers import ProcessCrashError
 from toolrl.types import CallRecord, ToolCall
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ToolsetError
-from toolrl.tools.opened import blamed
 from toolrl.tools.promptly import Begun, until
+from toolrl.tools.tool_session import blamed
 
 
 async def at_once(value: int) -> int:

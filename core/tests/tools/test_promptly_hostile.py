@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import ToolsetError
-from toolrl.tools.opened import awaited, blamed
 from toolrl.tools.promptly import Begun
+from toolrl.tools.tool_session import awaited, blamed
 
 _seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 

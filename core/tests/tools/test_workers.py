@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolrl.tools.workers import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
+from toolrl.tools.subprocess_pool import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
 
 MODULE = """
 import os, sys, time

@@ -14,7 +14,7 @@ import pytest
 from gym_tasks import data, entry_task, failures, reward, said, scores
 
 from toolrl.errors import RewardError
-from toolrl.tools.workers import Worker
+from toolrl.tools.subprocess_pool import Worker
 from toolrl.types import Episode, Score
 from toolrl_plugin_reasoning_gym.reward import check
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from toolrl.tools.limiter import LimitSpec, LocalLimiter, Permit
+from toolrl.tools.rate_limits import LimitSpec, LocalLimiter, Permit
 
 SILENCE = 0.8
 """Share of a lease after which a silent client is taken for dead."""

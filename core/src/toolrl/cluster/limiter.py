@@ -36,7 +36,7 @@ from ray.experimental import internal_kv
 from toolrl.cluster.limit_server import Change, LimitServer, Roll, Ticket, Welcome
 from toolrl.errors import ConfigError, ToolUnavailableError
 from toolrl.tools.endpoints import limits_differ
-from toolrl.tools.limiter import LimitSpec
+from toolrl.tools.rate_limits import LimitSpec
 
 ACTOR = "toolrl-limits"
 NAMESPACE = "toolrl"

@@ -26,7 +26,7 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.scoring import check_sum, failure_of, finite, score_of, with_score
 from toolrl.rollout.turn import TurnText
-from toolrl.tools.stray import Watch
+from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import (
     CallError,

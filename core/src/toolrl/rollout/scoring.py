@@ -19,9 +19,9 @@ from toolrl.errors import RewardError, ToolrlError
 from toolrl.protocols import ScoresGroups
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
-from toolrl.tools import stray
+from toolrl.tools import cancellation
+from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import Watched, called_inside
-from toolrl.tools.stray import Watch
 from toolrl.tools.threads import POOL, Job
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score
@@ -127,7 +127,7 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
         return await _stoppable(named, result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
-    except stray.TooLateError:
+    except cancellation.TooLateError:
         raise RewardError(
             f"reward {named.name!r} gave no score within {named.timeout:g} s",
             hint="Find out what it waits for, or raise its `timeout` in the config.",
@@ -151,13 +151,13 @@ async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
             "reward %r was cancelled and didn't end within %g s; it is left to itself. "
             "Don't catch asyncio.CancelledError in a reward, or raise it again.",
             named.name,
-            stray.CLEANUP_SECONDS,
+            cancellation.CLEANUP_SECONDS,
         )
 
-    watched = Watched(f"reward {named.name!r}", stray.awaited(work), named.timeout)
-    given = await stray.stoppable(watched, left, named.timeout)
+    watched = Watched(f"reward {named.name!r}", cancellation.awaited(work), named.timeout)
+    given = await cancellation.stoppable(watched, left, named.timeout)
     if watched.overran:
-        raise stray.TooLateError
+        raise cancellation.TooLateError
     return given
 
 
@@ -182,7 +182,7 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
     job.when_ended(ended)
     try:
         return await _stoppable(named, job)
-    except stray.TooLateError:
+    except cancellation.TooLateError:
         _give_up(named, job)
         raise
 

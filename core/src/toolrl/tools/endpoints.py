@@ -13,8 +13,8 @@ from typing import Protocol
 
 from toolrl.errors import ConfigError
 from toolrl.tools.breaker import CircuitBreaker
-from toolrl.tools.limiter import Limiter, LimitSpec, LocalLimiter
 from toolrl.tools.options import BreakerOptions, PolicyOptions
+from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
 
 _log = logging.getLogger(__name__)
 

@@ -25,23 +25,22 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext
-from toolrl.tools import stray
+from toolrl.tools import cancellation
+from toolrl.tools.cancellation import Watch, stoppable, uninterrupted
 from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import Watched
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
-from toolrl.tools.stray import Watch, stoppable
 from toolrl.tools.threads import POOL, Job, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec
 
-T = TypeVar("T")
 STAGES = ("create", "execute", "calc_reward", "release")
 RELEASE_SECONDS = 30.0
 """How long a release may take, and how long it waits for threads of the instance that are still running."""
@@ -282,7 +281,7 @@ class ToolInstance:
             "Don't catch asyncio.CancelledError in a tool, or raise it again.",
             self._bound.spec.name,
             stage,
-            stray.CLEANUP_SECONDS,
+            cancellation.CLEANUP_SECONDS,
         )
 
     def _leave(self, stage: str, work: Job[Any]) -> None:
@@ -294,24 +293,6 @@ class ToolInstance:
         if stage == "create":
             # Where the thread goes on with it, there may be an instance all the same.
             work.when_ended(lambda: setattr(self, "_created", work.begun and not work.raised))
-
-
-async def uninterrupted(work: Awaitable[T]) -> T:
-    """Await something to its end; a cancellation that arrives meanwhile takes effect afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except Exception:  # noqa: BLE001 - raised by result() below
-            break
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
 
 
 async def _inline(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,18 +26,18 @@ import jsonschema
 from toolrl.errors import ConfigError, ToolError
 from toolrl.tools.breaker import BreakerGate, BreakerWatch, CircuitBreaker
 from toolrl.tools.cache import Cache
+from toolrl.tools.cancellation import Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Layer, Next, ToolFailure, call_tool, compose
-from toolrl.tools.limiter import Limiter
-from toolrl.tools.limits import Limited
+from toolrl.tools.limit_layer import Limited
 from toolrl.tools.options import PolicyOptions
+from toolrl.tools.rate_limits import Limiter
 from toolrl.tools.retry import Retry
-from toolrl.tools.stray import Watch
-from toolrl.tools.timelimit import TimeLimit
+from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl.tools.time_limit import TimeLimit
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
 from toolrl.tools.validation import Validators, check_arguments
-from toolrl.tools.workers import ProcessCrashError
 from toolrl.tracebacks import format_error, from_author
 from toolrl.types import ToolResult
 

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any
 
 from toolrl.errors import ArgumentsError, ToolError, ToolLimitError, ToolTimeoutError, ToolUnavailableError
-from toolrl.tools.limiter import ConcurrencyLimit, HeldPermit
+from toolrl.tools.rate_limits import ConcurrencyLimit, HeldPermit
 from toolrl.tools.results import check_result
+from toolrl.tools.subprocess_pool import ProcessCrashError, Worker
 from toolrl.tools.threads import POOL
-from toolrl.tools.workers import ProcessCrashError, Worker
 from toolrl.types import Media, ToolResult
 
 

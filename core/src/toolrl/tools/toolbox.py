@@ -26,13 +26,13 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
 from toolrl.protocols import EpisodeContext, Reply, Toolset
+from toolrl.tools.cancellation import awaited, dismiss
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
-from toolrl.tools.opened import Opened, ToolEntry, blamed
 from toolrl.tools.policy import Invocation, Policy, ToolFailure
 from toolrl.tools.processes import PROCESSES
-from toolrl.tools.stray import awaited, dismiss
 from toolrl.tools.threads import POOL
+from toolrl.tools.tool_session import Opened, ToolEntry, blamed
 from toolrl.tools.toolset import (
     is_wanted,
     known_traits,

@@ -23,10 +23,10 @@ from toolrl.tools.breaker import BreakerGate, BreakerWatch
 from toolrl.tools.cache import Cache
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Layer, Next, call_tool, compose
-from toolrl.tools.limits import Limited
+from toolrl.tools.limit_layer import Limited
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.retry import Retry
-from toolrl.tools.timelimit import TimeLimit
+from toolrl.tools.time_limit import TimeLimit
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_judge.client import ChatClient, JudgeAnswerError

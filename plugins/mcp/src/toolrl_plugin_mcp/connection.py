@@ -23,8 +23,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, Literal, TypeVar
 
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
-from toolrl.tools.lifecycle import uninterrupted
-from toolrl.tools.stray import Watch
+from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.options import RestartOptions
 from toolrl_plugin_mcp.sdk import Link, ProtocolError, Signals, error_of

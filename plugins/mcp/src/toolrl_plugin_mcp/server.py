@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.connection import Connection, NotRunError, Opener
 from toolrl_plugin_mcp.options import McpOptions, ServerOptions

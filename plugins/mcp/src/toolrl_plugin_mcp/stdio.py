@@ -24,7 +24,7 @@ from typing import Any
 
 import anyio
 
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp import guard
 from toolrl_plugin_mcp.sdk import Signals, dump_message, mended_message, parse_message
 

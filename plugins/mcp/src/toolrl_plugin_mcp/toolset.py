@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
 from toolrl_plugin_mcp.catalog import Catalog, Choice, Listing, make_catalog

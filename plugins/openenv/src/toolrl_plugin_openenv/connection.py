@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from toolrl.errors import ToolrlError
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
 

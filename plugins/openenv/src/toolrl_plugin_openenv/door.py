@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from toolrl.errors import ToolsetError
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_openenv.connection import NOT_THERE, Address, Connection, FullError, LostError, SlowError, connect
 from toolrl_plugin_openenv.options import ReconnectOptions
 from toolrl_plugin_openenv.places import Places

@@ -14,11 +14,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.processes import ask
-from toolrl.tools.stray import Watch
+from toolrl.tools.subprocess_pool import ProcessCrashError, Worker
 from toolrl.tools.threads import POOL, Job, Lane
-from toolrl.tools.workers import ProcessCrashError, Worker
 from toolrl_plugin_openenv.gym_env import TARGET, GymEnv
 
 CLOSE_SECONDS = 20.0

@@ -19,7 +19,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, ToolError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionError, ActionReader

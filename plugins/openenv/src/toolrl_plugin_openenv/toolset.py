@@ -23,7 +23,7 @@ import jsonschema
 
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import check_tool_name
 from toolrl.tools.validation import compile_schema
 from toolrl.types import Task, ToolSpec

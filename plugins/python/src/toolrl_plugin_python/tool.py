@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from toolrl.errors import ArgumentsError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_python import detection, paths, words

@@ -25,7 +25,7 @@ from toolrl.config.load import build_component
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError, UnknownComponentError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
-from toolrl.tools.lifecycle import uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task, ToolSpec
 from toolrl_plugin_qwen_agent import library

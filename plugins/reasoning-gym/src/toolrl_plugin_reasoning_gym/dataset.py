@@ -13,7 +13,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
-from toolrl.tools.workers import WorkerError
+from toolrl.tools.subprocess_pool import WorkerError
 from toolrl.types import Message, Task
 from toolrl_plugin_reasoning_gym.options import MAX_SIZE, DataOptions, GeneratorOptions
 from toolrl_plugin_reasoning_gym.process import generators, require_library

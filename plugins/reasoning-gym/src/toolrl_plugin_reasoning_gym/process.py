@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
-from toolrl.tools.workers import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
+from toolrl.tools.subprocess_pool import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
 
 LIBRARY = "reasoning_gym"
 INSTALL = "pip install 'toolrl-plugin-reasoning-gym[library]'"

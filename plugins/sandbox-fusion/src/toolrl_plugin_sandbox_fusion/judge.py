@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.errors import ToolError
-from toolrl.tools.limiter import ConcurrencyLimit
+from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, after_compile_error, verdict
 from toolrl_plugin_sandbox_fusion.client import SandboxClient

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Literal
 
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
-from toolrl.tools.limiter import ConcurrencyLimit, Limiter
 from toolrl.tools.options import PolicyOptions
+from toolrl.tools.rate_limits import ConcurrencyLimit, Limiter
 
 
 class Places:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
 from toolrl.tools.http_server import HttpServer
-from toolrl.tools.limiter import ConcurrencyLimit
+from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, RunRequestBody
 
 RETRY_AFTER_SECONDS = 1

@@ -103,6 +103,24 @@ async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None
     return value  # type: ignore[return-value]  # without an error there is a value
 
 
+async def uninterrupted(work: Awaitable[T]) -> T:
+    """Await something to its end; a cancellation that arrives meanwhile takes effect afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001 - raised by result() below
+            break
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
 async def _outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
     """A task must not end with SystemExit, which would end the event loop."""
     try:

@@ -8,8 +8,8 @@ from typing import Any
 
 from toolrl.errors import ToolLimitError
 from toolrl.tools.invocation import Invocation, Next
-from toolrl.tools.limiter import Limiter, Permit
 from toolrl.tools.processes import PROCESSES
+from toolrl.tools.rate_limits import Limiter, Permit
 from toolrl.tools.threads import Job, noting_jobs
 from toolrl.types import ToolResult
 

@@ -1,6 +1,6 @@
 """The main program of a worker process: reads requests, answers them one after the other, writes the replies.
 
-Started as a script by `toolrl.tools.workers`, with the module whose `build(*arguments)` returns the function that
+Started as a script by `toolrl.tools.subprocess_pool`, with a module whose `build(*arguments)` returns the function that
 answers a request. A frame, in both directions, is its length, the nonce of the request and JSON: what comes back from a
 process in which a model's code may have run is never unpickled. The process's own input and output are moved out of the
 module's sight, so that a print doesn't disturb them. It ends when its input ends, also in the middle of an answer: the

@@ -15,7 +15,7 @@ import logging
 from typing import Any
 
 from toolrl.errors import ToolLimitError, ToolTimeoutError
-from toolrl.tools import stray
+from toolrl.tools import cancellation
 from toolrl.tools.invocation import Invocation, Next
 from toolrl.tools.loop_watch import Watched
 from toolrl.tools.options import DEFAULT_TIMEOUT
@@ -45,12 +45,12 @@ class TimeLimit:
         try:
             await self._wait(work, invocation, seconds, call)
         except asyncio.CancelledError:
-            await stray.stop(work, functools.partial(_left, invocation))
+            await cancellation.stop(work, functools.partial(_left, invocation))
             raise
         if not work.done():
             jobs = invocation.jobs
             queued = any(job.queued for job in jobs) and not any(job.begun for job in jobs)
-            await stray.stop(work, functools.partial(_left, invocation))
+            await cancellation.stop(work, functools.partial(_left, invocation))
             if queued:
                 raise ToolLimitError(
                     f"The tool {invocation.shown!r} is busy: there was no thread for this call within "
@@ -112,5 +112,5 @@ def _left(invocation: Invocation, work: asyncio.Task[Any]) -> None:
         "tool %r: a call was cancelled and didn't end within %g s; it is left to itself. "
         "Don't catch asyncio.CancelledError in a tool, or raise it again.",
         invocation.shown,
-        stray.CLEANUP_SECONDS,
+        cancellation.CLEANUP_SECONDS,
     )

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
+from toolrl.tools.cancellation import Watch, awaited
 from toolrl.tools.loop_watch import Watched
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallBudget, Policy
 from toolrl.tools.promptly import Begun
-from toolrl.tools.stray import Watch, awaited
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Markers, ToolSpec

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolrl.tools import worker as script
+from toolrl.tools import subprocess_main as script
 
 _CHUNK = 1 << 20
 LARGEST_REPLY = 1 << 28
