@@ -83,7 +83,7 @@ def _core() -> Path:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Train a small model to use a calculator, and the same without it as control. Arguments go to quickstart.py."""
-    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers")]
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers", "torch")]
     _install(session, packages=[_core(), *plugins], extras="[train]")
     session.run("python", "docs/examples/quickstart/quickstart.py", *session.posargs)
 

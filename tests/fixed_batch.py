@@ -20,11 +20,11 @@ from toolrl.cluster.messages import pack_error
 from toolrl.cluster.trainer_messages import Ended
 from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.model import TrainerConfig
-from toolrl.train.policy import Policy
-from toolrl.train.process_group import join
-from toolrl.train.ranks import Ranks
-from toolrl.train.trainer import PolicyTrainer
+from toolrl.loop.ranks import Ranks
 from toolrl.types import Episode, Group, Message, RewardEntry, Segment, Task, Turn
+from toolrl_plugin_torch.policy import Policy
+from toolrl_plugin_torch.sharding.process_group import join
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 LEAVES = "fixed_batch.pt"
 VOCABULARY, PROMPT = 61, 20

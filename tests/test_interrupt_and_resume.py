@@ -41,10 +41,10 @@ BRAKE = {
         def build(options, context):
             stage, _, step = AT.partition("-")
             if stage == "update":
-                from toolrl.train.trainer import PolicyTrainer
+                from toolrl_plugin_torch.trainer import PolicyTrainer
                 slow(PolicyTrainer, "update", lambda trainer, *_: trainer.step + 1 == int(step))
             if stage == "save":
-                from toolrl.train.saver import Saver
+                from toolrl_plugin_torch.checkpoints.saver import Saver
                 slow(Saver, "save", lambda saver: saver.trainer.step == int(step))
             if stage == "weights":
                 slow_weights(int(step))

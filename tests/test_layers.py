@@ -17,7 +17,7 @@ LAYERS = [
     {"assembly"},
     {"preflight"},
     {"cluster", "report", "builtin", "testing"},
-    {"train"},
+    {"loop"},
     {"rollout"},
     {"chat", "tools"},
     {"config"},
@@ -31,7 +31,7 @@ LAYERS = [
 """From the top down. A module may import those of its own row's name and of the rows below."""
 
 HEAVY = {"torch", "transformers", "ray", "vllm"}
-MAY_BE_HEAVY = {"assembly", "jobs", "replica", "train", "cluster", "testing"}
+MAY_BE_HEAVY = {"assembly", "jobs", "replica", "cluster", "testing"}
 # What a lower layer may use of a higher one, where it hands over a value that the config names.
 EXCEPTIONS = {("config", "tools"): "a tool's policy has its own options model, checked with the config"}
 

@@ -24,9 +24,9 @@ from pretend_gpu import PretendGpu  # noqa: E402
 from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl.config.model import TrainerConfig  # noqa: E402
 from toolrl.testing.fakes import make_episode, make_task  # noqa: E402
-from toolrl.train.policy import Policy  # noqa: E402
-from toolrl.train.trainer import PolicyTrainer  # noqa: E402
 from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
+from toolrl_plugin_torch.policy import Policy  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 from toolrl_plugin_transformers.batch import Batch  # noqa: E402
 from toolrl_plugin_transformers.check import verify  # noqa: E402
 from toolrl_plugin_transformers.model import ModelRunner  # noqa: E402

@@ -41,7 +41,7 @@ TRIP = {
 
         def build(options, context):
             if TRIP == "update":
-                from toolrl.train.trainer import PolicyTrainer
+                from toolrl_plugin_torch.trainer import PolicyTrainer
                 original = PolicyTrainer._one_update
                 def tripping(self, *args, **more):
                     if self.step == 1:

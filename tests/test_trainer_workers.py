@@ -168,7 +168,7 @@ def test_a_fixed_batch_is_trained_on_as_in_one_process(
     from toolrl.config.cluster import ClusterConfig
     from toolrl.config.load import LoadedConfig
     from toolrl.config.model import Config
-    from toolrl.train.ranks import ONE
+    from toolrl.loop.ranks import ONE
 
     config = Config.model_validate({"model": {"path": "m"}, "environments": {"default": {}}})
     loaded = LoadedConfig(config, {}, "config")

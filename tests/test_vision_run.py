@@ -29,6 +29,7 @@ from toolrl.chat.template import TemplateFormat  # noqa: E402
 from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl.config.model import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
+from toolrl.loop.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
 from toolrl.report.records import episode_from_json, episode_to_json  # noqa: E402
 from toolrl.rollout.environment import Environment, Limits, NamedReward  # noqa: E402
@@ -36,10 +37,9 @@ from toolrl.rollout.runner import Runner  # noqa: E402
 from toolrl.tools import tool  # noqa: E402
 from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
-from toolrl.train.demonstrations import encode_task, from_episodes  # noqa: E402
-from toolrl.train.policy import Policy, PolicyWeights, load_policy  # noqa: E402
-from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 from toolrl.types import Episode, Media, Message, ParsedTurn, Score, Task, ToolCall, ToolResult  # noqa: E402
+from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 TEMPLATE = """{% for message in messages %}<|im_start|>{{ message.role }}
@@ -408,7 +408,7 @@ def test_an_adapter_is_trained_on_images_too(folder: Path, tmp_path: Path) -> No
 
 def batch_inputs(episode: Any) -> dict[str, Any]:
     """What the trainer gives a model for one episode."""
-    from toolrl.train.batch import episode_sample, pack
+    from toolrl_plugin_torch.batch import episode_sample, pack
 
     (batch,) = pack([episode_sample(episode, 0.0)], 100_000, pad_id=0, share=False)
     return {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, **batch.media}

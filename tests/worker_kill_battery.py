@@ -220,9 +220,9 @@ def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None
     """The tasks are those that the data's order has first."""
     from toolrl.config.frame import ComponentUse
     from toolrl.config.load import build_component
+    from toolrl.loop.data import EndlessOrder
     from toolrl.plugins.registry import load_registry
     from toolrl.protocols import BuildContext
-    from toolrl.train.data import EndlessOrder
 
     use = ComponentUse(use="arithmetic", options=TASKS)
     rows = build_component(load_registry(), "datasets", use, BuildContext("arithmetic", seed=0), "data.train")

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from toolrl.train.fused import FusedLayers
-from toolrl.train.tree import grow
+from toolrl_plugin_torch.fused.model import FusedLayers
+from toolrl_plugin_torch.prefixes.tree import grow
 
 ROWS, TOKENS = 8, 368
 

@@ -55,12 +55,12 @@ from toolrl.report.html import write_report
 from toolrl.report.recorder import RunRecorder
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.runner import Runner
-from toolrl.train.batch import episode_sample
-from toolrl.train.credit import credit
-from toolrl.train.policy import load_policy
-from toolrl.train.trainer import PolicyTrainer
 from toolrl.types import Group, RewardEntry
 from toolrl_plugin_qwen.hermes import HermesParser
+from toolrl_plugin_torch.batch import episode_sample
+from toolrl_plugin_torch.objective.credit import credit
+from toolrl_plugin_torch.policy import load_policy
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 TARGET = 1.1
 EPISODES = (64, 256, 1024, 4096)

@@ -28,10 +28,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models
 
-from toolrl.train.batch import Sample, pack
-from toolrl.train.logprob import TokenScorer
-from toolrl.train.loss import LossStatistics, Normaliser, Objective, policy_loss
-from toolrl.train.surrogate import Clip
+from toolrl_plugin_torch.batch import Sample, pack
+from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.objective.loss import LossStatistics, Normaliser, Objective, policy_loss
+from toolrl_plugin_torch.objective.surrogate import Clip
 
 TOLERANCE = 1e-5
 TEMPERATURE = 0.9

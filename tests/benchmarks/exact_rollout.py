@@ -32,8 +32,8 @@ from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment
 from toolrl.rollout.runner import Runner
 from toolrl.testing.fakes import Generated
-from toolrl.train.policy import PolicyWeights
 from toolrl.types import Episode, Generation, Sampling, ToolCall
+from toolrl_plugin_torch.policy import PolicyWeights
 
 CONFIG = Path(__file__).with_name("exact_rollout.yaml")
 

@@ -64,10 +64,10 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.train.policy import load_policy
-from toolrl.train.trainer import PolicyTrainer
 from toolrl.types import Episode, Group, Message, Score, Task
 from toolrl_plugin_qwen.hermes import HermesParser
+from toolrl_plugin_torch.policy import load_policy
+from toolrl_plugin_torch.trainer import PolicyTrainer
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 
 PROMPTS, GROUP, COMPLETION, VOCABULARY = 8, 8, 128, 4096

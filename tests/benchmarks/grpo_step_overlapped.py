@@ -16,12 +16,12 @@ import grpo_step
 from grpo_step import OurSide, Script, Times
 
 from toolrl.config.model import Config
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.overlap import Overlapping
+from toolrl.loop.supply import DataPosition, Demand
+from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
-from toolrl.train.data import EndlessOrder
-from toolrl.train.loop import TrainingLoop
-from toolrl.train.overlap import Overlapping
-from toolrl.train.supply import DataPosition, Demand
 from toolrl.types import Group
 
 _STEPS = 1000

@@ -45,9 +45,9 @@ from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import Oversight
 from toolrl.testing.fakes import make_task
 from toolrl.tools.rate_limits import LimitSpec
-from toolrl.train.batch import episode_sample
-from toolrl.train.credit import credit
 from toolrl.types import CallRecord, Episode, Group, Message, RewardEntry, Segment, ToolCall, ToolResult, Turn
+from toolrl_plugin_torch.batch import episode_sample
+from toolrl_plugin_torch.objective.credit import credit
 
 GROUP, PROMPT, TURNS, SAMPLED, RESULT = 16, 512, 4, 512, 256
 """Episodes of a group; tokens of a prompt, of a turn, and of what a tool answers."""

@@ -8,9 +8,9 @@ clock jumps. What stands in for the rest:
   leave at any moment. While weights are written it stands still, as the embedded one does.
 - An episode takes its turn at the worker's places, decodes a turn, waits for a tool, decodes the next.
 - A message between driver and worker waits for the driver, which does one thing at a time, and takes its share of it.
-- The trainer's step is that of `toolrl.train.loop`: take, update, hand the weights over; each of these takes its time.
+- The trainer's step is that of the loop: take, update, hand the weights over; each of these takes its time.
 
-Colocated runs have no pool: a rank takes every n-th group, as `toolrl.train.shared_rollout` does, and all wait for the
+Colocated runs have no pool: a rank takes every n-th group, as `toolrl.loop.shared_rollout` does, and all wait for the
 last. Lengths of turns and times of tools are drawn for each episode by itself, so two scenarios with the same seed have
 the same episodes.
 """
@@ -30,13 +30,13 @@ from scale_worker import Driver, Sampler, Scenario
 from toolrl.cluster.messages import GroupOrder, Handoff, WorkerSpec
 from toolrl.cluster.pool import WorkerPool
 from toolrl.cluster.worker import RolloutWorker
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.overlap import Overlapping
+from toolrl.loop.supply import Demand, Supply, TurnTaking, staleness_metrics
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import Oversight
 from toolrl.testing.clock import run_in_virtual_time
 from toolrl.testing.fakes import FakeWeights, make_task
-from toolrl.train.data import EndlessOrder
-from toolrl.train.overlap import Overlapping
-from toolrl.train.supply import Demand, Supply, TurnTaking, staleness_metrics
 from toolrl.types import Group, Task
 
 LIMITS = Limits(max_turn_tokens=1, max_episode_tokens=2)

@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.overlap import Overlapping
+from toolrl.loop.supply import Demand, Supply, TurnTaking
 from toolrl.parsing.results import tool_messages
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.train.data import EndlessOrder
-from toolrl.train.overlap import Overlapping
-from toolrl.train.supply import Demand, Supply, TurnTaking
 from toolrl.types import ParsedTurn, Task, ToolCall
 
 GENERATION, UPDATE = 0.1, 0.5

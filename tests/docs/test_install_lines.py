@@ -55,6 +55,8 @@ def problems(words: list[str]) -> Iterator[str]:
         path, _, extras = word.rstrip("]").partition("[")
         if canonicalize_name(path) in projects():
             yield f"{word}: write {projects()[canonicalize_name(path)][0]}"
+        if path.startswith("plugins/*"):  # a shell's pattern, of all
+            given |= {name: set() for folder, name in folders.items() if folder.startswith("./plugins/")}
         place = f"./{path.removeprefix('./')}"
         if place in folders:
             given.setdefault(folders[place], set()).update(filter(None, extras.split(",")))

@@ -144,7 +144,7 @@ def test_every_metric_of_an_update_is_documented(metric: str) -> None:
 
 
 def test_every_metric_of_episodes_is_documented() -> None:
-    written = source.module_doc("train.metrics")
+    written = source.module_doc("loop.metrics")
     rows = [line for line in written.splitlines() if line.startswith("    ") and line[4] != " "]
     names = [name for row in rows for name in row[4:33].strip().split(", ")]
     assert {"accuracy", "errors/rate"} < set(names)

@@ -42,7 +42,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
     from toolrl.config.model import ModelConfig
     from toolrl.errors import EngineError
-    from toolrl.train.policy import load_policy
+    from toolrl_plugin_torch.policy import load_policy
 
     sizes = DRY if settings.dry else FULL
     device = torch.device(settings.device)
@@ -89,7 +89,7 @@ class Sampler:
 
     def __init__(self, policy: Any, batch: int, *, shared: bool) -> None:
         from toolrl.protocols import BuildContext
-        from toolrl.train.policy import PolicyWeights
+        from toolrl_plugin_torch.policy import PolicyWeights
         from toolrl_plugin_transformers.engine import TransformersEngine
         from toolrl_plugin_transformers.options import TransformersEngineOptions
 

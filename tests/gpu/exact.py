@@ -28,7 +28,7 @@ def run(settings: Settings) -> dict[str, Any]:
     import torch
 
     from toolrl.config.model import ModelConfig
-    from toolrl.train.policy import load_policy
+    from toolrl_plugin_torch.policy import load_policy
 
     device = torch.device(settings.device)
     mismatch, samples = {}, []
@@ -62,9 +62,9 @@ def _cast(model: Any, dtype: Any) -> Any:
 async def _sample(policy: Any, settings: Settings) -> list[Any]:
     """Groups of random prompts, sampled by the engine."""
     from toolrl.protocols import BuildContext
-    from toolrl.train.batch import Sample
-    from toolrl.train.policy import PolicyWeights
     from toolrl.types import Sampling
+    from toolrl_plugin_torch.batch import Sample
+    from toolrl_plugin_torch.policy import PolicyWeights
     from toolrl_plugin_transformers.engine import TransformersEngine
     from toolrl_plugin_transformers.options import TransformersEngineOptions
 
@@ -96,9 +96,9 @@ async def _sample(policy: Any, settings: Settings) -> list[Any]:
 
 def _scored(model: Any, samples: Sequence[Any], *, share: bool) -> Any:
     """The micro-batches of the samples on the model's device, each with its log-probabilities, one after another."""
-    from toolrl.train.batch import pack
-    from toolrl.train.logprob import TokenScorer
-    from toolrl.train.tree_attention import over_trees
+    from toolrl_plugin_torch.batch import pack
+    from toolrl_plugin_torch.logprob import TokenScorer
+    from toolrl_plugin_torch.prefixes.tree_attention import over_trees
 
     device = next(iter(model.parameters())).device
     score = TokenScorer(model.train())

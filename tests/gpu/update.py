@@ -62,8 +62,8 @@ def _measure(settings: Settings, load: Load, *, shared: bool) -> dict[str, Any]:
 
     from toolrl.config.algorithm import AlgorithmConfig
     from toolrl.config.model import ModelConfig, TrainerConfig
-    from toolrl.train.policy import load_policy
-    from toolrl.train.trainer import PolicyTrainer
+    from toolrl_plugin_torch.policy import load_policy
+    from toolrl_plugin_torch.trainer import PolicyTrainer
 
     memory = Memory(settings.device)
     memory.reset()

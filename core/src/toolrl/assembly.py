@@ -28,6 +28,12 @@ from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.logs import masked_logs
 from toolrl.config.model import Config, EnvironmentConfig
 from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
+from toolrl.loop.data import EndlessOrder, left_out
+from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.rank0_rollout import LedRollout
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.loop.run_phase import Doing
+from toolrl.loop.shared_rollout import SharedRunner
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
@@ -56,19 +62,13 @@ from toolrl.tools.restarts import RestartCount, Restarts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
-from toolrl.train import random_state
-from toolrl.train.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
-from toolrl.train.data import EndlessOrder, left_out
-from toolrl.train.doing import Doing
-from toolrl.train.evaluate import Evaluator
-from toolrl.train.kernels import choose_kernels
-from toolrl.train.led_rollout import LedRollout
-from toolrl.train.lora import adapter_base
-from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
-from toolrl.train.ranks import ONE, Ranks
-from toolrl.train.scratch import delete_left_behind
-from toolrl.train.shared_rollout import SharedRunner
 from toolrl.types import Episode, Markers, Media, Message, Task, ToolSpec
+from toolrl_plugin_torch import random_state
+from toolrl_plugin_torch.adapters.lora import adapter_base
+from toolrl_plugin_torch.checkpoints.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
+from toolrl_plugin_torch.determinism import choose_kernels
+from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy, pick_device
+from toolrl_plugin_torch.temporary_models import delete_left_behind
 
 _log = logging.getLogger(__name__)
 

@@ -11,24 +11,24 @@ from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftConfig, TrainerConfig
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.demonstrations import from_episodes
+from toolrl.loop.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.loop.metrics import episode_metrics
+from toolrl.loop.overlap import Overlapping
+from toolrl.loop.rank0_rollout import LedRollout, LedSupply
+from toolrl.loop.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
+from toolrl.loop.training import TrainingLoop
 from toolrl.preflight import check_fine_tuning
 from toolrl.protocols import StepReport
 from toolrl.report.buffered import BufferedEpisodes
 from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
-from toolrl.train.credit import is_flat
-from toolrl.train.data import EndlessOrder
-from toolrl.train.demonstrations import from_episodes
-from toolrl.train.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
-from toolrl.train.led_rollout import LedRollout, LedSupply
-from toolrl.train.loop import TrainingLoop
-from toolrl.train.metrics import episode_metrics
-from toolrl.train.overlap import Overlapping
-from toolrl.train.saver import Saved, Saver
-from toolrl.train.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
-from toolrl.train.trainer import PolicyTrainer, SupervisedTrainer
 from toolrl.types import Episode
+from toolrl_plugin_torch.checkpoints.saver import Saved, Saver
+from toolrl_plugin_torch.objective.credit import is_flat
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.model import Config, SftConfig
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError
+from toolrl.loop.data import CheckedTasks, GoodTasks
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, TaskSource
 from toolrl.report.folder import RunFolder, run_and_checkpoint
-from toolrl.train.data import CheckedTasks, GoodTasks
 
 
 def check_start(

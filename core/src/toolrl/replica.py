@@ -22,8 +22,8 @@ from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
-from toolrl.train import random_state
-from toolrl.train.policy import Policy, PolicyWeights, load_policy, pick_device
+from toolrl_plugin_torch import random_state
+from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy, pick_device
 
 
 class _Replica:

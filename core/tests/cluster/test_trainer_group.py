@@ -14,8 +14,8 @@ from toolrl.cluster.messages import pack_error
 from toolrl.cluster.trainer_messages import Began, Counted, Ended, Output, Place, StepDone, TrainerOrder
 from toolrl.cluster.trainers import TrainerGroup
 from toolrl.errors import ConfigError, RunStoppedError
+from toolrl.loop.ranks import LostRanksError, OtherRankError
 from toolrl.testing.clock import run_in_virtual_time
-from toolrl.train.ranks import LostRanksError, OtherRankError
 
 LOST = LostRanksError("rank 1 lost the other ranks")
 OTHER = OtherRankError("rank 0 ended the run: it did")

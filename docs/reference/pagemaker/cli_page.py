@@ -10,8 +10,8 @@ from pagemaker.markdown import code, page, table
 from pagemaker.source import registry
 from toolrl.cli import main as entry
 from toolrl.cli import session
+from toolrl.loop.ranks import TOKEN
 from toolrl.plugins.discovery import DISABLE
-from toolrl.train.ranks import TOKEN
 
 _INTRO = """\
 `toolrl COMMAND --help` says the same. `python -m toolrl` is the same command. `toolrl --version` prints the version.

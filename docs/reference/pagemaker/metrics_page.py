@@ -1,6 +1,6 @@
 """metrics.md: the name of every metric.
 
-Those of episodes stand in the docstring of `toolrl.train.metrics`. Those of updates, time and speed are names in the
+Those of episodes stand in the docstring of `toolrl.loop.metrics`. Those of updates, time and speed are names in the
 code of the trainers and loops; their meanings are here, and a name without a meaning, or a meaning without a name in
 the code, is an error.
 """
@@ -13,8 +13,11 @@ import re
 from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
-NAMES = ("data", "loss", "credit", "supply", "overlap", "trainer", "loop", "fine_tune", "evaluate")
-MODULES = (*(f"train.{name}" for name in NAMES), "cluster.losses", "cluster.rank_report", "tools.restarts")
+MODULES = (
+    "loop.data", "loop.supply", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
+    "torch:trainer", "torch:objective.loss", "torch:objective.credit",
+    "cluster.losses", "cluster.rank_report", "tools.restarts",
+)  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 
 LEADS = {
@@ -132,7 +135,7 @@ def names_in_code() -> set[str]:
 
 def episode_metrics() -> tuple[str, list[tuple[str, str]]]:
     """The docstring's lead, and its list as rows."""
-    text = module_doc("train.metrics")
+    text = module_doc("loop.metrics")
     lead = "\n\n".join(part for part in text.split("\n\n")[1:] if not part.startswith("    "))
     rows: list[tuple[str, str]] = []
     for line in text.splitlines():

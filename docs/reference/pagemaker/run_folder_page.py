@@ -11,7 +11,7 @@ _PARTS = (
     ("Episodes", "report.episodes"),
     ("Records of episodes", "report.records"),
     ("Summary", "report.summary"),
-    ("Checkpoints", "train.checkpoint"),
+    ("Checkpoints", "torch:checkpoints.checkpoint"),
     ("The report", "report.html"),
 )
 

@@ -36,7 +36,7 @@ def packages() -> tuple[Package, ...]:
     found = []
     for folder in (ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))):
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        for plugin, module in project["entry-points"]["toolrl.plugins"].items():
+        for plugin, module in project.get("entry-points", {}).get("toolrl.plugins", {}).items():
             found.append(Package(plugin, module, project["name"], project["description"], folder))
     return tuple(found)
 
@@ -88,15 +88,17 @@ class ClassDoc:
 
 
 def tree(module: str) -> ast.Module:
-    """The syntax tree of a module of core, such as `train.loss`."""
-    return ast.parse((CORE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    """The syntax tree of a module of core, such as `loop.metrics`, or of a plugin, such as `torch:trainer`."""
+    plugin, _, name = module.rpartition(":")
+    folder = ROOT / "plugins" / plugin / "src" / f"toolrl_plugin_{plugin}" if plugin else CORE
+    return ast.parse((folder / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
 def module_doc(module: str) -> str:
-    """The docstring of a module of core."""
+    """The docstring of a module, named as `tree` takes it."""
     text = ast.get_docstring(tree(module))
     if not text:
-        raise ValueError(f"toolrl.{module} has no docstring")
+        raise ValueError(f"{module} has no docstring")
     return text
 
 

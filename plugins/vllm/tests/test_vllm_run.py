@@ -115,7 +115,7 @@ def test_rounding_is_told_from_a_wrong_update() -> None:
     """An update that moves each weight by 1e-4, as one at a small learning rate does, is ten times what passes."""
     import torch
 
-    from toolrl.train import probe
+    from toolrl_plugin_torch import probe
 
     module, ids = make_model(), probe.probe_ids(None, 256, 64)
     before = probe.module_logprobs(module, ids)

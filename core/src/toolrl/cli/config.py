@@ -80,8 +80,8 @@ def _read_rows(loaded: LoadedConfig, registry: Registry) -> None:
     """Read every row of every data set. Raises ConfigError that names the bad ones; where data.bad_rows is skip, only
     where a data set has no other."""
     from toolrl.config.remarks import DATA
+    from toolrl.loop.data import CheckedTasks, described
     from toolrl.preflight import build_datasets, run_directory
-    from toolrl.train.data import CheckedTasks, described
 
     directory = run_directory(loaded.config).absolute()
     sources = build_datasets(registry, loaded.config, directory, dict.fromkeys(DATA, False))

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("there is something here already", where=str(args.folder), hint="Name another folder.")
     from toolrl.assembly import model_source
     from toolrl.report.folder import RunFolder
-    from toolrl.train.export import export_model
+    from toolrl_plugin_torch.checkpoints.export import export_model
 
     name = args.source
     if args.checkpoint is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from toolrl.errors import ToolrlError
-from toolrl.train.ranks import started_by_torchrun
+from toolrl.loop.ranks import started_by_torchrun
 
 EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

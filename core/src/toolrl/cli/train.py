@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from toolrl.cluster.rank_report import RankReport
     from toolrl.cluster.trainer_messages import TrainerOrder
     from toolrl.config.load import LoadedConfig
+    from toolrl.loop.ranks import Ranks
     from toolrl.plugins.registry import Registry
-    from toolrl.train.ranks import Ranks
 
 HELP = "train a model by reinforcement learning"
 EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from toolrl.loop.ranks import ONE, OtherRankError, started_by_torchrun
     from toolrl.preflight import check_start
-    from toolrl.train.ranks import ONE, OtherRankError, started_by_torchrun
 
     if not started_by_torchrun():
         loaded, registry = read(args)
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
         ranks = ONE
         if loaded.config.cluster.shard is True:
-            from toolrl.train.process_group import join
+            from toolrl_plugin_torch.sharding.process_group import join
 
             ranks = join(loaded.config.device, loaded.config.cluster.rank_timeout)
         return run_to_end(_train(args, loaded, registry, ranks), interrupt=ranks.interrupt if ranks.several else None)
@@ -83,9 +83,9 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
 
 def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankReport) -> int:
     """This process is that of a trainer worker."""
+    from toolrl.loop.ranks import ONE
     from toolrl.plugins.registry import load_registry
-    from toolrl.train.process_group import join
-    from toolrl.train.ranks import ONE
+    from toolrl_plugin_torch.sharding.process_group import join
 
     config, registry = order.loaded.config, load_registry()
     several = order.size > 1 or config.cluster.shard is True
@@ -99,7 +99,7 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
     from toolrl.config.spread import check_torchrun
     from toolrl.preflight import check_start
-    from toolrl.train.process_group import join
+    from toolrl_plugin_torch.sharding.process_group import join
 
     loaded, registry, problem = None, None, None
     try:

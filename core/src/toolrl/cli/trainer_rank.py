@@ -26,7 +26,7 @@ from toolrl.cluster.rank_report import RankReport
 from toolrl.cluster.trainer_messages import Ended, TrainerOrder
 from toolrl.errors import ToolrlError
 from toolrl.report.folder import RunFolder
-from toolrl.train.warm import warm
+from toolrl_plugin_torch.preload import warm
 
 _LOCK_SECONDS = 30.0
 """For the run's folder to be free of a process that has died."""

@@ -25,7 +25,7 @@ from toolrl.cluster.circle import Circle, serve
 from toolrl.cluster.messages import Bucket, Handoff, Meeting, Piece
 from toolrl.cluster.weights import Writing, buckets, distinct, frozen_names, receive
 from toolrl.protocols import WeightSource
-from toolrl.train.probe import digests
+from toolrl_plugin_torch.probe import digests
 
 BUCKET_BYTES = 16 * 2**20
 """What is sent at once; a tensor that is larger is a bucket of its own. A worker needs two of them beside its model.

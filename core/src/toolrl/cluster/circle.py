@@ -24,7 +24,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import BroadcastOptions
 
 from toolrl.cluster.messages import Meeting, TransferBrokenError
-from toolrl.train.rendezvous import listen
+from toolrl_plugin_torch.sharding.rendezvous import listen
 
 CONNECT_SECONDS = 60.0
 """For connections between members who have all said that they are there."""

@@ -111,7 +111,7 @@ class Handoff:
     version: int
     buckets: tuple[Bucket, ...] = ()
     digests: Mapping[str, int] = field(default_factory=dict)
-    """Of each of the trainer's tensors, see `toolrl.train.probe`."""
+    """Of each of the trainer's tensors, see `toolrl_plugin_torch.probe`."""
     meeting: Meeting | None = None
     """Where the buckets are broadcast."""
 

@@ -3,7 +3,7 @@
 The pool stands in the place of the in-process `Runner`. A worker may have `concurrency` episodes in flight; it is dealt
 another group as soon as one of these places is free, so that its engine is kept busy and yet holds back at most one
 group that others could start sooner. What isn't dealt waits here, in the order in which it was asked for; who asks
-(`toolrl.train.supply`) bounds how much that is.
+(`toolrl.loop.supply`) bounds how much that is.
 
 When a worker dies its unfinished groups go back to the front of the queue and start again from the beginning, their
 seeds being the same. A group counts when it is here as a whole, so none is counted twice and none is lost.

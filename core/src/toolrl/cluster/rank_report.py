@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from toolrl.cluster.trainer_messages import Beat, Began, Counted, StepDone, TrainerOrder
+from toolrl.loop.run_phase import Doing
 from toolrl.protocols import RunInfo, StepReport
-from toolrl.train.doing import Doing
 
 EVERY = 2.0
 """Seconds between two beats."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolrl.cluster.pool import WorkerPool
     from toolrl.cluster.trainers import Telling
     from toolrl.cluster.training import Training
-    from toolrl.train.policy import Policy
+    from toolrl_plugin_torch.policy import Policy
 
 
 def trainers_of(

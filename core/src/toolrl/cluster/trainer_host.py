@@ -30,7 +30,7 @@ from typing import IO
 
 from toolrl.cluster.line import KEPT_LOG
 from toolrl.cluster.trainer_messages import Beat, Ended, Output, Place, StepDone, TrainerOrder
-from toolrl.train.ranks import TOKEN
+from toolrl.loop.ranks import TOKEN
 
 EXIT_SECONDS = 15.0
 """For a process to be gone after it has told how it ended."""

@@ -26,7 +26,7 @@ from toolrl.cluster.line import FIRST_WARNING, Handle, WorkerLostError
 from toolrl.cluster.messages import unpack_error
 from toolrl.cluster.trainer_messages import Began, Counted, Ended, Output, Place, StepDone, TrainerOrder
 from toolrl.errors import RunStoppedError
-from toolrl.train.ranks import LostRanksError, OtherRankError
+from toolrl.loop.ranks import LostRanksError, OtherRankError
 
 POLL_SECONDS = 5.0
 GRACE_SECONDS = 15.0

@@ -3,7 +3,7 @@
 
 A bucket is some tensors in the form of safetensors. Only what is trained travels, and buffers: every worker loads the
 model itself, from where the trainer did, so what is frozen is there already. Tied tensors travel once. After each
-transfer the worker compares digests of all its tensors with the trainer's (`toolrl.train.probe`).
+transfer the worker compares digests of all its tensors with the trainer's (`toolrl_plugin_torch.probe`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from toolrl.cluster.messages import Bucket, Handoff
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
-from toolrl.train.probe import check_digests, digests
+from toolrl_plugin_torch.probe import check_digests, digests
 
 BUCKET_BYTES = 256 * 2**20
 """What is serialised at once; a tensor that is larger is a bucket of its own."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from toolrl.train.pages import new_zeros
+from toolrl_plugin_torch.fused.huge_pages import new_zeros
 
 COLUMN_STEP = 64
 """Columns are added in multiples of this."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import EngineError
-from toolrl.train.probe import allowed_rounding, probe_ids, typical
+from toolrl_plugin_torch.probe import allowed_rounding, probe_ids, typical
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.model import ModelRunner
 
@@ -24,7 +24,7 @@ _BEGINNING = 3
 _STEPS = 6
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
 """Greatest difference of a log-probability. Ones that are right differ by about 1e-5 in float32. In 16-bit types what
-is allowed follows from the model (`toolrl.train.probe`)."""
+is allowed follows from the model (`toolrl_plugin_torch.probe`)."""
 
 
 def verify(runner: ModelRunner, tokenizer: Any = None) -> float:

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from toolrl.train.head import wide_linear
-from toolrl.train.pages import new_zeros
+from toolrl_plugin_torch.fused.huge_pages import new_zeros
+from toolrl_plugin_torch.head import wide_linear
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.memory import total_memory

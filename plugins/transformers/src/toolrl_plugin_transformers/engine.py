@@ -30,8 +30,8 @@ from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
-from toolrl.train.probe import check_digests, digests
 from toolrl.types import Generation, MediaInput, Sampling
+from toolrl_plugin_torch.probe import check_digests, digests
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.memory import default_cache_tokens

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from toolrl.errors import EngineError
-from toolrl.train.head import probe_head, wide_linear
+from toolrl_plugin_torch.head import probe_head, wide_linear
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.images import Eyes, Pictures, arguments, plain

@@ -15,7 +15,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import WeightSource
-from toolrl.train.scratch import scratch_folder
+from toolrl_plugin_torch.temporary_models import scratch_folder
 
 NAME = "toolrl"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

@@ -103,7 +103,7 @@ class VllmEngine:
         self._max_length = int(config.max_model_len)
         self._exact = "float32" in str(config.dtype)
         vocabulary = int(config.get_vocab_size())
-        from toolrl.train.probe import probe_ids
+        from toolrl_plugin_torch.probe import probe_ids
 
         self._probe = probe_ids(tokenizer, min(known or vocabulary, vocabulary), self._max_length - 1)
         return engine
@@ -187,7 +187,7 @@ class VllmEngine:
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
             return
-        from toolrl.train.probe import check_logprobs
+        from toolrl_plugin_torch.probe import check_logprobs
 
         ids, module = self._probe, self._weights.module()
         assert self._loads is not None

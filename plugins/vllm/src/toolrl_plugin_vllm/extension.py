@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.sampler import Sampler
 
-from toolrl.train.probe import digests
+from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_vllm.weights import read_folder
 
 _GREEDY = 1e-5

@@ -191,7 +191,7 @@ class OpenaiEngine:
         module, tokenizer, known = self._weights.module(), self._context.tokenizer, self._known_ids
         assert known is not None, "start() has asked the module"
         # Here, since without a trainer an engine of this kind needs no torch.
-        from toolrl.train.probe import check_logprobs, probe_ids
+        from toolrl_plugin_torch.probe import check_logprobs, probe_ids
 
         known = min(known, len(tokenizer)) if tokenizer is not None else known
         ids = probe_ids(tokenizer, known, self._max_length - 1)

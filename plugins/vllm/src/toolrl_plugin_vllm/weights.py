@@ -61,7 +61,7 @@ class Transfer:
         source than what was sent."""
         if not self._received:
             return
-        from toolrl.train.probe import check_digests, digests
+        from toolrl_plugin_torch.probe import check_digests, digests
 
         own, sent = weights.module().state_dict(), weights.state_dict()
         sources = ((name, own if name in own else sent) for name in self._shapes)

@@ -1,0 +1,127 @@
+"""Supervised fine-tuning: batches of demonstrations, and a probe that says when the model is good enough."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolrl.config.model import SftConfig
+from toolrl.errors import RunStoppedError
+from toolrl.loop.background import UpdateThread
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.demonstrations import Demonstration, encode_task
+from toolrl.loop.evaluate import Evaluator
+from toolrl.plugins.events import Events
+from toolrl.protocols import StepReport
+from toolrl.rollout.environment import Environment
+from toolrl.rollout.source import TakesWeights
+from toolrl.types import Task
+from toolrl_plugin_torch.checkpoints.saver import Saver
+from toolrl_plugin_torch.trainer import SupervisedTrainer
+
+
+class DemonstrationSource(Protocol):
+    """Batches of demonstrations by position in an endless sequence."""
+
+    async def take(self, position: int, count: int) -> list[Demonstration]: ...
+
+
+@dataclass
+class TaskDemonstrations:
+    """Demonstrations from tasks whose messages hold the assistant's turns, encoded as they are needed."""
+
+    order: EndlessOrder[Task]
+    environments: Mapping[str, Environment]
+
+    async def take(self, position: int, count: int) -> list[Demonstration]:
+        return [await encode_task(task, self.environments) for task in self.order.take(position, count)]
+
+
+@dataclass
+class StoredDemonstrations:
+    """Demonstrations that are tokens already."""
+
+    order: EndlessOrder[Demonstration]
+
+    async def take(self, position: int, count: int) -> list[Demonstration]:
+        return self.order.take(position, count)
+
+
+@dataclass
+class FineTuningLoop:
+    """One run of fine-tuning. `run` may be called once."""
+
+    settings: SftConfig
+    trainer: SupervisedTrainer
+    demonstrations: DemonstrationSource
+    engine: TakesWeights
+    events: Events
+    saver: Saver
+    evaluator: Evaluator | None = None
+    _thread: UpdateThread = field(default_factory=UpdateThread)
+
+    async def run(self) -> float | None:
+        """The last probe's accuracy, or None where there is no probe. Raises RunStoppedError where it asks for an
+        accuracy that isn't reached."""
+        with self._thread:
+            try:
+                # A run that goes on may have been interrupted in its probe, or be good enough already.
+                accuracy = await self._probe(None) if self.trainer.step else None
+                while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
+                    await self._step()
+                    accuracy = await self._probe(accuracy)
+                    await self._save_if_due()
+            finally:
+                if self.saver.due(sys.exception()):
+                    await self._save()
+        if self.settings.probe is not None and not self._good_enough(accuracy):
+            raise RunStoppedError(
+                f"after all {self.settings.steps} steps the probe's accuracy is {accuracy or 0.0:.1%}, and "
+                f"sft.probe.accuracy asks for {self.settings.probe.accuracy:.1%}",
+                hint="Give it more sft.steps, another learning rate or seed; the checkpoint of the last step is kept.",
+            )
+        return accuracy
+
+    async def _step(self) -> None:
+        started = time.perf_counter()
+        size = self.settings.batch_size
+        batch = await self.demonstrations.take(self.trainer.step * size, size)
+        encoded = time.perf_counter()
+        metrics, interrupted = await self._thread.run(self.trainer.update, batch)
+        done = time.perf_counter()
+        metrics["time/encode"] = encoded - started
+        metrics["time/update"] = done - encoded
+        metrics["time/step"] = done - started
+        self.events.step_end(StepReport(self.trainer.step, "sft", metrics))
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _save_if_due(self) -> None:
+        if self.saver.scheduled():  # It has one rank only.
+            await self._save()
+
+    async def _save(self) -> None:
+        path, interrupted = await self._thread.run(self.saver.save)
+        self.events.checkpoint_saved(self.saver.last_step, path)
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _probe(self, accuracy: float | None) -> float | None:
+        probe = self.settings.probe
+        if probe is None or self.evaluator is None:
+            return accuracy
+        step = self.trainer.step
+        if step % probe.every and step != self.settings.steps:
+            return accuracy
+        await self.engine.update_weights(self.trainer.weights(), step)
+        metrics = await self.evaluator.run(step)
+        self.events.step_end(StepReport(step, "eval", metrics))
+        return metrics.get("accuracy", 0.0)
+
+    def _good_enough(self, accuracy: float | None) -> bool:
+        probe = self.settings.probe
+        return probe is not None and accuracy is not None and accuracy >= probe.accuracy

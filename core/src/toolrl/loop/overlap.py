@@ -1,0 +1,249 @@
+"""Sampling while the trainer works, with a bound on the age of every token.
+
+Rows of data are admitted in order, and never more than can be trained on before they are more than `max_staleness`
+versions old; half-done episodes go on after an update, each token with its own version. Groups are taken as they are
+finished, the oldest first, but never so that an older one would miss its last step: then the step waits for it. So no
+group is thrown away for being slow, which would favour what is quick (the bound on what is started is AReaL's, arXiv
+2505.24298, section 5.1).
+
+With `replay` a part of each step are groups that were trained on before and are still young enough: those that were
+used least, and of these the oldest. Where there are fewer, new ones take their place.
+
+A checkpoint keeps the rows in flight, and of groups that are finished, waiting or to be replayed, also their episodes,
+so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again, and
+so are those in whose row the data has another task by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from toolrl.loop.buffered import BufferedGroup, EpisodeCodec, read, written
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.supply import DataPosition, Demand, nothing_to_learn
+from toolrl.rollout.source import GroupSource
+from toolrl.types import Group, Task
+
+
+@dataclass
+class _Flight:
+    """A row of data that is being sampled, or that waits to be trained on."""
+
+    row: int
+    version: int
+    """Of the weights when it was started: none of its tokens is older."""
+    work: asyncio.Future[Group] = field(repr=False)
+
+    @property
+    def group(self) -> Group:
+        return self.work.result()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a checkpoint holds, as it was after a step."""
+
+    position: DataPosition
+    buffer: tuple[BufferedGroup, ...] = ()
+    """Finished groups, `uses` 0, and those to be replayed."""
+
+
+class Overlapping:
+    """Keeps sampling while the trainer works. `tell` hears of a group's episodes when the group is taken first or set
+    aside; `replay` is the share of a step's groups that were trained on before. Without a `codec` checkpoints hold no
+    episodes.
+
+    Use it on one event loop; `close` must be awaited.
+    """
+
+    def __init__(
+        self,
+        runner: GroupSource,
+        order: EndlessOrder[Task],
+        demand: Demand,
+        *,
+        max_staleness: int,
+        tell: Callable[[Iterable[Group]], None],
+        replay: float = 0.0,
+        codec: EpisodeCodec | None = None,
+    ) -> None:
+        if max_staleness < 1:
+            raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use TurnTaking")
+        self._runner = runner
+        self._order = order
+        self._demand = demand
+        self._staleness = max_staleness
+        self._tell = tell
+        self._codec = codec
+        self._gate = runner.gate()
+        # Rounded first: 100 times 0.29 is a little less than 29.
+        self._replays = min(int(round(demand.rows * replay, 6)), demand.rows - 1)
+        """Of a step, at most."""
+        self._version = 0
+        self._next = 0
+        self._again: list[int] = []
+        """Rows that an earlier process of this run had started."""
+        self._flights: dict[int, _Flight] = {}
+        self._used: dict[int, BufferedGroup] = {}
+        self._aside: list[Group] = []
+        """Groups that this step set aside."""
+        self._taken: tuple[list[_Flight], list[BufferedGroup]] = [], []
+        """New ones and replayed ones of this step."""
+        self._kept = _Kept(DataPosition(0))
+
+    @property
+    def replayed(self) -> int:
+        """How many of the groups that were taken last were trained on before: they stand at the end."""
+        return len(self._taken[1])
+
+    async def take(self, step: int) -> list[Group]:
+        self._aside = []
+        while True:
+            self._admit()
+            self._sort_out(step)
+            chosen = self._choose(step)
+            if chosen is not None:
+                break
+            going = [it.work for it in self._flights.values() if not it.work.done()]
+            assert going, "what is admitted can always be trained on in time"
+            await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+        again = self._replayable()[: self._demand.rows - len(chosen)]
+        for flight in chosen:
+            del self._flights[flight.row]
+        self._taken = chosen, again
+        groups = [flight.group for flight in chosen]
+        # First: whoever reads why the run stopped is sent to these episodes.
+        self._tell(groups)
+        self._runner.check([*groups, *self._aside])
+        return [*groups, *(it.group for it in again)]
+
+    def trained(self, step: int) -> None:
+        new, again = self._taken
+        for it in again:
+            it.uses += 1
+        if self._replays:
+            self._used |= {it.row: BufferedGroup(it.row, it.version, 1, it.group) for it in new}
+        # The next step trains version `step`: what is too old for it is of no use any more.
+        self._used = {row: it for row, it in self._used.items() if step - it.version <= self._staleness}
+        started = tuple(sorted({*self._flights, *self._again}))
+        waiting = [
+            BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
+        ]
+        self._kept = _Kept(DataPosition(self._next, started), (*waiting, *map(replace, self._used.values())))
+
+    def weights_are(self, version: int) -> None:
+        self._version = version
+        self._admit()
+
+    def metrics(self) -> dict[str, float]:
+        metrics = {"groups/waiting": float(sum(it.work.done() for it in self._flights.values()))}
+        if self._demand.flat is not None:
+            metrics["groups/set_aside"] = float(len(self._aside))
+        if self._replays:
+            metrics["groups/replayed"] = float(self.replayed)
+        return metrics
+
+    async def close(self) -> None:
+        works = [flight.work for flight in self._flights.values()]
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        self._flights.clear()
+
+    def position(self, step: int) -> DataPosition:
+        """May be called from another thread than the loop's."""
+        kept = self._kept
+        if self._codec is None:
+            return kept.position
+        records = [record for it in kept.buffer if (record := written(it, self._codec)) is not None]
+        return replace(kept.position, buffer=tuple(records))
+
+    def resume(self, step: int, position: DataPosition) -> None:
+        self._version = step
+        self._next = position.next
+        self._again = sorted(position.pending)
+        assert self._codec is not None or not position.buffer, "what was written can be read"
+        found = [read(record, self._order, self._codec) for record in position.buffer if self._codec is not None]
+        for it in sorted((it for it in found if it is not None), key=lambda it: (it.version, it.row)):
+            if len(it.group.episodes) != self._demand.group_size or step - it.version > self._staleness:
+                continue
+            if it.uses and self._replays:
+                self._used[it.row] = it
+            # What waited is trained on as early as ever; with smaller steps some would be too old by then.
+            elif it.row in self._again and step + len(self._flights) // self._least <= it.version + self._staleness:
+                self._again.remove(it.row)
+                self._flights[it.row] = _Flight(it.row, it.version, _done(it.group))
+        self._kept = _Kept(
+            replace(position, buffer=()),
+            (*(BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
+        )
+
+    @property
+    def _least(self) -> int:
+        """New groups that every step takes."""
+        return self._demand.rows - self._replays
+
+    def _admit(self) -> None:
+        """Start what can be trained on in time, and at least what the next step needs."""
+        demand = self._demand
+        steps = min(self._version + self._staleness + 1, demand.steps) - self._version
+        needed = demand.rows - len(self._replayable()) if steps > 0 else 0
+        for _ in range(max(steps * self._least, needed) - len(self._flights)):
+            if self._again:
+                self._start(self._again.pop(0))
+            else:
+                self._start(self._next)
+                self._next += 1
+
+    def _start(self, row: int) -> None:
+        demand = self._demand
+        (task,) = self._order.take(row, 1)
+        step, number = divmod(row, demand.rows)
+        work = asyncio.get_running_loop().create_task(
+            self._runner.group(
+                task, number, demand.group_size, demand.limits, round_id=f"train-{step + 1}", gate=self._gate
+            )
+        )
+        self._flights[row] = _Flight(row, self._version, work)
+
+    def _sort_out(self, step: int) -> None:
+        """Set finished groups aside that aren't wanted, and let others take their place. Raises what ended a group."""
+        for flight in [it for it in self._flights.values() if it.work.done()]:
+            if not self._demand.wanted(flight.group):
+                del self._flights[flight.row]
+                self._tell([flight.group])
+                self._aside.append(flight.group)
+        if len(self._aside) > self._demand.rows * (self._demand.most_rounds - 1):
+            # Groups all of whose episodes failed are among them: that is told first.
+            self._runner.check(self._aside)
+            raise nothing_to_learn(step, len(self._aside), len(self._aside))
+        self._admit()
+
+    def _choose(self, step: int) -> list[_Flight] | None:
+        """The new groups to train on now, or None where one more has to finish first."""
+        new = self._demand.rows - len(self._replayable())
+        by_age = sorted(self._flights.values(), key=lambda it: (it.version, it.row))
+        chosen = [it for it in by_age if it.work.done()][:new]
+        if len(chosen) < new:
+            return None
+        taken = {it.row for it in chosen}
+        left = [it for it in by_age if it.row not in taken]
+        # The group at place n of what is left is trained on in step + 1 + n // least at the soonest.
+        late = any(step + n // self._least > it.version + self._staleness for n, it in enumerate(left))
+        return None if late else chosen
+
+    def _replayable(self) -> list[BufferedGroup]:
+        """What the next step trains on again: all of it is young enough, see `trained`."""
+        return sorted(self._used.values(), key=lambda it: (it.uses, it.version, it.row))[: self._replays]
+
+
+def _is_whole(work: asyncio.Future[Group]) -> bool:
+    return work.done() and not work.cancelled() and work.exception() is None
+
+
+def _done(group: Group) -> asyncio.Future[Group]:
+    work: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
+    work.set_result(group)
+    return work

@@ -1,0 +1,196 @@
+"""Where a step's groups come from: sampled before each update, or all the while.
+
+`TurnTaking` samples a step's groups, and samples nothing while they are trained on: every token is of the version that
+is trained. `toolrl.loop.overlap` samples while the trainer works.
+
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) flat groups, by which the trainer learns nothing, are set
+aside, and the next rows of data take their place.
+
+A supply also knows how far the data has been used; a checkpoint keeps it. Rows that were started and not trained on by
+then are started again by a run that goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolrl.errors import CheckpointError, RunStoppedError
+from toolrl.loop.data import EndlessOrder
+from toolrl.rollout.environment import Limits
+from toolrl.rollout.source import GroupSource
+from toolrl.types import Group, Task
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """How far a run has used its data."""
+
+    next: int
+    """Rows of the endless sequence that were taken: the next to take."""
+    pending: tuple[int, ...] = ()
+    """Of those the ones that were not trained on yet."""
+    buffer: tuple[Mapping[str, Any], ...] = ()
+    """Finished groups that can still be trained on, as JSON values: of pending rows, and to be trained on again."""
+
+
+class KeepsPosition(Protocol):
+    """Who knows how far the data has been used, for a checkpoint."""
+
+    def position(self, step: int) -> DataPosition:
+        """After so many complete steps."""
+        ...
+
+    def resume(self, step: int, position: DataPosition) -> None:
+        """Go on from there. Raises CheckpointError where this can't be."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """A run whose every step takes the same number of rows."""
+
+    rows_per_step: int
+
+    def position(self, step: int) -> DataPosition:
+        return DataPosition(step * self.rows_per_step)
+
+    def resume(self, step: int, position: DataPosition) -> None:
+        if position != self.position(step):
+            raise CheckpointError(
+                f"{position.next} rows of data were taken in {step} steps, and the config now takes "
+                f"{self.rows_per_step} a step",
+                hint="Resume with the batch size that the run began with.",
+            )
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What each step asks for."""
+
+    steps: int
+    """Of the whole run."""
+    rows: int
+    """Groups of a step."""
+    group_size: int
+    limits: Limits
+    flat: Callable[[Group], bool] | None = None
+    """With dynamic sampling: whether a group teaches nothing and is set aside."""
+    most_rounds: int = 8
+    """With `flat`: a step may sample up to so many times its rows before the run stops."""
+
+    def wanted(self, group: Group) -> bool:
+        """Whether a group may be trained on."""
+        return self.flat is None or not self.flat(group)
+
+
+class Supply(KeepsPosition, Protocol):
+    """Gives each step its groups."""
+
+    async def take(self, step: int) -> list[Group]:
+        """The groups of this step, counted from 1; it trains the weights of version step − 1."""
+        ...
+
+    def trained(self, step: int) -> None:
+        """The step's update is complete."""
+        ...
+
+    def weights_are(self, version: int) -> None:
+        """The engine samples from these weights now."""
+        ...
+
+    @property
+    def replayed(self) -> int:
+        """How many of the groups that were taken last were trained on before: they stand at the end."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Of the groups that were taken last."""
+        ...
+
+    async def close(self) -> None:
+        """Sample nothing more."""
+        ...
+
+
+class TurnTaking:
+    """Samples before each update, and nothing during it."""
+
+    replayed = 0
+
+    def __init__(self, runner: GroupSource, order: EndlessOrder[Task], demand: Demand) -> None:
+        self._runner = runner
+        self._order = order
+        self._demand = demand
+        self._next = 0
+        self._taken = 0
+        self._set_aside = 0
+
+    async def take(self, step: int) -> list[Group]:
+        demand = self._demand
+        groups: list[Group] = []
+        self._taken = self._set_aside = 0
+        again = 0
+        while (missing := demand.rows - len(groups)) and self._taken + missing <= demand.rows * demand.most_rounds:
+            tasks = self._order.take(self._next + self._taken, missing)
+            self._taken += missing
+            round_id = f"train-{step}.{again}" if again else f"train-{step}"
+            found = await self._runner.run(tasks, demand.group_size, demand.limits, round_id=round_id)
+            wanted = [group for group in found if demand.wanted(group)]
+            self._set_aside += len(found) - len(wanted)
+            groups += wanted
+            again += 1
+        if missing:
+            raise nothing_to_learn(step, self._taken, self._set_aside)
+        return groups
+
+    def trained(self, step: int) -> None:
+        self._next += self._taken
+        self._taken = 0
+
+    def weights_are(self, version: int) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return {"groups/set_aside": float(self._set_aside)} if self._demand.flat else {}
+
+    async def close(self) -> None:
+        pass
+
+    def position(self, step: int) -> DataPosition:
+        return DataPosition(self._next)
+
+    def resume(self, step: int, position: DataPosition) -> None:
+        if position.pending or position.buffer:
+            what = f"{len(position.pending)} rows of data were being sampled"
+            if not position.pending:
+                what = f"{len(position.buffer)} groups were to be trained on again"
+            raise CheckpointError(
+                f"{what} when it was written, and rollout and training now take turns",
+                hint="Resume with the rollout.max_staleness that the run began with; where that was 0, with 1.",
+            )
+        if self._demand.flat is None:
+            FixedRows(self._demand.rows).resume(step, position)
+        self._next = position.next
+
+
+def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
+    """Age in versions of the sampled tokens, where the weights that are trained have this version."""
+    total = count = oldest = 0
+    for group in groups:
+        for episode in group.scored:
+            ages = [version - sampled for sampled in episode.weight_versions if sampled >= 0]
+            total, count = total + sum(ages), count + len(ages)
+            oldest = max(oldest, *ages, 0) if ages else oldest
+    return {"staleness/mean": total / count, "staleness/max": float(oldest)} if count else {}
+
+
+def nothing_to_learn(step: int, sampled: int, set_aside: int) -> RunStoppedError:
+    """What ends a run whose step can't be filled."""
+    return RunStoppedError(
+        f"step {step}: of {sampled} groups {set_aside} were set aside, as all episodes had the same "
+        "algorithm.filter_metric: there is nothing to learn from",
+        hint="Take tasks that are neither too hard nor too easy, a larger group_size or another reward; or turn "
+        "algorithm.dynamic_sampling off.",
+    )

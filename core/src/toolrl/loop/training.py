@@ -1,0 +1,148 @@
+"""The training loop: roll out, update, hand the weights over, evaluate, save.
+
+The loop runs on the event loop of the controller process; updates run in a thread of their own, so that tools and
+console stay alive meanwhile. A cancellation (Ctrl-C, SIGTERM) that arrives during an update takes effect after it, so
+that model, optimizer and step counter always belong together; on every way out the last complete step is saved, and its
+metrics are reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolrl.config.model import Config
+from toolrl.loop.background import UpdateThread
+from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.metrics import episode_metrics
+from toolrl.loop.run_phase import Doing
+from toolrl.loop.supply import Supply, staleness_metrics
+from toolrl.plugins.events import Events
+from toolrl.protocols import Rests, StepReport, WeightSource
+from toolrl.rollout.source import TakesWeights
+from toolrl.types import Group
+from toolrl_plugin_torch.checkpoints.saver import Saver
+
+
+class Updater(Protocol):
+    """What the loop needs of a trainer, in one process or in many."""
+
+    step: int
+    """Complete steps; the version of the weights."""
+
+    def update(self, groups: Sequence[Group]) -> dict[str, float]:
+        """One step's update from its groups; advances `step`. Gives metrics."""
+        ...
+
+    def weights(self) -> WeightSource:
+        """The current weights."""
+        ...
+
+
+@dataclass
+class TrainingLoop:
+    """One run's training. `run` may be called once."""
+
+    config: Config
+    trainer: Updater
+    supply: Supply
+    engine: TakesWeights
+    events: Events
+    saver: Saver
+    evaluator: Evaluator | None = None
+    evaluated: Collection[int] = ()
+    """Steps whose evaluations an earlier process of this run has done."""
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics of who samples, since it was last asked."""
+    doing: Doing = field(default_factory=Doing)
+    _thread: UpdateThread = field(default_factory=UpdateThread)
+
+    async def run(self) -> None:
+        """From the trainer's step to the last one."""
+        with self._thread:
+            try:
+                # Of the first step, or of one whose evaluation was interrupted.
+                if self.trainer.step not in self.evaluated:
+                    await self._evaluate_if_due()
+                while self.trainer.step < self.config.trainer.steps:
+                    await self._step()
+                    await self._evaluate_if_due()
+                    await self._save_if_due()
+            finally:
+                try:
+                    if self.saver.due(sys.exception()):
+                        await self._save()
+                finally:
+                    await self.supply.close()
+
+    async def _step(self) -> None:
+        started = time.perf_counter()
+        step = self.trainer.step + 1
+        self.doing.now(f"waiting for the groups of step {step}")
+        groups = await self.supply.take(step)
+        new = groups[: len(groups) - self.supply.replayed]
+        rolled_out = time.perf_counter()
+        if isinstance(self.engine, Rests) and not self.config.rollout.max_staleness:
+            await self.engine.rest()
+        self.doing.now(f"updating, step {step}")
+        metrics, interrupted = await self._thread.run(self.trainer.update, groups)
+        self.supply.trained(step)
+        updated = time.perf_counter()
+        metrics |= {**self.supply.metrics(), **staleness_metrics(groups, step - 1)}
+        self.doing.now(f"handing over the weights of step {step}")
+        try:
+            await self.engine.update_weights(self.trainer.weights(), step)
+            self.supply.weights_are(step)
+        finally:
+            # The step is complete and will be saved, also where handing over its weights is cut off or fails.
+            done = time.perf_counter()
+            times = {
+                "time/rollout": rolled_out - started,
+                "time/update": updated - rolled_out,
+                "time/weights": done - updated,
+                "time/step": done - started,
+            }
+            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times), **self.watch()}
+            self.events.step_end(StepReport(step, "train", metrics))
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _evaluate_if_due(self) -> None:
+        step, every = self.trainer.step, self.config.evaluation.every
+        if step in (0, self.config.trainer.steps) or (every and step % every == 0):
+            await self._evaluate()
+
+    async def _save_if_due(self) -> None:
+        due, interrupted = await self._thread.run(self.saver.scheduled)
+        if due:
+            await self._save()
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _save(self) -> None:
+        with self.doing.during(f"saving the checkpoint of step {self.trainer.step}"):
+            path, interrupted = await self._thread.run(self.saver.save)
+        self.events.checkpoint_saved(self.saver.last_step, path)
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _evaluate(self) -> None:
+        if self.evaluator is not None:
+            with self.doing.during(f"evaluating after step {self.trainer.step}"):
+                metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
+            self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
+            if self.saver.judge(self.trainer.step, metrics):
+                await self._save()
+
+    def _speed(self, groups: Sequence[Group], times: dict[str, float]) -> dict[str, float]:
+        episodes = [episode for group in groups for episode in group.episodes]
+        # Where rollout and training overlap, the time that a step waits for its groups isn't the time they took.
+        sampling = times["time/step" if self.config.rollout.max_staleness else "time/rollout"]
+        return {
+            "speed/tokens_per_second": sum(e.sampled_tokens for e in episodes) / max(sampling, 1e-9),
+            "speed/episodes_per_second": len(episodes) / max(times["time/step"], 1e-9),
+        }

@@ -1,0 +1,91 @@
+"""The thread of updates: work is never cut off, and a cancellation is kept for after it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
+
+from toolrl.loop.background import UpdateThread
+
+
+def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
+    released = threading.Event()
+
+    def work(value: int, *, factor: int) -> int:
+        # Released by the event loop only: a loop that were blocked would never come to it.
+        assert released.wait(60)
+        return value * factor
+
+    async def main() -> tuple[int, bool]:
+        with UpdateThread() as thread:
+            asyncio.get_running_loop().call_soon(released.set)
+            return await thread.run(work, 6, factor=7)
+
+    assert asyncio.run(main()) == (42, False)
+
+
+class Work:
+    """Something that takes until it is released."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._released = threading.Event()
+        self._error = error
+        self.started = asyncio.Event()
+
+    def __call__(self) -> str:
+        self._loop.call_soon_threadsafe(self.started.set)
+        assert self._released.wait(60)
+        if self._error is not None:
+            raise self._error
+        return "done"
+
+    def release(self) -> None:
+        self._released.set()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cancellation_waits_for_the_work(times: int) -> None:
+    async def main() -> tuple[str, bool]:
+        with UpdateThread() as thread:
+            work = Work()
+            task = asyncio.create_task(thread.run(work))
+            await work.started.wait()
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0.01)
+                assert not task.done()
+            work.release()
+            return await task
+
+    assert asyncio.run(main()) == ("done", True)
+
+
+def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
+    async def main() -> None:
+        with UpdateThread() as thread:
+            work = Work(ArithmeticError("not finite"))
+            task = asyncio.create_task(thread.run(work))
+            await work.started.wait()
+            task.cancel()
+            await asyncio.sleep(0.01)
+            work.release()
+            with pytest.raises(ArithmeticError, match="not finite"):
+                await task
+
+    asyncio.run(main())
+
+
+def test_all_work_runs_in_one_thread_that_ends() -> None:
+    async def main() -> list[threading.Thread]:
+        with UpdateThread() as thread:
+            return [(await thread.run(threading.current_thread))[0] for _ in range(3)]
+
+    first, *others = asyncio.run(main())
+    assert first is not threading.current_thread()
+    assert all(other is first for other in others)
+    assert not first.is_alive()

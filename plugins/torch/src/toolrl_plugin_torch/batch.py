@@ -1,0 +1,234 @@
+"""Batches: episodes and demonstrations as padded tensors under a token budget.
+
+Sequences are sorted by length and cut into micro-batches of neighbours, so that little is padding; a micro-batch holds
+at most `budget` positions, padding included, except where one sequence alone is longer. The order depends on lengths
+and positions only. Padding stands on the right, so that every token has the position it had when it was sampled and no
+token sees padding.
+
+All tensors of a micro-batch are aligned with the tokens: entry t of the loss mask, the log-probabilities and the
+advantages belongs to token t, which the model predicts at position t − 1. Token 0 is never predicted.
+
+Where beginnings are shared, sequences with a common beginning stand together instead, and a micro-batch has a tree of
+tokens beside the padded rows (see `tree.py`); the budget is one of the tree's tokens then. Sequences with images are
+always padded.
+
+What follows the last trained token of a sequence (a tool's answer that the model didn't get to read) has no influence
+on the loss and is cut off.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+
+import torch
+
+from toolrl.types import Episode, MediaInput
+from toolrl_plugin_torch.objective.credit import Credit, token_advantages
+from toolrl_plugin_torch.prefixes.tree import WORTH_SHARING, TokenTree, common_beginning, grow
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sequence to train on. All fields have the same length."""
+
+    ids: Sequence[int]
+    loss_mask: Sequence[int]
+    """1 exactly on the tokens to train on; 0 on the first."""
+    logprobs: Sequence[float]
+    """The engine's on sampled tokens, 0.0 elsewhere."""
+    advantages: Sequence[float]
+    """0.0 where the mask is 0."""
+    media: Sequence[MediaInput] = ()
+    """The images among the ids, in order; their spans are places in `ids`."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
+        if len(lengths) > 1:
+            raise ValueError(f"the fields of a sample differ in length: {sorted(lengths)}")
+        if self.loss_mask and self.loss_mask[0]:
+            raise ValueError("the loss mask is 1 on the first token, which nothing predicts; a sample needs a prompt")
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Sequences of one forward pass. B sequences, T positions."""
+
+    input_ids_BT: torch.Tensor
+    """int64; padding holds the pad id."""
+    attention_mask_BT: torch.Tensor
+    """int64, 1 on tokens and 0 on padding."""
+    loss_mask_BT: torch.Tensor
+    """bool, True exactly on trained tokens."""
+    rollout_logprobs_BT: torch.Tensor
+    """float32, the engine's log-probabilities on trained tokens, 0 elsewhere."""
+    advantages_BT: torch.Tensor
+    """float32, 0 where the loss mask is False."""
+    samples: tuple[int, ...]
+    """Which sample each row is, as a position in the list that was packed."""
+    media: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """More arguments of the model, for images: by name; those with a number for each token are `[B, T]`."""
+    tree: TokenTree | None = None
+    """The rows with what they have in common once, which is computed in their place."""
+
+    @property
+    def positions(self) -> int:
+        """What a forward pass costs: B · T, or the tokens of the tree."""
+        return int(self.input_ids_BT.numel()) if self.tree is None else self.tree.positions
+
+    @property
+    def trained_tokens(self) -> int:
+        return int(self.loss_mask_BT.sum())
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same on a device."""
+        moved = {
+            part.name: getattr(self, part.name).to(device, non_blocking=True)
+            for part in fields(self)
+            if part.name not in ("samples", "media", "tree")
+        }
+        media = {name: value.to(device, non_blocking=True) for name, value in self.media.items()}
+        tree = None if self.tree is None else self.tree.to(device)
+        return MicroBatch(**moved, samples=self.samples, media=media, tree=tree)
+
+
+def episode_sample(episode: Episode, advantage: Credit) -> Sample:
+    """An episode with its advantage on each sampled token."""
+    advantages = token_advantages(episode, advantage)
+    return Sample(episode.ids, episode.loss_mask, episode.logprobs, advantages, episode.media)
+
+
+def supervised_sample(ids: Sequence[int], loss_mask: Sequence[int], media: Sequence[MediaInput] = ()) -> Sample:
+    """A demonstration. Its log-probabilities are unknown (0) and its advantage is 1 on each trained token."""
+    return Sample(ids, loss_mask, [0.0] * len(ids), [float(value) for value in loss_mask], media)
+
+
+def pack(samples: Sequence[Sample], budget: int, *, pad_id: int = 0, share: bool = False) -> list[MicroBatch]:
+    """Micro-batches that hold each sample with a trained token exactly once: padded ones, the longest first, or with
+    `share` trees in lexicographic order, and padded ones of the samples with images after them.
+
+    `budget` bounds the positions of each; a longer sequence gets a micro-batch of its own. `pad_id` may be any valid
+    token id: padding is masked.
+    """
+    if budget < 1:
+        raise ValueError(f"budget is {budget}, expected at least 1 position")
+    lengths = [_trained_length(sample) for sample in samples]
+    order = sorted((index for index, length in enumerate(lengths) if length), key=lambda index: -lengths[index])
+    batches: list[MicroBatch] = []
+    if share:
+        batches = _pack_trees(samples, [index for index in order if not samples[index].media], lengths, budget, pad_id)
+        order = [index for index in order if samples[index].media]
+    rows: list[int] = []
+    for index in order:
+        if rows and lengths[rows[0]] * (len(rows) + 1) > budget:
+            batches.append(_pad(samples, rows, lengths, pad_id))
+            rows = []
+        rows.append(index)
+    if rows:
+        batches.append(_pad(samples, rows, lengths, pad_id))
+    return batches
+
+
+def _pack_trees(
+    samples: Sequence[Sample], chosen: Sequence[int], lengths: Sequence[int], budget: int, pad_id: int
+) -> list[MicroBatch]:
+    """Neighbours in lexicographic order as long as their tree fits; what two micro-batches share is in both."""
+    kept = {index: list(samples[index].ids[: lengths[index]]) for index in chosen}
+    order = sorted(kept, key=lambda index: (kept[index], index))
+    common = [0] + [common_beginning(kept[one], kept[two]) for one, two in pairwise(order)]
+    common = [tokens if tokens >= WORTH_SHARING else 0 for tokens in common]
+    batches: list[MicroBatch] = []
+    start = 0
+    while start < len(order):
+        end, tokens = start + 1, len(kept[order[start]])
+        while end < len(order) and tokens + len(kept[order[end]]) - common[end] <= budget:
+            tokens += len(kept[order[end]]) - common[end]
+            end += 1
+        end = _cut(common, start, end)
+        tree = grow([kept[index] for index in order[start:end]])
+        while tree.positions > budget and end - start > 1:
+            # Small forks that the tree leaves out make it larger than the estimate.
+            end = _cut(common, start, end - 1)
+            tree = grow([kept[index] for index in order[start:end]])
+        batches.append(replace(_pad(samples, order[start:end], lengths, pad_id), tree=tree))
+        start = end
+    return batches
+
+
+def _cut(common: Sequence[int], start: int, end: int) -> int:
+    """Where to end a micro-batch that may go from `start` to `end`: in its second half, where the sequences on both
+    sides have least in common."""
+    if end == len(common):
+        return end
+    places = range(max((start + end + 1) // 2, start + 1), end + 1)
+    return min(reversed(places), key=lambda place: common[place])
+
+
+def _trained_length(sample: Sample) -> int:
+    """Tokens up to the last trained one; 0 where there is none."""
+    for length in range(len(sample.loss_mask), 0, -1):
+        if sample.loss_mask[length - 1]:
+            return length
+    return 0
+
+
+def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int], pad_id: int) -> MicroBatch:
+    shape = (len(rows), max(lengths[index] for index in rows))
+    input_ids_BT = torch.full(shape, pad_id, dtype=torch.int64)
+    attention_mask_BT = torch.zeros(shape, dtype=torch.int64)
+    loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
+    rollout_logprobs_BT = torch.zeros(shape, dtype=torch.float32)
+    advantages_BT = torch.zeros(shape, dtype=torch.float32)
+    for row, index in enumerate(rows):
+        sample, length = samples[index], lengths[index]
+        input_ids_BT[row, :length] = torch.tensor(sample.ids[:length])
+        attention_mask_BT[row, :length] = 1
+        loss_mask_BT[row, :length] = torch.tensor(sample.loss_mask[:length], dtype=torch.bool)
+        rollout_logprobs_BT[row, :length] = torch.tensor(sample.logprobs[:length], dtype=torch.float32)
+        advantages_BT[row, :length] = torch.tensor(sample.advantages[:length], dtype=torch.float32)
+    media = _media([(row, samples[index].media, lengths[index]) for row, index in enumerate(rows)], shape)
+    return MicroBatch(
+        input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT, tuple(rows), media
+    )
+
+
+def _media(rows: Iterable[tuple[int, Sequence[MediaInput], int]], shape: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """The images of all rows (row, images, tokens that are kept) as arguments of the model."""
+    tensors: dict[str, list[torch.Tensor]] = {}
+    types: dict[str, torch.Tensor] = {}
+    for row, media, length in rows:
+        for item in media:
+            start, end = item.span
+            if start >= length:
+                continue  # Shown after the last token that is trained.
+            for name, value in item.tensors.items():
+                tensors.setdefault(name, []).append(value)
+            for name, values in item.token_types.items():
+                types.setdefault(name, torch.zeros(shape, dtype=torch.int64))[row, start:end] = torch.tensor(values)
+    return {**{name: torch.cat(values) for name, values in tensors.items()}, **types}
+
+
+def split(costs: Iterable[int], parts: int, *, even: bool = False) -> list[list[int]]:
+    """Positions of `costs` dealt into at most `parts` lists of nearly equal sums: the dearest first, each to the list
+    that has least so far. With `even` every list gets one before any gets another, so that they are as long as each
+    other too, or one longer. Deterministic; each list keeps the order of positions, and none is empty.
+
+    For the updates of one step, and for the ranks of a data-parallel trainer.
+    """
+    if parts < 1:
+        raise ValueError(f"parts is {parts}, expected at least 1")
+    items = list(enumerate(costs))
+    lists: list[list[int]] = [[] for _ in range(min(parts, len(items)))]
+    heap = [(0, 0, number) for number in range(len(lists))]
+    for position, cost in sorted(items, key=lambda item: -item[1]):
+        rounds, total, number = heapq.heappop(heap)
+        lists[number].append(position)
+        # At least 1, so that items that cost nothing are dealt out too.
+        heapq.heappush(heap, (rounds + even, total + max(cost, 1), number))
+    return [sorted(chosen) for chosen in lists]

@@ -1,0 +1,1 @@
+"""Checkpoints and exports as folders in Hugging Face layout."""

@@ -1,0 +1,440 @@
+"""Checkpoints: Hugging Face folders that also hold what a run needs to go on exactly.
+
+    checkpoints/step-000010/
+        config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes; of a run with model.lora
+        adapter_config.json, adapter_model.safetensors …   in the place of the first two
+        trainer/state.json                                 step, version, data position, digest of the config
+        trainer/state.pt                                   optimizer, random generators, a critic
+        trainer/buffer.jsonl                               finished groups that can still be trained on, if any
+        trainer/shards/                                    optimizer and critic, where ranks wrote them (shards.py)
+        manifest.json                                      size and SHA-256 of every other file
+
+A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
+begins with `step-` was once complete. The manifest tells what became of it since: `verify` names the first file that is
+missing or isn't what was written. Older checkpoints are deleted only after the new one stands, so a full disk costs no
+more than the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from toolrl.errors import CheckpointError
+from toolrl.loop.best import LINK, read_best
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Of the manifest and the trainer's state; a newer one is refused."""
+
+_BUFFER = "buffer.jsonl"
+_NAME = re.compile(r"step-(\d{6,})\Z")
+_UNFINISHED = ".writing-"
+_REPLACED = f"{_UNFINISHED}replaced-"
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a run needs besides weights and tokenizer."""
+
+    step: int
+    """Complete steps."""
+    version: int
+    """Of the weights."""
+    position: int
+    """Tasks that were taken from the endless sequence of training tasks."""
+    config_digest: str
+    """Of the resolved config, so that a run that goes on with another one can say so."""
+    optimizer: Mapping[str, Any]
+    """`PolicyOptimizer.state_dict()`."""
+    random: Mapping[str, Any]
+    """`random_state.capture()`."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What else the trainer learns, by name: a critic."""
+    pending: tuple[int, ...] = ()
+    """Of the tasks that were taken, the positions of those that were not trained on yet."""
+    buffer: tuple[Mapping[str, Any], ...] = ()
+    """Finished groups that can still be trained on, as JSON values."""
+    rows: int | None = None
+    """Of the data set; None where nobody said."""
+
+
+def save_checkpoint(
+    directory: Path,
+    state: TrainerState,
+    *,
+    model: Any,
+    tokenizer: Any,
+    processor: Any = None,
+    keep: int = 2,
+    shards: Path | None = None,
+    spare: Collection[int] = (),
+) -> Path:
+    """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones and those of the steps `spare`;
+    returns its path.
+
+    `model`, `tokenizer` and `processor` are written by their `save_pretrained`; `shards` is a folder in `directory`
+    that ranks wrote the optimizer's state into, which is moved. Raises CheckpointError where that fails; the earlier
+    checkpoints are as they were then.
+    """
+    final = directory / f"step-{state.step:06d}"
+    unfinished = directory / f"{_UNFINISHED}{final.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _delete_unfinished(directory)
+        unfinished.mkdir()
+        for part in (model, tokenizer, processor):
+            if part is not None:
+                part.save_pretrained(unfinished)
+        _write_state(unfinished, state)
+        if shards is not None:
+            shards.rename(unfinished / "trainer" / "shards")
+        _write_manifest(unfinished, state.step)
+        _move_into_place(unfinished, final)
+    except Exception as error:
+        for part in (unfinished, shards):
+            if part is not None:
+                shutil.rmtree(part, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
+            where=str(directory),
+            hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.1f} MiB. Earlier checkpoints "
+            f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
+        ) from error
+    prune(directory, keep, spare, last=state.step)
+    return final
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints in a folder, complete or not, by step; none where there is no such folder."""
+    if not directory.is_dir():
+        return []
+    return sorted((path for path in directory.iterdir() if _NAME.match(path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """What a checkpoint's name says."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = None) -> Path | None:
+    """The last checkpoint whose files are all what was written; None where there is none at all.
+
+    A torn one is passed over for the one before it, and `notify` (standard error by default) is told which and why.
+    Raises CheckpointError where there are only torn ones, and for one that can't be read: it may be whole, and who goes
+    back gives its steps up.
+    """
+    if directory.is_symlink() and not directory.exists():
+        raise CheckpointError(
+            f"it is a link to {str(directory.readlink())!r}, which isn't there",
+            where=str(directory),
+            hint="Mount its disk, or delete the link to start the run over.",
+        )
+    _bring_back(directory)
+    problems: list[CheckpointError] = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            verify(path)
+        except _UnreadableError as error:
+            error.hint = f"{error.hint} Or move it elsewhere to go back: there are {_names(directory)}."
+            raise
+        except CheckpointError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            (notify or _print)(f"Checkpoint passed over, going back to {path.name}: {problem.where}: {problem.message}")
+        return path
+    if problems:
+        raise CheckpointError(
+            "every checkpoint is torn: " + "; ".join(f"{problem.where}: {problem.message}" for problem in problems),
+            where=str(directory),
+            hint="Bring a copy of one back, or delete this folder to start the run over.",
+        )
+    return None
+
+
+def verify(path: Path, *, contents: bool = True) -> None:
+    """Raise CheckpointError that names the first file of a checkpoint that is missing or isn't what was written.
+
+    Without `contents` only presence and size are looked at.
+    """
+    for name, written in _read_manifest(path).items():
+        try:
+            _verify_file(path, name, *written, contents=contents)
+        except OSError as error:
+            raise _unreadable(path, name, error) from error
+
+
+def _verify_file(path: Path, name: str, written: int, digest: str, *, contents: bool) -> None:
+    file = path / name
+    if not file.is_file():
+        raise CheckpointError(f"{name} is missing", where=str(path))
+    size = file.stat().st_size
+    if size != written:
+        raise CheckpointError(f"{name} has {size} bytes, {written} were written", where=str(path))
+    if contents and _digest(file) != digest:
+        raise CheckpointError(f"{name} was changed: its SHA-256 isn't the manifest's", where=str(path))
+
+
+def find_checkpoint(directory: Path, name: str) -> Path:
+    """The checkpoint `last`, `best`, or that of a step: `30` or `step-000030`. Raises CheckpointError that says which
+    there are, or what is wrong with the one that was asked for."""
+    if name == "last":
+        path = latest_checkpoint(directory)
+        if path is not None:
+            return path
+    elif name == LINK and (best := read_best(directory)) is not None:
+        path = directory / best.name
+    else:
+        step = name.removeprefix("step-")
+        path = directory / f"step-{int(step):06d}" if step.isdecimal() else None
+    if path is None or not path.is_dir():
+        what = f"no checkpoint {name!r}" if name != LINK else "no best checkpoint; trainer.keep_best keeps one"
+        if name == LINK and path is not None:
+            what = f"no {path.name} any more, which was the best checkpoint"
+        raise CheckpointError(f"there is {what}", where=str(directory), hint=f"There are: {_names(directory)}.")
+    try:
+        verify(path)
+    except CheckpointError as error:
+        error.hint = f"Take another: {_names(directory)}."
+        raise
+    return path
+
+
+def load_state(path: Path) -> TrainerState:
+    """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
+    folder = path / "trainer"
+    buffer = folder / _BUFFER
+    try:
+        facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        _check_format(facts["format"], path)
+        return TrainerState(
+            step=facts["step"],
+            version=facts["version"],
+            position=facts["position"],
+            config_digest=facts["config_digest"],
+            rows=facts.get("rows"),
+            optimizer=tensors["optimizer"],
+            random=tensors["random"],
+            extra=tensors.get("extra", {}),
+            pending=tuple(facts.get("pending", ())),
+            buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the trainer's state can't be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
+        ) from error
+
+
+class _UnreadableError(CheckpointError):
+    """A checkpoint of which nobody knows whether it is torn: the system doesn't give a file out."""
+
+
+class _Writer:
+    """A file that remembers what the system said: torch only says at which position it failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write_state(folder: Path, state: TrainerState) -> None:
+    (folder / "trainer").mkdir()
+    tensors = {"optimizer": dict(state.optimizer), "random": dict(state.random), "extra": dict(state.extra)}
+    with (folder / "trainer" / "state.pt").open("wb") as file:
+        writer = _Writer(file)
+        try:
+            torch.save(tensors, writer)
+        except RuntimeError as error:
+            raise writer.error or error from error
+    facts = {
+        "format": FORMAT,
+        "step": state.step,
+        "version": state.version,
+        "position": state.position,
+        "pending": list(state.pending),
+        "config_digest": state.config_digest,
+        "rows": state.rows,
+    }
+    (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if state.buffer:
+        # A line each: other threads would stand still while a long text is made.
+        with (folder / "trainer" / _BUFFER).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(group) + "\n" for group in state.buffer)
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    """Put every file on the disk, then the manifest that lists them."""
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        _sync(file)
+        files[file.relative_to(folder).as_posix()] = {"size": file.stat().st_size, "sha256": _digest(file)}
+    manifest = folder / MANIFEST
+    text = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=2)
+    manifest.write_text(text + "\n", encoding="utf-8")
+    _sync(manifest)
+    for inner in (path for path in folder.rglob("*") if path.is_dir()):
+        _sync(inner)
+    _sync(folder)
+
+
+def _move_into_place(unfinished: Path, final: Path) -> None:
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
+    if final.exists():
+        final.rename(replaced)
+    try:
+        unfinished.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    _sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of each file. Raises CheckpointError."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        _check_format(manifest["format"], path)
+        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+        if not files or any("\0" in name or ".." in Path(name).parts or Path(name).is_absolute() for name in files):
+            raise ValueError("it lists no files of this folder")
+        return files
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{MANIFEST} is missing", where=str(path)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError) as error:
+        raise CheckpointError(f"{MANIFEST} can't be read: {type(error).__name__}: {error}", where=str(path)) from error
+    except OSError as error:
+        raise _unreadable(path, MANIFEST, error) from error
+
+
+def _unreadable(path: Path, name: str, error: OSError) -> _UnreadableError:
+    return _UnreadableError(
+        f"{name} can't be read: {error.strerror or error}", where=str(path), hint="Mend its permissions or its disk."
+    )
+
+
+def _check_format(found: int, path: Path) -> None:
+    if found > FORMAT:
+        raise CheckpointError(
+            f"it has format {found}, and this version of toolrl reads up to {FORMAT}",
+            where=str(path),
+            hint="Use the version of toolrl that wrote it, or a newer one.",
+        )
+
+
+def prune(directory: Path, keep: int, spare: Collection[int] = (), *, last: int) -> None:
+    """Delete what is older than the last `keep` complete checkpoints, but for the steps `spare`. Those after step
+    `last`, where the run stands, are of a future that it went back from: they neither go nor count."""
+    checkpoints = [path for path in list_checkpoints(directory) if step_of(path) <= last]
+    complete = [path for path in checkpoints if is_whole(path)]
+    if len(complete) > keep:
+        for path in checkpoints[: checkpoints.index(complete[-keep])]:
+            if step_of(path) in spare:
+                continue
+            # Out of the way first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
+            with contextlib.suppress(OSError):
+                path = path.rename(directory / f"{_UNFINISHED}deleted-{path.name}")
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether every file of a checkpoint is there and has its size."""
+    try:
+        verify(path, contents=False)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _delete_unfinished(directory: Path) -> None:
+    """What a killed process left half-written."""
+    _bring_back(directory)
+    for path in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _bring_back(directory: Path) -> None:
+    """A checkpoint that was about to be replaced by another of its step when the process was killed."""
+    for path in directory.glob(f"{_REPLACED}*"):
+        final = directory / path.name.removeprefix(_REPLACED)
+        if not final.exists():
+            path.rename(final)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the system put a file or a folder's names on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_space(directory: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(directory).free / 2**20:,.0f} MiB are free there."
+    except OSError:
+        return "The folder can't be reached."
+
+
+def _size(*parts: Any) -> int:
+    """Bytes of all tensors in states, mappings, lists and modules; each counts once."""
+    seen: dict[int, int] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            seen[value.data_ptr()] = max(seen.get(value.data_ptr(), 0), value.nbytes)
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                look(item)
+        elif isinstance(value, TrainerState):
+            look((value.optimizer, value.random, value.extra))
+        elif hasattr(value, "state_dict"):
+            look(value.state_dict())
+
+    look(parts)
+    return sum(seen.values())
+
+
+def _names(directory: Path) -> str:
+    return ", ".join(path.name for path in list_checkpoints(directory)) or "there are none"
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)

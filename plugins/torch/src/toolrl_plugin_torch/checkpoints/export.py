@@ -1,0 +1,70 @@
+"""A checkpoint as a plain model folder: an adapter merged in, a bfloat16 model in bfloat16 again, what only a run needs
+left out.
+
+The folder is written beside its place and renamed as the last act, so there is a whole one or none.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from toolrl.config.model import ModelConfig
+from toolrl.config.model_path import broken_weights
+from toolrl.errors import CheckpointError, DataError, ToolrlError
+from toolrl_plugin_torch.adapters.lora import adapter_base, read_tensors
+from toolrl_plugin_torch.checkpoints.checkpoint import MANIFEST
+from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
+
+_OF_A_RUN = ("trainer", MANIFEST)
+
+
+def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) -> None:
+    """Write the model of a checkpoint, an adapter's or a whole one's, to a new or empty folder. `trust_remote_code` as
+    in `model`.
+
+    Raises DataError for a source that is no folder with a model, ConfigError where an adapter's model can't be loaded,
+    CheckpointError where its weights can't be read, or the model can't be written.
+    """
+    path = Path(source)
+    base = adapter_base(path)
+    if base is None and not (path / "config.json").is_file():
+        raise DataError(
+            "no model here", where=source, hint="Give a run's folder, one of its checkpoints, or an adapter."
+        )
+    if (broken := broken_weights(path)) is not None:
+        raise CheckpointError(broken, where=source)
+    folder = folder.absolute()
+    writing = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(writing, ignore_errors=True)
+    try:
+        writing.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, base, writing, trust_remote_code)
+        if folder.is_dir():
+            folder.rmdir()
+        writing.rename(folder)
+    except ToolrlError:
+        raise
+    except Exception as error:
+        text = f"the model can't be written: {type(error).__name__}: {error}"
+        raise CheckpointError(text, where=str(folder), hint="Make room, or name another folder.") from error
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+
+
+def _write(path: Path, base: str | None, folder: Path, trusted: bool) -> None:
+    """Copy the model; where an adapter is merged or weights are rounded, load it on the CPU as it was trained."""
+    if base is None and SOURCE_DTYPE not in json.loads((path / "config.json").read_bytes()):
+        shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN))
+        return
+    folder.mkdir()
+    tensors = read_tensors(path).values() if base is not None else ()
+    low = {tensor.dtype for tensor in tensors} == {torch.bfloat16}
+    config = ModelConfig(path=str(path), dtype="bfloat16" if low else "float32", trust_remote_code=trusted)
+    policy = load_policy(config, str(path), torch.device("cpu"))
+    if vars(policy.model.config).pop(SOURCE_DTYPE, None) is not None:
+        policy.model.to(torch.bfloat16)
+    policy.save_whole(folder)

@@ -1,0 +1,306 @@
+"""Saving and resuming: what of a trainer goes into a checkpoint, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from toolrl.config.model import save_seconds
+from toolrl.config.paths import format_path
+from toolrl.config.problems import show_value
+from toolrl.errors import CheckpointError
+from toolrl.loop.best import Best, better, read_best, write_best
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.loop.supply import DataPosition, KeepsPosition
+from toolrl.protocols import WeightSource
+from toolrl_plugin_torch import random_state
+from toolrl_plugin_torch.adapters.lora import adapter_base
+from toolrl_plugin_torch.checkpoints.checkpoint import (
+    TrainerState,
+    is_whole,
+    latest_checkpoint,
+    list_checkpoints,
+    load_state,
+    prune,
+    save_checkpoint,
+    step_of,
+)
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.policy import Policy
+
+_log = logging.getLogger(__name__)
+_FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
+"""Sections of a config that don't change what is trained."""
+_FREE_KEYS = ("save_every", "keep_checkpoints", "keep_best", "offload")
+"""Of the trainer's section, in the same way."""
+
+_LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a new run from these weights."
+
+
+class Saved(Protocol):
+    """What a checkpoint holds of a trainer."""
+
+    policy: Policy
+    optimizer: PolicyOptimizer
+    step: int
+    whole: bool
+
+    def weights(self) -> WeightSource: ...
+
+    def extra_state(self) -> dict[str, Any]: ...
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None: ...
+
+    def optimizers(self) -> Mapping[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        ...
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        ...
+
+
+@dataclass
+class Saver:
+    """Checkpoints of one run."""
+
+    trainer: Saved
+    directory: Path
+    """The run's folder of checkpoints."""
+    keep: int
+    data: KeepsPosition
+    """Knows how far the data has been used."""
+    config: Mapping[str, Any]
+    """The resolved config."""
+    rows: int | None = None
+    """Of the data set, whose number decides their order."""
+    last_step: int = -1
+    """Of the last checkpoint that was written or resumed."""
+    ranks: Ranks = ONE
+    """The processes that train together: all of them call `save` and `restore`."""
+    before: Sequence[Mapping[str, Any]] = ()
+    """The resolved configs of the processes that this one goes on for."""
+    best_by: str | None = None
+    """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
+    every: int | str = 0
+    """Steps or a time, as in `trainer.save_every`."""
+    _best: Best | None = None
+    """Of the evaluations so far."""
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def judge(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether an evaluation is the best so far, so that the trainer as it is now should be saved. Raises
+        ConfigError where it doesn't have the metric."""
+        found = better(self._best, step, self.best_by, metrics) if self.best_by is not None else None
+        self._best = found or self._best
+        return found is not None
+
+    def recall(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> None:
+        """Judge the evaluations of an earlier process anew, as far as there are checkpoints of their steps: it may have
+        been killed between a checkpoint and its record."""
+        if self.best_by is not None:
+            self._best = self.ranks.by_first(lambda: self._recalled(evaluations), "the best checkpoint so far")
+
+    def _recalled(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> Best | None:
+        there = {path.name for path in list_checkpoints(self.directory) if is_whole(path)}
+        for step, metrics in evaluations:
+            before = self._best
+            if self.judge(step, metrics) and self._best is not None and self._best.name not in there:
+                self._best = before
+        if self.directory.is_dir():
+            write_best(self.directory, self._best)
+        return self._best
+
+    def due(self, error: BaseException | None) -> bool:
+        """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
+        ended it before its first step, its start counts as one; after an error there, one mends it and starts again."""
+        first = 0 if isinstance(error, asyncio.CancelledError) else 1
+        return self.trainer.whole and self.trainer.step > self.last_step and self.trainer.step >= first
+
+    def scheduled(self) -> bool:
+        """Whether `every` asks for a checkpoint now. All ranks call it, and get the first one's answer."""
+        step, seconds = self.trainer.step, save_seconds(self.every)
+        if step == self.last_step:  # The best so far is saved as soon as it is found.
+            return False
+        if seconds is None:
+            return bool(self.every) and step % int(self.every) == 0
+        return self.ranks.by_first(lambda: time.monotonic() - self._saved_at >= seconds, f"the time at step {step}")
+
+    def save(self) -> Path:
+        """Write a checkpoint of the trainer's complete steps, and where it is the best say so. Raises
+        CheckpointError."""
+        step = self.trainer.step
+        path = self.directory / f"step-{step:06d}"
+        if step != self.last_step:  # else it stands already
+            shards = self._shards()
+            path = self.ranks.by_first(lambda: self._write(shards), f"the end of the checkpoint of step {step}")
+            self.last_step, self._saved_at = step, time.monotonic()
+        best = self._best
+        if best is not None and best.step == step:
+            self.ranks.by_first(lambda: self._record(best), f"the record of step {step}")
+        return path
+
+    def _shards(self) -> Path | None:
+        """What all ranks write together; None in one process."""
+        if not self.ranks.several:
+            return None
+        from toolrl_plugin_torch.checkpoints.shards import write_shards
+
+        self.ranks.use_device()
+        return write_shards(self.directory, self.trainer.step, self.trainer.optimizers(), self.ranks)
+
+    def _write(self, shards: Path | None) -> Path:
+        step, policy = self.trainer.step, self.trainer.policy
+        position = self.data.position(step)
+        state = TrainerState(
+            step=step,
+            version=step,
+            position=position.next,
+            pending=position.pending,
+            buffer=position.buffer,
+            config_digest=config_digest(self.config),
+            rows=self.rows,
+            optimizer={} if shards else self.trainer.optimizer.state_dict(),
+            random=random_state.capture(),
+            extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
+        )
+        return save_checkpoint(
+            self.directory,
+            state,
+            model=policy.trained,
+            tokenizer=policy.tokenizer,
+            processor=policy.processor,
+            keep=self.keep,
+            spare=self._spared(),
+            shards=shards,
+        )
+
+    def _spared(self) -> set[int]:
+        """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
+        the one that is about to take its place. All, where the record can't be read: any of them may be the best."""
+        try:
+            recorded = read_best(self.directory)
+        except CheckpointError as error:
+            _log.warning("no older checkpoint is deleted: %s", error)
+            return set(map(step_of, list_checkpoints(self.directory)))
+        return {best.step for best in (self._best, recorded) if best is not None}
+
+    def _record(self, best: Best) -> None:
+        try:
+            write_best(self.directory, best)
+        except OSError as error:
+            raise CheckpointError(
+                f"the record of the best checkpoint can't be written: {error}",
+                where=str(self.directory),
+                hint="Make room, then go on with --resume.",
+            ) from error
+        prune(self.directory, self.keep, {best.step}, last=self.last_step)
+
+    def restore(self) -> int:
+        """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
+        path = self.ranks.by_first(lambda: latest_checkpoint(self.directory), "the last checkpoint")
+        if path is None:
+            return 0
+        state = load_state(path)
+        try:
+            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer))
+        except CheckpointError as error:
+            error.where = str(path)
+            raise
+        if state.config_digest != config_digest(self.config):
+            _log.warning(
+                "the run goes on with a config that differs from the one %s was written with%s",
+                path.name,
+                self._changes(state.config_digest),
+            )
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            _log.warning(
+                "the data set has %s rows now, and had %s when %s was written: from here on the run takes other rows "
+                "than it would have taken",
+                self.rows, state.rows, path.name,
+            )  # fmt: skip
+        _load_weights(self.trainer.policy, path)
+        self.trainer.weights_were_loaded()
+        if (path / "trainer" / "shards").is_dir():
+            from toolrl_plugin_torch.checkpoints.shards import read_shards
+
+            read_shards(path, self.trainer.optimizers(), self.ranks)
+        else:
+            self._take_up(state)
+        random_state.restore(state.random)
+        self.trainer.step = self.last_step = state.step
+        return state.step
+
+    def _changes(self, digest: str) -> str:
+        """What is another since the checkpoint with this digest; nothing where the config it was written with isn't
+        known."""
+        before = next((config for config in self.before if config_digest(config) == digest), None)
+        return "" if before is None else f": {', '.join(changes(_deciding(before), _deciding(self.config)))}"
+
+    def _take_up(self, state: TrainerState) -> None:
+        """What one process saved."""
+        if self.ranks.several:
+            self.trainer.optimizer.load_whole(state.optimizer)
+        else:
+            self.trainer.optimizer.load_state_dict(state.optimizer)
+        self.trainer.load_extra_state(state.extra)
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Of what decides the training."""
+    return hashlib.sha256(json.dumps(_deciding(config), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config decides the training. The number of steps is no part of it, so that a run can be made longer,
+    unless the learning rate falls towards the last one."""
+    kept = {key: value for key, value in config.items() if key not in _FREE}
+    for section in ("trainer", "sft"):
+        if isinstance(kept.get(section), Mapping):
+            falls = kept[section].get("schedule", "constant") != "constant"
+            dropped = _FREE_KEYS if falls else ("steps", *_FREE_KEYS)
+            kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
+    return kept
+
+
+def changes(before: Any, now: Any, path: tuple[str | int, ...] = ()) -> list[str]:
+    """Where two configs differ, each as `trainer.learning_rate 0.001 (was 0.01)`; of what is no scalar the place."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = dict.fromkeys([*before, *now])
+        return [line for key in keys for line in changes(before.get(key), now.get(key), (*path, key))]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [line for number, (old, new) in pairs for line in changes(old, new, (*path, number))]
+    if before == now:
+        return []
+    if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
+        return [format_path(path)]
+    return [f"{format_path(path)} {show_value((), now)} (was {show_value((), before)})"]
+
+
+def _load_weights(policy: Policy, path: Path) -> None:
+    """In place, so that an engine which shares the tensors sees the new values."""
+    base = adapter_base(path)
+    if (policy.adapter is None) != (base is None):
+        found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
+        raise CheckpointError(
+            f"it holds {found}, and the config has {wanted}",
+            where=str(path),
+            hint=_LORA_OF_RUN,
+        )
+    if policy.adapter is not None:
+        policy.adapter.restore(path, hint=_LORA_OF_RUN)
+        return
+    model = policy.model
+    saved = type(model).from_pretrained(path, dtype=model.dtype)
+    with torch.no_grad():
+        model.load_state_dict(saved.state_dict())

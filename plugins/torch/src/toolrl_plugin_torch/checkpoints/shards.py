@@ -1,0 +1,160 @@
+"""Checkpoints of training that is spread over ranks, by torch.distributed.checkpoint.
+
+    checkpoints/step-000010/trainer/shards/     every rank's part of weights and optimizer states, and where it belongs
+
+All ranks write at once, each its own parts, into a folder beside the checkpoint, which moves into it before the
+checkpoint is renamed into place. What is saved has the names of whole tensors, so any number of ranks can read it, one
+process too; and the state of one process is cut up where ranks read that.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, metadata
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from toolrl.errors import CheckpointError
+from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
+
+FOLDER = Path("trainer") / "shards"
+"""In a checkpoint."""
+_BESIDE = ".shards-"
+_INDEX = ".metadata"
+"""What the first rank writes last: where each part is."""
+_METADATA, _PATHS = "torch.distributed.checkpoint.metadata", ("PosixPath", "WindowsPath")
+_IN_INDEX = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    *((module, name) for module in ("pathlib", "pathlib._local") for name in _PATHS),
+    *((_METADATA, name) for name in metadata.__all__),
+    (_METADATA, "_MEM_FORMAT_ENCODING"),
+}
+"""Classes and functions by module and name."""
+_SLOW = 20.0
+"""Seconds that a file may take to be seen on another host."""
+
+
+def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> Path:
+    """Write all tensors of these optimizers, which hold the trained weights too, into a folder in `directory`. All
+    ranks together; its path. Raises CheckpointError on all where one can't write."""
+    folder = directory / f"{_BESIDE}{step:06d}"
+
+    def make_room() -> None:
+        for old in directory.glob(f"{_BESIDE}*"):
+            shutil.rmtree(old, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    what = f"the checkpoint of step {step}"
+    try:
+        ranks.by_first(make_room, what)
+        with warnings.catch_warnings():
+            # torch says where it works without a process group, as it is told to.
+            warnings.simplefilter("ignore", UserWarning)
+            writer = FileSystemWriter(folder)
+            dcp.save(
+                _tensors(optimizers), storage_writer=writer, process_group=_group(ranks), no_dist=not ranks.several
+            )
+    except (OSError, dcp.api.CheckpointException) as error:
+        if ranks.first:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise CheckpointError(
+            f"{what} can't be written: {_first_of(error)}",
+            where=str(directory),
+            hint="Earlier checkpoints are untouched. Make room or set another run.dir, then go on with --resume.",
+        ) from error
+    blind = [rank for rank, sees in enumerate(ranks.gather(_appears(folder / _INDEX), what)) if not sees]
+    if blind:
+        raise CheckpointError(
+            f"{what} is in pieces: rank {blind[0]} wrote its part elsewhere and doesn't see what rank 0 wrote",
+            where=str(directory),
+            hint="Set run.dir to a folder that all hosts share.",
+        )
+    return folder
+
+
+def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
+    """Take up what `write_shards` wrote, whatever number of ranks did. Raises CheckpointError for other tensors."""
+    with ExitStack() as stack:
+        for optimizer in optimizers.values():
+            stack.enter_context(optimizer.here)
+        _read(checkpoint, optimizers, ranks)
+
+
+def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
+    tensors = _tensors(optimizers)
+    reader = _Reader(checkpoint / FOLDER)
+    try:
+        saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
+        wanted = {name: tuple(value.shape) for name, value in tensors.items()}
+        if saved != wanted:
+            other = sorted(name for name in {*saved, *wanted} if saved.get(name) != wanted.get(name))
+            raise CheckpointError(
+                f"its tensors are those of another model: {', '.join(other[:4])} and {max(len(other) - 4, 0)} more "
+                "differ",
+                where=str(checkpoint),
+                hint="Resume with the model and the algorithm that the run began with.",
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=not ranks.several)
+    except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
+        raise CheckpointError(f"it can't be read: {_first_of(error)}", where=str(checkpoint / FOLDER)) from error
+    for optimizer in optimizers.values():
+        optimizer.write_back()
+
+
+class _Reader(FileSystemReader):  # type: ignore[misc]
+    """torch's, whose index is a pickle: that of a checkpoint from elsewhere could name any function to be called."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / _INDEX).open("rb") as file:
+            index = _IndexUnpickler(file).load()
+        if not isinstance(index, Metadata):
+            raise pickle.UnpicklingError(f"{_INDEX} holds a {type(index).__name__}")
+        index.storage_meta = index.storage_meta or StorageMeta()
+        index.storage_meta.load_id = self.load_id
+        return index
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """Makes what such an index is made of, and nothing else."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) in _IN_INDEX or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{_INDEX} asks for {module}.{name}, which has no place in it")
+
+
+def _appears(file: Path) -> bool:
+    end = time.monotonic() + _SLOW
+    while not file.is_file():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tensor]:
+    return {f"{name}/{key}": value for name, one in optimizers.items() for key, value in one.tensors().items()}
+
+
+def _group(ranks: Ranks) -> Any:
+    """Who reads and writes together; None for one process."""
+    return getattr(ranks, "talk", None)
+
+
+def _first_of(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

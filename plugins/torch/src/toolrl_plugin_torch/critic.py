@@ -1,0 +1,364 @@
+"""A critic: a second model that says, before each turn, what the episode will still earn; for PPO.
+
+Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
+weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process:
+the state is all that the model has read when the turn begins, the action what it writes in it. With r_k the reward of
+turn k (the last turn also earns what was given for the whole episode), V_k the value before it, 0 after the last:
+
+    δ_k = r_k + discount · V_(k+1) − V_k
+    A_k = Σ_(j ≥ k) (discount · λ)^(j − k) · δ_j        generalised advantages, arXiv 1506.02438, equation 16
+    R_k = A_k + V_k                                     what the critic learns
+
+    loss = ½ · max((V − R)², (clip(V, V_old ± c) − R)²)   averaged over turns, PPO's with its values clipped
+
+Advantages of a step are shifted to mean 0 and divided by their standard deviation over sampled tokens, where the config
+says `scale: advantage_std`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from toolrl.config.algorithm import AlgorithmConfig, CriticConfig
+from toolrl.config.model import TrainerConfig
+from toolrl.errors import CheckpointError, ConfigError
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.types import Episode, Group
+from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
+from toolrl_plugin_torch.batch import MicroBatch, Sample, pack, split
+from toolrl_plugin_torch.head import probe_head
+from toolrl_plugin_torch.objective.advantage import EPSILON
+from toolrl_plugin_torch.objective.credit import overlong_penalty
+from toolrl_plugin_torch.offload import own_tensors, waiting
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.sharding.balancing import filled_up, share_of
+from toolrl_plugin_torch.sharding.several import let_go, refuse_media, sharded_values, take_values
+
+_OTHER = "Resume with the model and the model.lora that the run began with."
+
+
+def gae(rewards: Sequence[float], values: Sequence[float], discount: float, gae_lambda: float) -> list[float]:
+    """The advantage of each turn of one episode; `values` are those before its turns."""
+    advantages = [0.0] * len(rewards)
+    later = following = 0.0
+    for turn in range(len(rewards) - 1, -1, -1):
+        difference = rewards[turn] + discount * following - values[turn]
+        later = difference + discount * gae_lambda * later
+        advantages[turn], following = later, values[turn]
+    return advantages
+
+
+def value_loss(
+    values_N: torch.Tensor, old_values_N: torch.Tensor, returns_N: torch.Tensor, clip: float | None
+) -> torch.Tensor:
+    """Half the squared error of each value; with `clip` the greater of it and that of the value held near the old."""
+    error_N = (values_N - returns_N).square()
+    if clip is not None:
+        near_N = old_values_N + (values_N - old_values_N).clamp(-clip, clip)
+        error_N = torch.maximum(error_N, (near_N - returns_N).square())
+    return error_N / 2
+
+
+@dataclass(frozen=True)
+class _Valued:
+    """An episode with what the critic says of it, by turn in which anything was sampled."""
+
+    episode: Episode
+    turns: Sequence[int]
+    """Indices of these turns."""
+    starts: Sequence[int]
+    """Where each begins among the tokens."""
+    values: Sequence[float]
+    advantages: Sequence[float]
+
+    def sample(self) -> Sample:
+        """What the critic learns from: at the first token of each turn the return, and the value as it was."""
+        ids, length = self.episode.ids, len(self.episode.ids)
+        mask, old, returns = [0] * length, [0.0] * length, [0.0] * length
+        for start, value, advantage in zip(self.starts, self.values, self.advantages, strict=True):
+            mask[start], old[start], returns[start] = 1, value, value + advantage
+        return Sample(ids, mask, old, returns, self.episode.media)
+
+
+@dataclass(frozen=True)
+class CriticUpdate:
+    """What a step did to the critic."""
+
+    loss: float
+    """Mean over turns."""
+    grad_norm: float
+    """Of the last optimizer step, before clipping."""
+    values: float
+    """Mean over turns, before the step."""
+    explained_variance: float | None
+    """Share of the returns' variance that the values foresaw; None where all returns are equal."""
+
+
+class Values(torch.nn.Module):  # type: ignore[misc]
+    """A body and its head: the value before each of some tokens."""
+
+    def __init__(self, body: Any, head: torch.nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, targets_N: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """`targets_N`: places in the flattened batch. [N]."""
+        hidden_BTH = self.body(**inputs)[0]
+        hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, targets_N - 1)
+        values_N: torch.Tensor = self.head(hidden_NH.to(self.head.weight.dtype)).sum(dim=1)
+        return values_N
+
+
+class Critic:
+    """Values of turns, and the advantages that follow from them. Use, once a step: `advantages`, then `update`."""
+
+    def __init__(
+        self,
+        policy_model: Any,
+        settings: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        *,
+        pad_id: int,
+        ranks: Ranks = ONE,
+        cpu_offload: bool = False,
+    ) -> None:
+        parts = probe_head(policy_model)
+        if isinstance(parts, str):
+            raise ConfigError(
+                f"algorithm.critic: no critic can be made of a {type(policy_model).__name__}: {parts}",
+                hint="Take an algorithm without a critic, for example `preset: grpo`.",
+            )
+        assert algorithm.critic is not None, "the config fills it in"
+        base, head, _ = parts
+        self.head = torch.nn.Linear(head.in_features, 1, device=head.weight.device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        if head.weight.dtype == torch.float64:
+            self.head.double()
+        self._ranks = ranks
+        self._device = head.weight.device
+        if ranks.several:
+            self._values = sharded_values(base, self.head, Values, ranks, cpu_offload=cpu_offload)
+        else:
+            self._values = Values(copy_sharing_frozen(base), self.head)
+        self.body = self._values.body
+        named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
+        self._config: CriticConfig = algorithm.critic
+        rate = {"learning_rate": self._config.learning_rate, "schedule": "constant", "warmup_steps": 0}
+        self.optimizer = PolicyOptimizer(
+            named, settings.model_copy(update=rate), offload="optimizer" in settings.offload
+        )
+        self._here = waiting(
+            "critic" in settings.offload,
+            lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
+            head.weight.device,
+        )
+        self._algorithm = algorithm
+        self._settings = settings
+        self._pad_id = pad_id
+        self._valued: list[_Valued] = []
+        self.body.train()
+
+    def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
+        """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
+        episodes = [episode for group in groups for episode in group.scored]
+        with self._here:
+            self._valued = self._value(episodes)
+        shift, scale = self._normalisation()
+        by_id = {
+            id(item.episode): {
+                turn: (advantage - shift) / scale for turn, advantage in zip(item.turns, item.advantages, strict=True)
+            }
+            for item in self._valued
+        }
+        return [[by_id.get(id(episode), {}) for episode in group.episodes] for group in groups]
+
+    def update(self) -> CriticUpdate | None:
+        """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps. None where
+        nothing was sampled."""
+        with self._here:
+            return self._learn([item.sample() for item in self._valued])
+
+    def _learn(self, samples: Sequence[Sample]) -> CriticUpdate | None:
+        errors: list[torch.Tensor] = []
+        turns = sum(sample.trained_tokens for sample in samples)
+        norms: list[float] = []
+        for part in split([sample.trained_tokens for sample in samples], self._settings.updates_per_step):
+            batches, _ = self._batches([samples[index] for index in part])
+            count = sum(samples[index].trained_tokens for index in part)
+            for batch in batches:
+                errors.append(self._backward(batch, count))
+            if batches:
+                norms.append(self.optimizer.step(self._config.learning_rate))
+        if not norms:
+            return None
+        (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")
+        values = [value for item in self._valued for value in item.values]
+        return CriticUpdate(error / turns, norms[-1], _mean(values), self._explained())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer, for a checkpoint."""
+        return {
+            "body": self._trained_body(),
+            "head": self.head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
+        if set(state["body"]) != set(self._trained_body()):
+            raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
+        if self._ranks.several:
+            take_values(self._values, state)
+            self.optimizer.load_whole(state["optimizer"])
+            return
+        with self._here:
+            self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
+            self.head.load_state_dict(state["head"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def _trained_body(self) -> dict[str, Any]:
+        """The body's tensors, but for those that it has in common with the policy and that nobody trains."""
+        frozen = {name for name, parameter in self.body.named_parameters() if not parameter.requires_grad}
+        return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
+
+    def _value(self, episodes: Sequence[Episode]) -> list[_Valued]:
+        turns = [_sampled_turns(episode) for episode in episodes]
+        rows = [
+            Sample(e.ids, _marks(len(e.ids), found.values()), [0.0] * len(e.ids), [0.0] * len(e.ids), e.media)
+            for e, found in zip(episodes, turns, strict=True)
+        ]
+        values: list[list[float]] = [[] for _ in episodes]
+        for part in self._ranks.gather(self._values_of(rows), "the critic's values"):
+            for index, said in part.items():
+                values[index] = said
+        return [
+            _Valued(e, list(found), list(found.values()), said, self._gae(e, list(found), said))
+            for e, found, said in zip(episodes, turns, values, strict=True)
+        ]
+
+    def _values_of(self, rows: Sequence[Sample]) -> dict[int, list[float]]:
+        """The values at the marks of this rank's share of these, by position."""
+        batches, mine = self._batches(rows)
+        values: dict[int, list[float]] = {}
+        for batch in batches:
+            with torch.no_grad():
+                found_N = self._forward(batch)
+            if batch.samples:
+                counts = batch.loss_mask_BT.sum(dim=1).tolist()
+                for index, part in zip(batch.samples, found_N.split(counts), strict=True):
+                    values[mine[index]] = part.tolist()
+        return values
+
+    def _gae(self, episode: Episode, turns: Sequence[int], values: Sequence[float]) -> list[float]:
+        rewards = _turn_rewards(episode, turns)
+        if rewards and self._algorithm.overlong is not None:
+            rewards[-1] += overlong_penalty(episode.sampled_tokens, self._algorithm.overlong)
+        return gae(rewards, values, self._algorithm.discount, self._config.gae_lambda)
+
+    def _normalisation(self) -> tuple[float, float]:
+        """What to take off the advantages and to divide them by: their mean and deviation over sampled tokens."""
+        if self._algorithm.scale != "advantage_std":
+            return 0.0, 1.0
+        advantages: list[float] = []
+        counts: list[int] = []
+        for item in self._valued:
+            tokens = {turn.index: turn.sampled_tokens for turn in item.episode.turns}
+            advantages += item.advantages
+            counts += [tokens[turn] for turn in item.turns]
+        if sum(counts) < 2:
+            return 0.0, 1.0
+        values_N = torch.tensor(advantages, dtype=torch.float64)
+        counts_N = torch.tensor(counts, dtype=torch.float64)
+        mean = (values_N * counts_N).sum() / counts_N.sum()
+        variance = ((values_N - mean).square() * counts_N).sum() / (counts_N.sum() - 1)
+        return float(mean), float(variance.sqrt()) + EPSILON
+
+    def _batches(self, samples: Sequence[Sample]) -> tuple[list[MicroBatch], Sequence[int]]:
+        """This rank's micro-batches, as many as any rank has; and which of the samples are its own."""
+        ranks, budget = self._ranks, self._settings.tokens_per_microbatch
+        if not ranks.several:
+            return pack(samples, budget, pad_id=self._pad_id), range(len(samples))
+        refuse_media(samples, ranks)
+        costs = [len(sample.ids) for sample in samples]
+        mine = share_of(ranks.rank, ranks.size, range(len(samples)), costs, together=False)
+        batches = pack([samples[index] for index in mine], budget, pad_id=self._pad_id)
+        passes = ranks.largest(len(batches), "the critic's micro-batches")
+        return filled_up(batches, passes, self._pad_id), mine
+
+    def _forward(self, batch: MicroBatch) -> torch.Tensor:
+        """The value before each marked token, [N], row by row."""
+        batch = batch.to(self._device)
+        inputs = {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, "use_cache": False}
+        targets_N = batch.loss_mask_BT.reshape(-1).nonzero().squeeze(1)
+        values_N: torch.Tensor = self._values(targets_N, **inputs, **batch.media)
+        if self._ranks.several:
+            let_go(self._values)
+        return values_N
+
+    def _backward(self, batch: MicroBatch, count: int) -> torch.Tensor:
+        """Add the gradients of one micro-batch out of `count` turns; the sum of its errors."""
+        values_N = self._forward(batch)
+        if not batch.samples:
+            nothing = values_N.sum() * 0.0
+            nothing.backward()
+            return nothing.detach().double()
+        mask_BT = batch.loss_mask_BT
+        old_N, returns_N = (part[mask_BT].to(values_N) for part in (batch.rollout_logprobs_BT, batch.advantages_BT))
+        loss_N = value_loss(values_N, old_N, returns_N, self._config.value_clip)
+        (loss_N.sum() / count).backward()
+        return loss_N.detach().double().sum()
+
+    def _explained(self) -> float | None:
+        """1 − var(R − V) / var(R) of the values before the update; None where all returns are equal."""
+        values = [value for item in self._valued for value in item.values]
+        advantages = [advantage for item in self._valued for advantage in item.advantages]
+        returns = [value + advantage for value, advantage in zip(values, advantages, strict=True)]
+        spread = _variance(returns)
+        return 1.0 - _variance(advantages) / spread if spread > 1e-12 else None
+
+
+def _sampled_turns(episode: Episode) -> dict[int, int]:
+    """By index of a turn in which anything was sampled: the place of its first sampled token."""
+    starts: dict[int, int] = {}
+    for turn in episode.turns:
+        spans = [segment.tokens for segment in turn.segments if segment.origin == "model"]
+        first = next((start for start, end in spans if end > start), None)
+        if first is not None:
+            starts[turn.index] = first
+    return starts
+
+
+def _turn_rewards(episode: Episode, turns: Sequence[int]) -> list[float]:
+    """What each of these turns earned. A reward of another turn goes to the one before it; what was given for the whole
+    episode goes to the last."""
+    rewards = [0.0] * len(turns)
+    if not turns:
+        return rewards
+    for entry in episode.rewards:
+        place = len(turns) - 1
+        if entry.turn is not None:
+            place = max(sum(turn <= entry.turn for turn in turns) - 1, 0)
+        rewards[place] += entry.weight * entry.value
+    return rewards
+
+
+def _marks(length: int, places: Any) -> list[int]:
+    marks = [0] * length
+    for place in places:
+        marks[place] = 1
+    return marks
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return _mean([(value - mean) ** 2 for value in values])

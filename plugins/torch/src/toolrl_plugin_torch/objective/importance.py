@@ -1,0 +1,93 @@
+"""Weights for samples that another policy drew than the one that the update starts from, and what is left out of them.
+
+Engine and trainer compute log-probabilities by different kernels, and an episode may have been sampled some versions
+ago. With b the log-probability as sampled (behaviour) and p that of the policy before the step's first update
+(proximal), a token's loss is multiplied by w = exp(p − b), and the ratio that is clipped stays the one to the proximal
+policy (decoupled PPO, arXiv 2110.00641; for language models AReaL, arXiv 2505.24298, section 5.2). What w is
+taken over:
+
+    token      the token itself
+    sequence   the product over all trained tokens of the episode
+    mean       their geometric mean: the sequence's, without its dependence on length
+
+Great weights make a noisy gradient. `truncate` takes min(w, cap) (Yao et al., On the Rollout-Training Mismatch in
+Modern RL Systems, https://fengyao.notion.site/off-policy-rl); `reject` takes w up to the cap, and drops what lies
+above it. Weights carry no gradient.
+
+A rejection leaves out what lies outside of an interval [low, high] of w, by a level of its own, whether samples are
+weighted or not:
+
+    token      IcePop (Ring-1T, arXiv 2510.18855), together with weights of tokens
+    sequence   whole episodes by the product: a mismatch that adds up over a long episode
+    mean       whole episodes by the geometric mean, which doesn't depend on their length (Liu et al., When Speed Kills
+               Stability, https://richardli.xyz/rl-collapse); Trust Region Masking, arXiv 2512.23075, leaves out whole
+               episodes too, by their worst token
+
+With `only_negative` and `mean` it is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556):
+what policies before did wrong is unlearned only while it is still likely, low = exp(−δ), with a `high` that nothing
+exceeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from toolrl_plugin_torch.objective.surrogate import Ratio, log_ratio, ratio_of
+
+Level = Literal["token", "sequence", "mean"]
+Mode = Literal["truncate", "reject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How samples of another policy are weighted."""
+
+    level: Level = "token"
+    mode: Mode = "truncate"
+    cap: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """What samples of another policy are left out of the policy's loss."""
+
+    level: Level = "mean"
+    low: float = 0.5
+    high: float = 2.0
+    only_negative: bool = False
+    """Only where the advantage is below 0."""
+
+
+def importance_weights(
+    proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: Importance
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight of each token and where the cap acts, float32 and bool, [B, T]; weights are 0 outside of the mask."""
+    weights_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
+    above_BT = (weights_BT > how.cap) & mask_BT
+    kept_BT = torch.where(above_BT, 0.0, weights_BT) if how.mode == "reject" else weights_BT.clamp(max=how.cap)
+    return torch.where(mask_BT, kept_BT, 0.0), above_BT
+
+
+def rejected_tokens(
+    proximal_BT: torch.Tensor,
+    behaviour_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    how: Rejection,
+) -> torch.Tensor:
+    """The tokens that are left out, bool [B, T], False outside of the mask."""
+    ratios_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
+    outside_BT = ((ratios_BT < how.low) | (ratios_BT > how.high)) & mask_BT
+    return outside_BT & (advantages_BT < 0) if how.only_negative else outside_BT
+
+
+def _ratios(proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
+    """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
+    ratio: Ratio = "token" if level == "token" else "sequence"
+    logs_BT = log_ratio(proximal_BT.detach().float(), behaviour_BT.float(), mask_BT, ratio)
+    if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
+        logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
+    return ratio_of(logs_BT)

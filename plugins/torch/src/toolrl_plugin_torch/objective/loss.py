@@ -1,0 +1,322 @@
+"""The policy loss: surrogate, KL to a reference, entropy bonus.
+
+Every loss here is a weighted sum over tokens, and the weights hold the whole averaging:
+
+    token_mean     1 / (trained tokens)                               DAPO, arXiv 2503.14476, section 3.3
+    sequence_mean  1 / (sequences · trained tokens of its sequence)   GRPO, arXiv 2402.03300, equation 3
+    sequence_sum   1 / sequences                                      REINFORCE and RLOO, arXiv 2402.14740
+    constant       1 / (sequences · a constant length)                Dr. GRPO, arXiv 2503.20783, section 3.2
+
+The numbers of tokens and sequences are those of the whole optimizer step (`Normaliser`), not of a micro-batch: the sum
+of the micro-batches' losses, over all ranks, is the loss of one big batch, and so are its gradients, however the step
+is cut.
+
+A token's loss, with r = exp(logprob − old logprob):
+
+    importance · surrogate            what the advantage asks for, `surrogate`, weighted where another
+                                      policy sampled, and 0 where that one was too far off,
+                                      `importance`
+    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `toolrl_plugin_torch.objective.divergence`
+    − entropy_coef · entropy          of the next-token distribution
+
+with w = policy / the policy that sampled, at most exp(20): over samples the mean of w · kl is that of kl over the
+policy's own tokens. The gradient of a token's KL(policy ‖ reference), given what stands before it, is the mean, over
+the policy's own tokens, of log(policy / reference) · ∇ log policy. So the term's gradient is w · log(policy /
+reference) · ∇ log policy with every estimator, which is without bias for samples of any policy. What stands before a
+token is taken as it was sampled, and importance weights and rejection leave the term alone. The gradient is that of w
+· k3 where w isn't detached (DeepSeek-V3.2, arXiv 2512.02556), and that of w · k1 but for a part that is zero on
+average. TRL's weight is r instead: the same where the old log-probabilities are those as sampled. GRPO as published
+has no weight (`kl_correction=False`), and the estimate's own gradient.
+
+Metrics of ratio, clip, importance and mismatch are those of the trained tokens: the sampled tokens of sequences with an
+advantage. What other sequences a micro-batch holds, for their KL and entropy terms, doesn't change them.
+
+All tensors are aligned with the tokens (see `batch`); what stands outside of the loss mask is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+
+from toolrl.errors import RunStoppedError
+from toolrl.protocols import LossTerms, PolicyLoss
+from toolrl_plugin_torch.objective.divergence import KlEstimator, kl_estimate
+from toolrl_plugin_torch.objective.importance import Importance, Rejection, importance_weights, rejected_tokens
+from toolrl_plugin_torch.objective.surrogate import (
+    Clip,
+    Ratio,
+    Surrogate,
+    cispo_surrogate,
+    clipped_surrogate,
+    clipped_tokens,
+    log_ratio,
+    own_gradients,
+    ratio_of,
+)
+
+Proximal = Literal["recomputed", "sampled"]
+"""The policy that ratios are taken to: the one before the step's first update, or the one that sampled."""
+Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a token's loss is made of."""
+
+    surrogate: Surrogate = "clip"
+    ratio: Ratio = "token"
+    clip: Clip = field(default_factory=Clip)
+    custom: PolicyLoss | None = None
+    """Takes the place of the surrogate, with its ratio and clip."""
+    importance: Importance | None = None
+    """How samples of another policy are weighted; None for not at all."""
+    rejection: Rejection | None = None
+    """What of them is left out; None for nothing."""
+    proximal: Proximal = "recomputed"
+    kl_coef: float = 0.0
+    kl_estimator: KlEstimator = "k3"
+    kl_correction: bool = True
+    """Weigh the KL term by policy over rollout, with the gradient of the divergence."""
+    entropy_coef: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Normaliser:
+    """What the token losses of one optimizer step are averaged by."""
+
+    aggregation: Aggregation
+    tokens: int
+    """Trained tokens of the optimizer step, over all micro-batches and ranks."""
+    sequences: int
+    """Sequences with a trained token, likewise."""
+    length: int | None = None
+    """For `constant`: the length that each sequence is divided by, usually the most tokens an episode may sample."""
+
+    @classmethod
+    def of(
+        cls, loss_masks: Iterable[torch.Tensor], aggregation: Aggregation, *, length: int | None = None
+    ) -> Normaliser:
+        """Counted from the masks of all micro-batches of an optimizer step."""
+        tokens = sequences = 0
+        for mask_BT in loss_masks:
+            tokens += int(mask_BT.sum())
+            sequences += int(mask_BT.any(dim=1).sum())
+        return cls(aggregation, tokens, sequences, length)
+
+    def weights(self, loss_mask_BT: torch.Tensor) -> torch.Tensor:
+        """The weight of each token's loss, float32 [B, T], 0 outside of the mask.
+
+        Over the optimizer step the weights sum to 1, except with `sequence_sum` and `constant`.
+        """
+        mask_BT = loss_mask_BT.float()
+        if self.aggregation == "token_mean":
+            return mask_BT / max(self.tokens, 1)
+        if self.aggregation == "sequence_mean":
+            return mask_BT / (mask_BT.sum(dim=1, keepdim=True).clamp(min=1.0) * max(self.sequences, 1))
+        if self.aggregation == "sequence_sum":
+            return mask_BT / max(self.sequences, 1)
+        if self.aggregation == "constant":
+            if not self.length or self.length < 1:
+                raise ValueError(f"aggregation 'constant' needs the length to divide by, got {self.length!r}")
+            return mask_BT / (self.length * max(self.sequences, 1))
+        raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {', '.join(get_args(Aggregation))}")
+
+
+@dataclass
+class LossStatistics:
+    """What micro-batches, and ranks, add up for the metrics before anything is divided. Holds tensors without gradient,
+    so that nothing waits for the device until `metrics`."""
+
+    means: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Total and count, [2]; both are added up, and the metric is their quotient."""
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    maxima: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, other: LossStatistics) -> None:
+        """Take another micro-batch's into this."""
+        for mine, others in ((self.means, other.means), (self.sums, other.sums)):
+            for name, value in others.items():
+                mine[name] = mine[name] + value if name in mine else value
+        for name, value in other.maxima.items():
+            self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
+
+    def metrics(self) -> dict[str, float]:
+        """By name. Means and maxima over no tokens are left out."""
+        totals = {name: value.tolist() for name, value in self.means.items()}
+        metrics = {name: total / count for name, (total, count) in totals.items() if count}
+        others = {name: float(value) for name, value in (self.sums | self.maxima).items()}
+        return metrics | {name: value for name, value in others.items() if value != -math.inf}
+
+
+def trained_tokens(loss_mask_BT: torch.Tensor, advantages_BT: torch.Tensor) -> torch.Tensor:
+    """The sampled tokens of sequences that have an advantage, bool [B, T]."""
+    mask_BT = loss_mask_BT.bool()
+    return mask_BT & (mask_BT & (advantages_BT != 0)).any(dim=1, keepdim=True)
+
+
+def _mean(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Total and count of the masked values, float64 [2]."""
+    return torch.stack([torch.where(mask_BT, values_BT, 0).sum(dtype=torch.float64), mask_BT.sum().double()])
+
+
+def _greatest(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Of the masked values; −∞ where there are none."""
+    return torch.where(mask_BT, values_BT, -math.inf).max()
+
+
+def policy_loss(
+    logprobs_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    loss_mask_BT: torch.Tensor,
+    normaliser: Normaliser,
+    objective: Objective,
+    *,
+    old_logprobs_BT: torch.Tensor | None = None,
+    rollout_logprobs_BT: torch.Tensor | None = None,
+    reference_logprobs_BT: torch.Tensor | None = None,
+    entropy_BT: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, LossStatistics]:
+    """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
+
+    `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
+    samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped. With `proximal:
+    sampled` the engine's stand in their place. `rollout_logprobs_BT`, the engine's, are needed with that, `importance`
+    and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`, and measured
+    only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where one that is
+    needed is None, RunStoppedError where a custom loss isn't finite.
+    """
+    _check_needs(objective, rollout_logprobs_BT, reference_logprobs_BT, entropy_BT)
+    mask_BT = loss_mask_BT.bool()
+    weights_BT = normaliser.weights(mask_BT)
+    # Outside of the mask all inputs become 0, so that no inf or NaN there can reach the loss or a gradient.
+    logprobs_BT = torch.where(mask_BT, logprobs_BT, 0.0)
+    advantages_BT = torch.where(mask_BT, advantages_BT, 0.0)
+    old_BT = logprobs_BT.detach() if old_logprobs_BT is None else torch.where(mask_BT, old_logprobs_BT, 0.0)
+    rollout_BT = old_BT if rollout_logprobs_BT is None else torch.where(mask_BT, rollout_logprobs_BT, 0.0)
+    if objective.proximal == "sampled":
+        old_BT = rollout_BT
+
+    terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
+    trained_BT = trained_tokens(mask_BT, advantages_BT)
+    token_loss_BT, statistics = _surrogate(terms, objective, trained_BT)
+    token_loss_BT = _off_policy(token_loss_BT, terms, objective, trained_BT, statistics)
+    loss = policy = (weights_BT * token_loss_BT).sum()
+    if reference_logprobs_BT is not None:
+        reference_BT = torch.where(mask_BT, reference_logprobs_BT, 0.0)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, objective.kl_estimator)
+        policy_over_rollout_BT = ratio_of(log_ratio(logprobs_BT.detach(), rollout_BT, mask_BT, "token"))
+        statistics.means["kl"] = _mean(policy_over_rollout_BT * kl_BT.detach(), mask_BT)
+        if objective.kl_coef:
+            if objective.kl_correction:
+                # k2's own gradient is log(policy / reference) · ∇ log policy.
+                k2_BT = kl_estimate(logprobs_BT, reference_BT, "k2")
+                kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
+            loss = loss + objective.kl_coef * (weights_BT * kl_BT).sum()
+    if objective.entropy_coef and entropy_BT is not None:
+        loss = loss - objective.entropy_coef * (weights_BT * torch.where(mask_BT, entropy_BT, 0.0)).sum()
+    statistics.sums["loss/policy"] = policy.detach()
+    statistics.sums["loss/total"] = loss.detach()
+    return loss, statistics
+
+
+def _check_needs(
+    objective: Objective,
+    rollout_logprobs_BT: torch.Tensor | None,
+    reference_logprobs_BT: torch.Tensor | None,
+    entropy_BT: torch.Tensor | None,
+) -> None:
+    if objective.kl_coef and reference_logprobs_BT is None:
+        raise ValueError(f"kl_coef is {objective.kl_coef:g}, but there are no log-probabilities of the reference")
+    if objective.entropy_coef and entropy_BT is None:
+        raise ValueError(f"entropy_coef is {objective.entropy_coef:g}, but there is no entropy")
+    needing = objective.importance or objective.rejection or (objective.proximal == "sampled")
+    if needing and rollout_logprobs_BT is None:
+        raise ValueError(
+            "importance weights, rejection and `proximal: sampled` need the engine's log-probabilities, but there are "
+            "none"
+        )
+
+
+def _surrogate(terms: LossTerms, objective: Objective, trained_BT: torch.Tensor) -> tuple[torch.Tensor, LossStatistics]:
+    """The surrogate of each token, [B, T], and what it does to the ratios."""
+    logprobs_BT, advantages_BT, mask_BT = terms.logprobs_BT, terms.advantages_BT, terms.mask_BT
+    token_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, "token")
+    statistics = _ratio_statistics(token_BT.detach(), trained_BT)
+    if objective.custom is not None:
+        losses_BT = objective.custom.token_losses(terms)
+        if not isinstance(losses_BT, torch.Tensor) or losses_BT.shape != mask_BT.shape:
+            shape = tuple(losses_BT.shape) if isinstance(losses_BT, torch.Tensor) else type(losses_BT).__name__
+            raise ValueError(f"the policy loss gave {shape}, expected a tensor of shape {tuple(mask_BT.shape)}")
+        losses_BT = torch.where(mask_BT, losses_BT, 0.0)
+        if not bool(losses_BT.isfinite().all()):
+            raise RunStoppedError(
+                f"the policy loss {type(objective.custom).__name__} gave a token a loss that isn't finite",
+                hint="Mend it, then go on from the last checkpoint with --resume.",
+            )
+        return losses_BT, statistics
+    ratio_BT = token_BT
+    if objective.ratio != "token":
+        ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, objective.ratio)
+        ratio_BT = own_gradients(ratio_BT, logprobs_BT)
+    low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, objective.clip, objective.surrogate)
+    statistics.means["clip/low"] = _mean(low_BT, trained_BT)
+    statistics.means["clip/high"] = _mean(high_BT, trained_BT)
+    if objective.surrogate == "cispo":
+        return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, objective.clip), statistics
+    return clipped_surrogate(ratio_BT, advantages_BT, objective.clip), statistics
+
+
+def _off_policy(
+    token_loss_BT: torch.Tensor,
+    terms: LossTerms,
+    objective: Objective,
+    trained_BT: torch.Tensor,
+    statistics: LossStatistics,
+) -> torch.Tensor:
+    """The surrogate of each token, weighted, and 0 where it is rejected, because another policy sampled it."""
+    old_BT, rollout_BT, mask_BT = terms.old_logprobs_BT, terms.rollout_logprobs_BT, terms.mask_BT
+    if objective.importance is not None:
+        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
+        token_loss_BT = importance_BT * token_loss_BT
+        statistics.means["importance/mean"] = _mean(importance_BT, trained_BT)
+        statistics.means["importance/capped"] = _mean(capped_BT, trained_BT)
+    if objective.rejection is not None:
+        rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, objective.rejection)
+        token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
+        statistics.means["importance/rejected"] = _mean(rejected_BT, trained_BT)
+    return token_loss_BT
+
+
+def _ratio_statistics(log_ratio_BT: torch.Tensor, trained_BT: torch.Tensor) -> LossStatistics:
+    ratio_BT = ratio_of(log_ratio_BT)
+    return LossStatistics(
+        means={
+            "ratio/mean": _mean(ratio_BT, trained_BT),
+            # k3 again, here of KL(old policy ‖ policy): how far the updates of this step went.
+            "approx_kl": _mean(ratio_BT - 1.0 - log_ratio_BT, trained_BT),
+        },
+        maxima={"ratio/max": _greatest(ratio_BT, trained_BT)},
+    )
+
+
+def mismatch_statistics(
+    logprobs_BT: torch.Tensor, rollout_logprobs_BT: torch.Tensor, trained_BT: torch.Tensor
+) -> LossStatistics:
+    """How far the trainer's log-probabilities are from the engine's on trained tokens, as `logprob_mismatch/mean` and
+    `/max`. Means something where the trainer holds the weights that sampled: before the first update of a step."""
+    distance_BT = (logprobs_BT.detach() - rollout_logprobs_BT).abs()
+    return LossStatistics(
+        means={"logprob_mismatch/mean": _mean(distance_BT, trained_BT)},
+        maxima={"logprob_mismatch/max": _greatest(distance_BT, trained_BT)},
+    )
+
+
+def supervised_loss(logprobs_BT: torch.Tensor, loss_mask_BT: torch.Tensor, normaliser: Normaliser) -> torch.Tensor:
+    """A micro-batch's part of the negative log-likelihood of the trained tokens."""
+    logprobs_BT = torch.where(loss_mask_BT.bool(), logprobs_BT, 0.0)
+    return -(normaliser.weights(loss_mask_BT) * logprobs_BT).sum()

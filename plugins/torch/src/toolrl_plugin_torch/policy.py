@@ -1,0 +1,283 @@
+"""The policy: the model that is trained, its tokenizer, and its weights as engines take them."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from toolrl.config.lora import LoraConfig
+from toolrl.config.model import ModelConfig
+from toolrl.config.model_path import is_missing_folder
+from toolrl.errors import CheckpointError, ConfigError
+from toolrl_plugin_torch.adapters.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl_plugin_torch.temporary_models import scratch_folder
+
+logger = logging.getLogger(__name__)
+SOURCE_DTYPE = "toolrl_source_dtype"
+"""Key in config.json of checkpoints: the precision of the model that the run began with, where it is a lower one."""
+
+
+@dataclass
+class Policy:
+    """A causal language model with its tokenizer; a vision-language model also with its processor."""
+
+    model: Any
+    tokenizer: Any
+    source: str
+    device: torch.device
+    dtype: torch.dtype
+    processor: Any = None
+    """A transformers processor, or only the image processor where the whole one can't be loaded; None for text."""
+    adapter: Adapter | None = None
+    """The LoRA adapter in the model, where that alone is trained."""
+
+    @property
+    def trained(self) -> Any:
+        """What training changes, with `state_dict` and `save_pretrained`: the adapter, or the whole model."""
+        return self.model if self.adapter is None else self.adapter
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens that the model can attend to."""
+        config = self.model.config.get_text_config()
+        return int(getattr(config, "max_position_embeddings", 0) or 2**31)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Name to tensor of the whole model, an adapter merged in."""
+        return self.model.state_dict() if self.adapter is None else self.adapter.merged()
+
+    def save_whole(self, folder: Path) -> None:
+        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder."""
+        state = None if self.adapter is None else dict(self.adapter.merged())
+        self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+        if self.processor is not None:
+            self.processor.save_pretrained(folder)
+
+
+class PolicyWeights:
+    """A `WeightSource` over the live policy. `path()` writes a folder once a version, beside the run."""
+
+    def __init__(self, policy: Policy, version: int, directory: Path | None = None) -> None:
+        self.version = version
+        self._policy = policy
+        self._directory = directory
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def module(self) -> Any:
+        return self._policy.model
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self._policy.state_dict()
+
+    def path(self) -> Path:
+        if self._folder is None:
+            folder = scratch_folder(f"weights-{self.version}", self._directory)
+            try:
+                self._policy.save_whole(Path(folder.name))
+            except BaseException:  # Half of a model must not be taken for one when this is asked for again.
+                folder.cleanup()
+                raise
+            self._folder = folder
+        return Path(self._folder.name)
+
+    def close(self) -> None:
+        """Delete the folder, if there is one; else it goes when the process ends."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is cuda where there is one. Raises ConfigError for a device that isn't there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {wanted!r} is no device", hint="Use auto, cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device: {wanted!r} was asked for, but torch {torch.__version__} sees no CUDA device",
+            hint="Set `device: auto`, or install a CUDA build of torch.",
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ConfigError(
+            f"device: there is no {wanted!r}; torch sees {'cuda:0' if last == 0 else f'cuda:0 to cuda:{last}'}",
+            hint="CUDA_VISIBLE_DEVICES hides devices and numbers the others from 0.",
+        )
+    return device
+
+
+def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on cuda, float32 elsewhere."""
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+
+
+def load_policy(config: ModelConfig, source: str, device: torch.device) -> Policy:
+    """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
+    reached). A folder with an adapter stands for its model with the adapter, which is trained on where
+    `config.lora` is given, and merged in for good where it isn't.
+
+    Raises ConfigError that says which of the two failed and why.
+    """
+    dtype = pick_dtype(config.dtype, device)
+    if is_missing_folder(source):
+        raise _load_error("model", source, FileNotFoundError("there is no such folder"))
+    # Bars for loading and writing weights would break up the live view of a run.
+    transformers.utils.logging.disable_progress_bar()
+    base = adapter_base(source)
+    if base is not None:
+        _check_adapters_model(source, base)
+    # Adapters written by others often come without the model's tokenizer.
+    words = source if base is None or (Path(source) / "tokenizer_config.json").is_file() else base
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(words, trust_remote_code=config.trust_remote_code)
+    except Exception as error:
+        raise _load_error("tokenizer", words, error) from error
+    try:
+        model, processor = _load_model(config, base or source, words, tokenizer, dtype)
+    except Exception as error:
+        if config.attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
+            raise _attention_error(config.attention, error) from error
+        raise _load_error("model", base or source, error) from error
+    if base is not None and config.lora is None:
+        try:
+            check_base(Path(source), base, fingerprints(Path(base)))
+            model = merge_from(model, Path(source))
+        except CheckpointError as error:
+            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
+    model.to(device)
+    if config.gradient_checkpointing:
+        # The first name is the newer one; where transformers has it, the second warns.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+    policy = Policy(model, tokenizer, source, device, dtype, processor)
+    if config.lora is not None:
+        policy.adapter = _adapter(config.lora, model, source, base)
+    return policy
+
+
+def _check_adapters_model(source: str, base: str) -> None:
+    """Raise ConfigError where the model that the adapter in `source` was made for isn't there, or is an adapter."""
+    if is_missing_folder(base):
+        raise ConfigError(
+            f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such "
+            "folder",
+            where=str(Path(source) / CONFIG_FILE),
+            hint="Bring that model back to its place, or put a link to it there.",
+        )
+    if (Path(base) / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"model.path: the model of the adapter in {source!r} is an adapter itself: {base!r}",
+            where=str(Path(source) / CONFIG_FILE),
+            hint="Merge that one first, by `toolrl export`, and name the folder it gives as base_model_name_or_path.",
+        )
+
+
+def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model, and its processor where it takes images."""
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
+    processor = None
+    settings = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
+    _note_dtype(settings, dtype)
+    loader: Any = transformers.AutoModelForCausalLM
+    if _takes_images(settings):
+        loader = transformers.AutoModelForImageTextToText
+        processor = _load_processor(words, tokenizer, options)
+    if config.attention is not None:
+        options["attn_implementation"] = config.attention
+    return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+
+
+def _note_dtype(settings: Any, dtype: torch.dtype) -> None:
+    """Keep in the config of a bfloat16 model that is trained in float32 what its files held, for `toolrl export`."""
+    was = str(vars(settings).pop(SOURCE_DTYPE, settings.dtype)).removeprefix("torch.")
+    if was == "bfloat16" and dtype == torch.float32:
+        setattr(settings, SOURCE_DTYPE, was)
+
+
+def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> Adapter:
+    """A new adapter, or the one that `source` holds. Raises ConfigError."""
+    folder = Path(base or source)
+    adapter = Adapter.add(model, config, str(folder.absolute()) if folder.is_dir() else str(base or source))
+    if base is not None:
+        try:
+            adapter.restore(Path(source))
+        except CheckpointError as error:
+            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
+    return adapter
+
+
+def _takes_images(settings: Any) -> bool:
+    """Whether a config is that of a vision-language model."""
+    kind, modeling = type(settings), transformers.models.auto.modeling_auto
+    if kind not in modeling.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return False
+    return getattr(settings, "vision_config", None) is not None
+
+
+def _load_processor(source: str, tokenizer: Any, options: Mapping[str, Any]) -> Any:
+    """The model's processor; where that can't be loaded its image processor, and None where there is none: the model
+    takes text then."""
+    reasons = []
+    for loader in (transformers.AutoProcessor, transformers.AutoImageProcessor):
+        try:
+            processor = loader.from_pretrained(source, **options)
+        except Exception as error:  # noqa: BLE001 - whatever one of many classes raises, ImportError among it
+            reasons.append(
+                f"{loader.__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
+            )
+            continue
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = getattr(processor, "chat_template", None)
+        return processor if processor is not tokenizer else None
+    logger.warning("%s takes text only here, since its processor can't be loaded: %s", source, "; ".join(reasons))
+    return None
+
+
+def _without_dropout(config: Any) -> Any:
+    """Dropout would make the trainer's log-probabilities differ from those that episodes were sampled with."""
+    parts = (config, config.get_text_config(), getattr(config, "vision_config", None))
+    for part in {id(part): part for part in parts if part is not None}.values():
+        for name, value in part.to_dict().items():
+            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def _load_error(what: str, source: str, error: Exception) -> ConfigError:
+    folder = Path(source)
+    if folder.is_dir():
+        inside = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
+        hint = f"Give a folder with config.json, weights and tokenizer, or a run folder; this one holds: {inside}."
+    else:
+        hint = (
+            f"Give a folder in Hugging Face layout, or a run folder; a relative path starts at {str(Path.cwd())!r}, "
+            "which has no such folder."
+        )
+    first = _first_line(error)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        first = "it has no config.json"  # What transformers says of that is a list of tokenizers.
+    return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
+
+
+def _attention_error(attention: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"model.attention: the model can't be loaded with {attention!r}: {_first_line(error)}",
+        hint="Leave it out for transformers' default, or install what it needs.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,1 @@
+"""Several processes that train one model: their process group, FSDP2, and who computes what."""

@@ -1,0 +1,396 @@
+"""The ranks of a torch.distributed process group: what `torchrun` starts, or one rank that takes the same path.
+
+Two groups of processes are held. That of the weights (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. What
+ranks tell each other goes over a group of its own on gloo, as signed pickles (`rendezvous.py`) with the name of the
+point of the run where they are sent: ranks at different points are told apart instead of taking each other's objects. A
+rank that fails writes why into the store that the processes met at before it ends; the others lose the connection to
+it, look there, and end with its message. One that says nothing for `timeout` seconds ends them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from toolrl.errors import ConfigError, ToolrlError
+from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
+from toolrl_plugin_torch.sharding.rendezvous import SharedToken, Signer, meet
+
+T = TypeVar("T")
+
+_READY, _FAILED, _AT = "ready", "failed", "at"
+"""Keys of the store."""
+_TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
+"""What the RuntimeErrors of torch.distributed say of it, in small letters."""
+_GRACE = 5.0
+"""Seconds that a rank which lost another looks for what that one says."""
+_ALIKE = 2.0
+"""Seconds after which the first rank would have made the same mistake."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a rank can't go on, as the others are told."""
+
+    rank: int
+    message: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> _Failure:
+        if isinstance(error, ToolrlError):
+            message = f"{error.where}: {error.message}" if error.where else error.message
+            return cls(rank, message, error.hint)
+        return cls(rank, f"{type(error).__name__}: {error}")
+
+    def error(self) -> OtherRankError:
+        error = OtherRankError(f"rank {self.rank} ended the run: {self.message}", hint=self.hint)
+        error.rank = self.rank
+        return error
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one rank made of its part."""
+
+    value: Any = None
+    failure: _Failure | None = None
+    interrupted: bool = False
+
+
+class ProcessGroup(Ranks):
+    """This process among those of torch.distributed. Use `join`."""
+
+    several: ClassVar[bool] = True
+
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float, token: bytes = b""
+    ) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host, `token` the
+        secret that the ranks share."""
+        self.rank, self.size, self.local = rank, size, local
+        self.device = device
+        # By its number: other threads of this process have another current device.
+        self.device_name = f"cuda:{local}" if device == "cuda" else None
+        self._store = store
+        self._signer = Signer(token, rank)
+        self._sent = 0
+        self._timeout = timeout
+        self._part: asyncio.Future[Any] | None = None
+        self._interrupted = False
+        self._failed = False
+        wait = timedelta(seconds=timeout)
+        # Shards that are kept in the host's memory are summed up there.
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=wait
+        )
+        self.talk = dist.new_group(backend="gloo", timeout=wait)
+        """What ranks tell each other goes over this."""
+        self.mesh = dist.init_device_mesh(device, (size,))
+        """What FSDP2 spreads weights over."""
+
+    def gather(self, value: T, what: str) -> list[T]:
+        try:
+            packed = pickle.dumps((what, value), protocol=5)
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            raise self._unsendable(what, error) from error
+        try:
+            self._store.set(f"{_AT}/{self.rank}", what)
+            found = [pickle.loads(data) for data in self._exchanged(packed)]
+        except (RuntimeError, ValueError) as error:
+            # gloo raises RuntimeError alike where a connection broke and where nobody came.
+            raise self._lost(what, error) from error
+        apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
+        if apart:
+            raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
+        return [value for _, value in found]
+
+    def by_first(self, work: Callable[[], T], what: str) -> T:
+        part, own = _Part(), None
+        if self.first:
+            try:
+                part = _Part(work())
+            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+                part, own = _Part(failure=_Failure.of(0, error)), error
+        found = self.gather(part, what)[0]
+        if own is not None:
+            raise own
+        if found.failure is not None:
+            raise found.failure.error()
+        return found.value  # type: ignore[no-any-return]
+
+    async def all_of(self, work: Coroutine[Any, Any, T], what: str) -> list[T]:
+        own: Exception | None = None
+        self._part = asyncio.ensure_future(work)
+        if self._interrupted:
+            self._part.cancel()
+        try:
+            mine = _Part(await self._part)
+        except asyncio.CancelledError:
+            mine = _Part(interrupted=True)
+        except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+            mine, own = _Part(failure=_Failure.of(self.rank, error)), error
+        finally:
+            self._part = None
+        # An interruption that came too late for the part itself still ends the run here.
+        if self._interrupted and own is None:
+            mine = _Part(interrupted=True)
+        parts = await asyncio.to_thread(self.gather, mine, what)
+        if own is not None:
+            raise own
+        for part in parts:
+            if part.failure is not None:
+                raise part.failure.error()
+        if any(part.interrupted for part in parts):
+            self._interrupted = True
+            raise asyncio.CancelledError
+        return [part.value for part in parts]
+
+    async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
+        held: list[T] = []
+        packed: list[bytes] = []
+
+        async def part() -> None:
+            if work is None:
+                return
+            held.append(await work)
+            try:
+                packed.append(pickle.dumps(held[0], protocol=5))
+            except Exception as error:  # Told to all, who would wait for it.
+                raise self._unsendable(what, error) from error
+
+        await self.all_of(part(), what)
+        try:
+            sent = await asyncio.to_thread(self._broadcast, packed[0] if packed else b"")
+        except (RuntimeError, ValueError) as error:
+            raise self._lost(what, error) from error
+        return held[0] if held else pickle.loads(sent)
+
+    def _exchanged(self, data: bytes) -> list[bytes]:
+        """What each rank gives, its signature checked."""
+        self._sent += 1
+        point = str(self._sent)
+        mine = _bytes(self._signer.sign(data, point))
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.talk)
+        longest = max(map(int, sizes))
+        rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(rows, torch.nn.functional.pad(mine, (0, longest - mine.numel())), group=self.talk)
+        signed = [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
+        return [self._signer.checked(part, point, rank) for rank, part in enumerate(signed)]
+
+    def _broadcast(self, data: bytes) -> bytes:
+        """The first rank's `data`, its signature checked."""
+        self._sent += 1
+        point = str(self._sent)
+        signed = _bytes(self._signer.sign(data, point)) if self.first else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([signed.numel()])
+        dist.broadcast(size, src=0, group=self.talk)
+        if not self.first:
+            signed = torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(signed, src=0, group=self.talk)
+        return self._signer.checked(signed.numpy().tobytes(), point, 0)
+
+    def interrupt(self) -> None:
+        """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
+        write one checkpoint."""
+        self._interrupted = True
+        if self._part is not None:
+            self._part.cancel()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OtherRankError:
+            raise
+        except Exception as error:
+            better = self._explained(error)
+            if better is error:
+                raise
+            raise better from error
+
+    def _explained(self, error: Exception) -> Exception:
+        before = error.__context__
+        if isinstance(error, RankError) and isinstance(before, Exception) and before is not error.__cause__:
+            # It failed by itself, and lost the others while it cleaned up.
+            error = before
+        # Where a rank is gone, gloo and NCCL raise RuntimeError.
+        if isinstance(error, RankError | RuntimeError) and not self._failed:
+            found = self._told(_GRACE)
+            if found is not None and found.rank != self.rank:
+                return found.error()
+            if not isinstance(error, RankError) and _is_of_transport(error):
+                error = self._lost("an exchange of weights or gradients", error)
+        return self._tell(error)
+
+    def use_device(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.set_device(self.local)
+
+    def leave(self) -> None:
+        self.barrier("the end")
+        dist.destroy_process_group()
+        # With its last reference a group ends its threads. One that gives back the tensors of the exchange above while
+        # the interpreter ends would end the process by SIGABRT.
+        del self.talk, self.mesh
+
+    def _tell(self, error: Exception) -> Exception:
+        """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
+        self._failed = True
+        failure = _Failure.of(self.rank, error)
+        text = json.dumps(asdict(failure))
+        with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
+            if self.first:
+                self._store.set(f"{_FAILED}/first", text)
+            self._store.compare_set(_FAILED, "", text)
+            found = None if self.first else self._read(f"{_FAILED}/first", _ALIKE)
+            if found is not None and found.message == failure.message:
+                return found.error()
+        return error
+
+    def _told(self, patience: float) -> _Failure | None:
+        """What the first rank that failed said; waits so many seconds for it."""
+        try:
+            return self._read(_FAILED, patience)
+        except RuntimeError:
+            return None
+
+    def _read(self, key: str, patience: float) -> _Failure | None:
+        end = time.monotonic() + patience
+        while not self._store.check([key]):
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.1)
+        return _Failure(**json.loads(self._store.get(key)))
+
+    def _unsendable(self, what: str, error: Exception) -> RankError:
+        return RankError(
+            f"rank {self.rank} can't send what it has at {what!r}: {error}",
+            hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
+        )
+
+    def _lost(self, what: str, error: Exception) -> LostRanksError:
+        return LostRanksError(
+            f"rank {self.rank} lost the other ranks at {what!r}: {_first_line(error)}{self._places()}",
+            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
+            "that stayed behind says why.",
+        )
+
+    def _places(self) -> str:
+        """Where the other ranks were last seen."""
+        seen = []
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self.size):
+                key = f"{_AT}/{rank}"
+                if rank != self.rank and self._store.check([key]):
+                    seen.append(f"rank {rank} was last at {self._store.get(key).decode()!r}")
+        return f"; {', '.join(seen)}" if seen else ""
+
+
+def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
+    """Meet the other processes that torchrun started; alone where there are none. `device` is the config's; a rank that
+    can't go on says its `problem` here. `folder` is one that the ranks share, for their token.
+
+    Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
+    RankError where not all come in time.
+    """
+    wait = timedelta(seconds=timeout)
+    rank, size, local = (int(os.environ.get(name, fallback)) for name, fallback in _VARIABLES)
+    if size == 1:
+        if problem is not None:
+            raise problem
+        return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
+    try:
+        store, rank, size = meet(wait)
+        store.set_timeout(wait)
+        store = dist.PrefixStore("toolrl", store)
+        token = None
+        kind = ""
+        try:
+            token = SharedToken(store, rank, folder)
+            if problem is None:
+                kind, local = _pick(device, local, size)
+        except ConfigError as error:
+            problem = problem or error
+        try:
+            _agree(store, rank, size, problem)
+        finally:
+            if token is not None:
+                token.forget()
+        assert token is not None
+        return ProcessGroup(store, rank, size, kind, local, timeout, token.token)
+    except (RuntimeError, ValueError) as error:
+        raise LostRanksError(
+            f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
+            hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`, or have Ray place them by "
+            "cluster.trainer_workers.",
+        ) from error
+
+
+def _agree(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
+    """Go on if all can. A mistake that all ranks make is the first one's, so that it is told once."""
+    failure = None if problem is None else _Failure.of(rank, problem)
+    store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
+    said = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
+    broken = [_Failure(**json.loads(text)) for text in said if text]
+    if broken and problem is not None and broken[0].rank == rank:
+        raise problem
+    if broken:
+        raise broken[0].error()
+
+
+_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+"""By which torchrun tells a process which one it is, and what holds without."""
+
+
+def _pick(device: str, local: int, size: int) -> tuple[str, int]:
+    """cpu or cuda, and the device's number, made the current one of this thread. Raises ConfigError."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if number and size > 1:
+        raise ConfigError(
+            f"device: {device!r} is one device, and there are {size} ranks",
+            hint=f"Set `device: {kind}` or leave it out: each rank takes the device of its number on its host.",
+        )
+    local = int(number or local)
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        if local >= count:
+            raise ConfigError(
+                f"device: this rank is to take number {local} of its host, which has {count} CUDA devices",
+                hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
+            )
+        torch.cuda.set_device(local)
+    return kind, local
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _is_of_transport(error: Exception) -> bool:
+    """Whether a RuntimeError says that another rank can't be reached. They have no class of their own: gloo's are plain
+    ones."""
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in text for word in _TRANSPORT)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,74 @@
+"""One rank of a test: `python ranks_worker.py FOLDER`, in an environment as torchrun makes it.
+
+FOLDER holds `work.pkl`: a model, and cases to train it by. The first rank leaves `results.pt`.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.config.algorithm import AlgorithmConfig
+from toolrl.config.model import SftConfig, TrainerConfig
+from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch.policy import Policy
+from toolrl_plugin_torch.sharding.process_group import join
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
+
+
+class PadOnly:
+    """A tokenizer as far as a trainer sees it."""
+
+    pad_token_id = 0
+
+
+def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple[list[dict[str, float]], Any]:
+    """Metrics of each step, and the weights after the last, of a copy of the model."""
+    dtype = getattr(torch, case.get("dtype", "float64"))
+    model = copy.deepcopy(model).to(dtype)
+    if case.get("checkpointing"):
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
+    policy = Policy(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
+    trainer: Any
+    if "demonstrations" in case:
+        trainer = SupervisedTrainer(policy, SftConfig(from_run="x", **case["settings"]), folder, ranks=ranks)
+        metrics = [trainer.update(case["demonstrations"]) for _ in range(2)]
+    else:
+        trainer = PolicyTrainer(
+            policy,
+            TrainerConfig(**case["settings"]),
+            AlgorithmConfig(**case["algorithm"]),
+            folder,
+            temperature=1.0,
+            longest=16,
+            ranks=ranks,
+        )
+        metrics = [trainer.update(groups) for groups in case["steps"]]
+    return metrics, {name: value.clone() for name, value in policy.model.state_dict().items()}
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    ranks = join("cpu", 120.0)
+    work = pickle.loads((folder / "work.pkl").read_bytes())
+    results = {name: train(work["model"], case, folder, ranks) for name, case in work["cases"].items()}
+    said = ranks.gather(results, "the results")
+    for name in results:
+        for other in said[1:]:
+            assert other[name][0] == said[0][name][0], f"{name}: the ranks report different metrics"
+            assert all(value.equal(said[0][name][1][key]) for key, value in other[name][1].items()), name
+    if ranks.first:
+        torch.save(results, folder / "results.pt")
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

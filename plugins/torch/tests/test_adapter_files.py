@@ -1,0 +1,186 @@
+"""Adapters that others wrote, or that were damaged: what isn't understood is refused by name, nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
+
+from tokenizers import Tokenizer, models  # noqa: E402
+
+from toolrl.assembly import model_source  # noqa: E402
+from toolrl.config.model import ModelConfig  # noqa: E402
+from toolrl.errors import CheckpointError, ConfigError, ToolrlError  # noqa: E402
+from toolrl_plugin_torch.checkpoints.checkpoint import _write_manifest  # noqa: E402
+from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
+from toolrl_plugin_torch.policy import Policy, load_policy  # noqa: E402
+
+TARGETS = ["q_proj", "v_proj"]
+LORA = {"rank": 4, "alpha": 8, "target_modules": TARGETS}
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
+
+
+@pytest.fixture
+def model(tiny: Any, tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    tiny.model("qwen3").save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def adapter(model: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Makes an adapter as another program would, with settings of peft, and changes its config's text afterwards."""
+
+    def make(changes: dict[str, Any] | None = None, **settings: Any) -> Path:
+        options: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": TARGETS, "task_type": "CAUSAL_LM"}
+        base = transformers.AutoModelForCausalLM.from_pretrained(model)
+        wrapped = peft.get_peft_model(base, peft.LoraConfig(**options | settings))
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for name, parameter in wrapped.named_parameters():
+                if "lora_" in name:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+        folder = tmp_path / "adapter"
+        wrapped.save_pretrained(folder)
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(config | (changes or {})))
+        return folder
+
+    return make
+
+
+def load(folder: Path, lora: dict[str, Any] | None = None) -> Policy:
+    return load_policy(ModelConfig(path=str(folder), lora=lora), str(folder), torch.device("cpu"))
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval()(input_ids=IDS).logits
+    return found
+
+
+def of_peft(folder: Path, model: Path) -> torch.Tensor:
+    return logits(peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(model), folder))
+
+
+def test_a_plain_adapter_of_another_program_is_trained_on(adapter: Callable[..., Path], model: Path) -> None:
+    folder = adapter()
+    assert torch.allclose(logits(load(folder, LORA).model), of_peft(folder, model), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"alpha_pattern": {"q_proj": 64}}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}]
+)
+def test_the_same_tensors_with_another_meaning_are_refused_and_can_be_merged(
+    adapter: Callable[..., Path], model: Path, settings: dict[str, Any]
+) -> None:
+    folder = adapter(**settings)
+    with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
+        load(folder, LORA)
+    assert "Leave model.lora out" in str(caught.value)
+    assert torch.allclose(logits(load(folder).model), of_peft(folder, model), atol=1e-4)
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_a_torn_file_is_named(adapter: Callable[..., Path], tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    file = adapter() / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"adapter_model\.safetensors can't be read") as caught:
+        load(file.parent, lora)
+    assert caught.value.where == str(file.parent)
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors is broken or cut off"):
+        export_model(str(file.parent), tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+class _Bomb:
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._mark),)
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_a_pickle_is_not_read(adapter: Callable[..., Path], tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    folder = adapter()
+    (folder / "adapter_model.safetensors").unlink()
+    (folder / "adapter_model.bin").write_bytes(pickle.dumps(_Bomb(tmp_path / "mark")))
+    with pytest.raises(ConfigError, match=r"holds no adapter_model\.safetensors") as caught:
+        load(folder, lora)
+    assert "adapter_model.bin isn't read" in str(caught.value)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"r": 16},
+        {"r": 10**15},
+        {"r": "many"},
+        {"peft_type": "NOTHING"},
+        {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4},
+        {"target_modules": ["k_proj", "o_proj"]},
+        {"target_modules": ["q_proj"]},
+        {"target_modules": ["nope"]},
+        {"megatron_config": {"a": 1}, "megatron_core": "antigravity"},
+    ],
+)
+def test_a_config_that_is_not_that_of_the_weights_is_refused(
+    adapter: Callable[..., Path], changes: dict[str, Any]
+) -> None:
+    folder = adapter(changes)
+    with pytest.raises(ConfigError, match=r"can't be merged into its model") as caught:
+        load(folder)
+    assert caught.value.where == str(folder)
+    assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\x00"])
+def test_a_config_that_is_none_is_named(adapter: Callable[..., Path], text: str) -> None:
+    file = adapter() / "adapter_config.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="the adapter's config can't be read"):
+        load(file.parent)
+
+
+def test_an_adapter_on_an_adapter_is_refused(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    folder = adapter({"base_model_name_or_path": str(tmp_path / "adapter")})
+    for lora in (LORA, None):
+        with pytest.raises(ConfigError, match=r"is an adapter itself"):
+            load(folder, lora)
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [
+        ({"target_modules": ["q_proj", "v_porj"]}, "the model has no 'v_porj'"),
+        ({"target_modules": "["}, "unterminated character set"),
+        ({"rank": 10**15}, "an adapter of rank 1000000000000000 can't be made"),
+    ],
+)
+def test_settings_that_make_no_adapter_are_named(model: Path, lora: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.lora") as caught:
+        load(model, lora)
+    assert said in str(caught.value)
+    assert "base_layer" not in str(caught.value)
+
+
+def test_a_torn_checkpoint_is_not_taken_by_its_own_path_either(model: Path) -> None:
+    _write_manifest(model, 1)
+    assert model_source(str(model)) == str(model)
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ToolrlError, match=r"model\.safetensors has \d+ bytes"):
+        model_source(str(model))

@@ -1,0 +1,148 @@
+"""Packing and splitting: nothing lost, nothing doubled, never over the budget, always the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from toolrl.types import MediaInput  # noqa: E402
+from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, split, supervised_sample  # noqa: E402
+
+masks = st.lists(st.integers(0, 1), min_size=1, max_size=30).map(lambda mask: [0, *mask])
+
+
+def _sample(mask: list[int], number: int = 0) -> Sample:
+    ids = [100 * number + position + 1 for position in range(len(mask))]
+    return Sample(ids, mask, [-0.25 * sampled for sampled in mask], [float(number + 1) * sampled for sampled in mask])
+
+
+def _last(mask: list[int]) -> int:
+    """Tokens up to the last trained one."""
+    return max((position + 1 for position, trained in enumerate(mask) if trained), default=0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(masks, max_size=20), st.integers(1, 120))
+def test_every_sample_once_under_the_budget(all_masks: list[list[int]], budget: int) -> None:
+    samples = [_sample(mask, number) for number, mask in enumerate(all_masks)]
+    batches = pack(samples, budget, pad_id=7)
+    seen = [index for batch in batches for index in batch.samples]
+    assert sorted(seen) == [index for index, mask in enumerate(all_masks) if any(mask)]
+    for batch in batches:
+        assert batch.positions <= budget or len(batch.samples) == 1
+        assert batch.input_ids_BT.shape[1] == max(_last(all_masks[index]) for index in batch.samples)
+        for row, index in enumerate(batch.samples):
+            length, sample = _last(all_masks[index]), samples[index]
+            assert batch.input_ids_BT[row, :length].tolist() == list(sample.ids)[:length]
+            assert batch.loss_mask_BT[row, :length].int().tolist() == list(sample.loss_mask)[:length]
+            assert batch.rollout_logprobs_BT[row, :length].tolist() == list(sample.logprobs)[:length]
+            assert batch.advantages_BT[row, :length].tolist() == list(sample.advantages)[:length]
+            assert batch.attention_mask_BT[row].tolist() == [1] * length + [0] * (batch.input_ids_BT.shape[1] - length)
+            assert (batch.input_ids_BT[row, length:] == 7).all()
+            assert not batch.loss_mask_BT[row, length:].any()
+            assert not batch.advantages_BT[row, length:].any()
+    assert sum(batch.trained_tokens for batch in batches) == sum(map(sum, all_masks))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(masks, max_size=20), st.integers(1, 120))
+def test_packing_is_deterministic(all_masks: list[list[int]], budget: int) -> None:
+    samples = [_sample(mask, number) for number, mask in enumerate(all_masks)]
+    once, twice = pack(samples, budget), pack(samples, budget)
+    assert [batch.samples for batch in once] == [batch.samples for batch in twice]
+
+
+def test_neighbours_in_length_share_a_micro_batch() -> None:
+    samples = [_sample([0] * (length - 1) + [1], number) for number, length in enumerate([3, 10, 4, 9, 10])]
+    assert [batch.samples for batch in pack(samples, 30)] == [(1, 4, 3), (2, 0)]
+
+
+def test_a_sample_over_the_budget_stands_alone() -> None:
+    samples = [_sample([0] * 49 + [1]), _sample([0, 1]), _sample([0, 1])]
+    batches = pack(samples, 8)
+    assert [batch.samples for batch in batches] == [(0,), (1, 2)]
+    assert batches[0].positions == 50
+
+
+def test_dtypes_and_device() -> None:
+    batch = pack([_sample([0, 1])], 8)[0]
+    assert batch.input_ids_BT.dtype == batch.attention_mask_BT.dtype == torch.int64
+    assert batch.loss_mask_BT.dtype == torch.bool
+    assert batch.rollout_logprobs_BT.dtype == batch.advantages_BT.dtype == torch.float32
+    moved = batch.to("meta")
+    assert isinstance(moved, MicroBatch)
+    assert moved.advantages_BT.device.type == "meta"
+    assert moved.samples == batch.samples
+
+
+def test_episode_sample(make_episode: Any) -> None:
+    sample = episode_sample(make_episode((0, 1, 0, 1)), 0.5)
+    assert list(sample.ids) == [1, 2, 3, 4]
+    assert list(sample.advantages) == [0.0, 0.5, 0.0, 0.5]
+    assert list(sample.logprobs) == [0.0, -0.5, 0.0, -0.5]
+    assert sample.trained_tokens == 2
+
+
+def picture(start: int, end: int, value: float) -> MediaInput:
+    tensors = {"pixel_values": torch.full((2, 3), value), "image_grid_thw": torch.tensor([[1, 1, 2]])}
+    return MediaInput("image", (start, end), str(value), tensors, {"mm_token_type_ids": (1,) * (end - start)})
+
+
+def test_images_go_with_their_rows() -> None:
+    def sample(length: int, *media: MediaInput) -> Sample:
+        mask = [0] * (length - 3) + [1, 0, 0]
+        return Sample(list(range(length)), mask, [0.0] * length, [1.0] * length, media)
+
+    samples = [sample(6, picture(1, 3, 1.0)), sample(9, picture(0, 2, 2.0), picture(3, 4, 3.0), picture(8, 9, 4.0))]
+    (batch,) = pack([*samples, sample(5)], 100)
+    assert batch.samples == (1, 0, 2)
+    # The last image comes after all that is trained, and is cut off with it.
+    assert batch.media["pixel_values"][:, 0].tolist() == [2.0, 2.0, 3.0, 3.0, 1.0, 1.0]
+    assert batch.media["image_grid_thw"].shape == (3, 3)
+    assert batch.media["mm_token_type_ids"].tolist() == [[1, 1, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0], [0] * 7]
+    assert batch.to("cpu").media.keys() == batch.media.keys()
+    (plain,) = pack([sample(5)], 100)
+    assert plain.media == {}
+
+
+def test_an_episodes_images_are_its_samples(make_episode: Any) -> None:
+    image = picture(0, 1, 1.0)
+    assert episode_sample(make_episode(media=(image,)), 0.5).media == (image,)
+
+
+def test_supervised_sample() -> None:
+    sample = supervised_sample([1, 2, 3], [0, 1, 0])
+    assert list(sample.advantages) == [0.0, 1.0, 0.0]
+
+
+def test_malformed_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        Sample([1, 2], [0, 1], [0.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="first token"):
+        Sample([1, 2], [1, 1], [0.0, 0.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="budget"):
+        pack([], 0)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 8))
+def test_split_deals_everything_out_evenly(costs: list[int], parts: int) -> None:
+    lists = split(costs, parts)
+    assert sorted(index for chosen in lists for index in chosen) == list(range(len(costs)))
+    assert len(lists) == min(parts, len(costs))
+    assert all(chosen == sorted(chosen) and chosen for chosen in lists)
+    sums = [sum(costs[index] for index in chosen) for chosen in lists]
+    if sums:
+        # Dealing the dearest first to the emptiest list leaves no two lists further apart than the dearest item.
+        assert max(sums) - min(sums) <= max(costs) + len(costs)
+    assert lists == split(costs, parts)
+
+
+def test_split_needs_a_part() -> None:
+    with pytest.raises(ValueError, match="parts"):
+        split([1], 0)

@@ -1,0 +1,355 @@
+"""Checkpoints: what is written comes back bit for bit, what is torn is named, what is old goes, what is good stays."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+import numpy as np  # noqa: E402
+
+from toolrl.config.model import OptimizerConfig  # noqa: E402
+from toolrl.errors import CheckpointError  # noqa: E402
+from toolrl_plugin_torch import random_state  # noqa: E402
+from toolrl_plugin_torch.checkpoints import checkpoint as module  # noqa: E402
+from toolrl_plugin_torch.checkpoints.checkpoint import (  # noqa: E402
+    TrainerState,
+    latest_checkpoint,
+    list_checkpoints,
+    load_state,
+    save_checkpoint,
+    verify,
+)
+from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
+
+
+class Words:
+    """A tokenizer as far as a checkpoint sees it."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
+def _state(step: int, optimizer: Any = None) -> TrainerState:
+    return TrainerState(step, step, 8 * step, "digest", optimizer or {}, random_state.capture())
+
+
+@pytest.fixture
+def save(tiny: Any, tmp_path: Path) -> Any:
+    """Saves a step of a tiny model; `save.directory` is where."""
+    model = tiny.model()
+
+    def save(step: int, keep: int = 2) -> Path:
+        return save_checkpoint(tmp_path / "checkpoints", _state(step), model=model, tokenizer=Words(), keep=keep)
+
+    save.directory = tmp_path / "checkpoints"  # type: ignore[attr-defined]
+    return save
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_everything_comes_back_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
+    model = tiny.model(dtype=dtype)
+    optimizer = PolicyOptimizer(model.named_parameters(), OptimizerConfig(learning_rate=0.01))
+    for seed in range(2):
+        ids_BT, attention_BT, _ = tiny.batch(seed=seed)
+        model(input_ids=ids_BT, attention_mask=attention_BT).logits.float().square().mean().backward()
+        optimizer.step(0.01)
+    random.seed(5)
+    np.random.seed(6)
+    torch.manual_seed(7)
+    state = TrainerState(3, 4, 24, "abc", optimizer.state_dict(), random_state.capture())
+    drawn = (random.random(), random.gauss(), np.random.rand(), torch.rand(3).tolist())
+    path = save_checkpoint(tmp_path, state, model=model, tokenizer=Words())
+    assert path == tmp_path / "step-000003"
+
+    loaded = load_state(path)
+    assert (loaded.step, loaded.version, loaded.position, loaded.config_digest) == (3, 4, 24, "abc")
+    random_state.restore(loaded.random)
+    assert (random.random(), random.gauss(), np.random.rand(), torch.rand(3).tolist()) == drawn
+
+    again = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    for (name, one), (_, other) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+    resumed = PolicyOptimizer(again.named_parameters(), OptimizerConfig(learning_rate=0.01))
+    resumed.load_state_dict(loaded.optimizer)
+    for one, other in zip(_tensors(optimizer.state_dict()), _tensors(resumed.state_dict()), strict=True):
+        assert torch.equal(one, other)
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [tensor for key in sorted(value, key=str) for tensor in _tensors(value[key])]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def test_the_manifest_lists_every_other_file(save: Any) -> None:
+    path = save(1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    assert files == {*manifest["files"], "manifest.json"}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "trainer/state.pt"} <= files
+
+
+def test_the_last_ones_are_kept(save: Any) -> None:
+    for step in (1, 2, 3):
+        save(step)
+    assert _names(save.directory) == ["step-000002", "step-000003"]
+    save(10, keep=1)
+    assert _names(save.directory) == ["step-000010"]
+    assert latest_checkpoint(save.directory) == save.directory / "step-000010"
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+    assert list_checkpoints(tmp_path / "nowhere") == []
+
+
+def _cut(path: Path) -> str:
+    file = path / "model.safetensors"
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.truncate(size - 100)
+    return f"model.safetensors has {size - 100} bytes, {size} were written"
+
+
+def _flip(path: Path) -> str:
+    file = path / "trainer" / "state.pt"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    return "trainer/state.pt was changed"
+
+
+def _lose(path: Path) -> str:
+    (path / "tokenizer.json").unlink()
+    return "tokenizer.json is missing"
+
+
+def _lose_manifest(path: Path) -> str:
+    (path / "manifest.json").unlink()
+    return "manifest.json is missing"
+
+
+def _cut_manifest(path: Path) -> str:
+    file = path / "manifest.json"
+    file.write_text(file.read_text()[:50])
+    return "manifest.json can't be read"
+
+
+@pytest.mark.parametrize("tear", [_cut, _flip, _lose, _lose_manifest, _cut_manifest])
+def test_a_torn_checkpoint_is_named_and_passed_over(save: Any, tear: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    good, torn = save(1), save(2)
+    problem = tear(torn)
+    with pytest.raises(CheckpointError) as caught:
+        verify(torn)
+    assert problem in str(caught.value)
+    assert str(torn) in str(caught.value)
+    assert latest_checkpoint(save.directory) == good
+    printed = capsys.readouterr().err
+    assert problem in printed
+    assert "going back to step-000001" in printed
+
+
+def test_only_torn_ones_are_an_error(save: Any) -> None:
+    problems = [_cut(save(1)), _lose(save(2))]
+    with pytest.raises(CheckpointError) as caught:
+        latest_checkpoint(save.directory)
+    assert all(problem in str(caught.value) for problem in problems)
+
+
+def test_a_torn_one_does_not_count_as_kept(save: Any) -> None:
+    good, torn = save(1), save(2)
+    _cut(torn)
+    save(3)
+    assert good.exists()
+    save(4)
+    assert _names(save.directory) == ["step-000003", "step-000004"]
+
+
+def test_going_back_from_a_changed_one_costs_no_new_one(save: Any) -> None:
+    """A flipped bit leaves its size as it is, so that it looks whole."""
+    save(20)
+    _flip(save(30))
+    assert latest_checkpoint(save.directory, lambda line: None) == save.directory / "step-000020"
+    new = save(22, keep=1)
+    assert _names(save.directory) == ["step-000022", "step-000030"]
+    assert latest_checkpoint(save.directory, lambda line: None) == new
+    save(30, keep=1)
+    assert _names(save.directory) == ["step-000030"]
+    verify(save.directory / "step-000030")
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "I/O error")])
+def test_a_file_that_can_not_be_read_is_named_and_nothing_is_passed_over(
+    save: Any, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be back in a moment: going back would throw the steps since the checkpoint before away."""
+    save(1)
+    save(2)
+    digest = module._digest
+
+    def refused(file: Path) -> str:
+        if file.parts[-2:] == ("step-000002", "model.safetensors"):
+            raise error
+        return digest(file)
+
+    monkeypatch.setattr(module, "_digest", refused)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors can't be read: .*" + str(error.strerror)) as caught:
+        latest_checkpoint(save.directory)
+    assert caught.value.where == str(save.directory / "step-000002")
+    assert "step-000001" in str(caught.value.hint)
+
+
+def test_a_folder_on_a_disk_that_is_away_is_not_one_without_checkpoints(save: Any) -> None:
+    save(1)
+    away = save.directory.rename(save.directory.with_name("disk"))
+    save.directory.symlink_to(away)
+    assert latest_checkpoint(save.directory) == save.directory / "step-000001"
+    away.rename(away.with_name("away"))
+    with pytest.raises(CheckpointError, match=r"it is a link to '.*/disk', which isn't there"):
+        latest_checkpoint(save.directory)
+
+
+def test_a_step_can_be_written_again(save: Any) -> None:
+    torn = save(1)
+    _cut(torn)
+    assert save(1) == torn
+    verify(torn)
+    assert _names(save.directory) == ["step-000001"]
+
+
+def test_what_a_killed_process_left_is_cleaned_up_and_never_loaded(save: Any) -> None:
+    good = save(1)
+    shutil.copytree(good, save.directory / ".writing-step-000002")
+    assert latest_checkpoint(save.directory) == good
+    save(3)
+    assert _names(save.directory) == ["step-000001", "step-000003"]
+
+
+@pytest.mark.parametrize("where", ["model", "tokenizer", "state", "manifest", "rename"])
+def test_a_full_disk_leaves_the_old_ones_as_they_were(save: Any, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(1)
+    before = {path: path.read_bytes() for path in save.directory.rglob("*") if path.is_file()}
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = {
+        "model": (transformers.PreTrainedModel, "save_pretrained"),
+        "tokenizer": (Words, "save_pretrained"),
+        "state": (torch, "save"),
+        "manifest": (module, "_write_manifest"),
+        "rename": (Path, "rename"),
+    }[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(*target, full)
+        with pytest.raises(CheckpointError) as caught:
+            save(2, keep=1)
+    assert "No space left on device" in str(caught.value)
+    assert "step-000001" in str(caught.value)
+    assert {path: path.read_bytes() for path in save.directory.rglob("*") if path.is_file()} == before
+    save(2, keep=1)
+    assert _names(save.directory) == ["step-000002"]
+
+
+def test_an_interruption_leaves_no_checkpoint_behind(save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(1)
+    assert latest_checkpoint(save.directory) is None
+
+
+def test_a_newer_format_is_refused(save: Any) -> None:
+    path = save(1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(CheckpointError, match="format 99"):
+        verify(path)
+
+
+def test_state_that_is_no_state_is_refused(save: Any) -> None:
+    path = save(1)
+    (path / "trainer" / "state.pt").write_bytes(b"not a state")
+    with pytest.raises(CheckpointError, match="can't be read"):
+        load_state(path)
+
+
+def test_a_kill_while_an_old_one_is_deleted_leaves_no_half_under_its_name(
+    save: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    delete = shutil.rmtree
+
+    def killed(path: Path, **options: Any) -> None:
+        if "step-000001" not in path.name:
+            return delete(path, **options)
+        (path / "manifest.json").unlink()
+        raise Killed
+
+    save(1)
+    save(2)
+    monkeypatch.setattr(module.shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        save(3, keep=2)
+    monkeypatch.undo()
+    for path in list_checkpoints(save.directory):
+        verify(path)
+    save(4)
+    assert _names(save.directory) == ["step-000003", "step-000004"]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        "\x00",
+        '{"format": "one", "files": {}}',
+        '{"format": 1, "files": []}',
+        '{"format": 1, "files": {}}',
+        '{"format": 1, "files": {"config.json": 3}}',
+        '{"format": 1, "files": {"config.json": {}}}',
+        '{"format": 1, "files": {"config.json": {"size": null, "sha256": "0"}}}',
+        '{"format": 1, "files": {"../step-000001/config.json": {"size": 1, "sha256": "0"}}}',
+        '{"format": 1, "files": {"/etc/hostname": {"size": 1, "sha256": "0"}}}',
+        '{"format": 1, "files": {"a\\u0000b": {"size": 1, "sha256": "0"}}}',
+    ],
+)
+def test_a_manifest_that_is_none_makes_its_checkpoint_a_torn_one(save: Any, manifest: str) -> None:
+    whole = save(1)
+    torn = save(2)
+    (torn / "manifest.json").write_text(manifest)
+    with pytest.raises(CheckpointError, match="manifest.json can't be read"):
+        verify(torn)
+    assert latest_checkpoint(save.directory, lambda line: None) == whole
+
+
+def test_a_kill_between_the_renames_of_a_replacement_loses_nothing(save: Any) -> None:
+    path = save(3)
+    path.rename(path.with_name(f".writing-replaced-{path.name}"))
+    assert latest_checkpoint(path.parent) == path
+    verify(path)
+    path.rename(path.with_name(f".writing-replaced-{path.name}"))
+    save(4)
+    assert _names(path.parent) == ["step-000003", "step-000004"]

@@ -1,0 +1,289 @@
+"""Which tokens of a step get which advantage, against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from toolrl.config.algorithm import AlgorithmConfig, OverlongConfig  # noqa: E402
+from toolrl.errors import RewardError  # noqa: E402
+from toolrl.types import Group, RewardEntry, Segment, Task, Turn  # noqa: E402
+from toolrl_plugin_torch.objective.advantage import EPSILON  # noqa: E402
+from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages  # noqa: E402
+
+DR_GRPO = AlgorithmConfig(preset="dr_grpo")
+THREE_TURNS = (0, 1, 0, 1, 0, 1)
+
+
+def _groups(make_episode: Any, *rewards: tuple[float | None, ...]) -> list[Group]:
+    return [
+        Group(
+            str(number),
+            Task(str(number), ()),
+            tuple(
+                make_episode(reward=reward or 0.0, failed=reward is None, index=index, group=str(number))
+                for index, reward in enumerate(of_group)
+            ),
+        )
+        for number, of_group in enumerate(rewards)
+    ]
+
+
+def test_credit_leaves_out_failed_episodes(make_episode: Any) -> None:
+    credited = credit(_groups(make_episode, (1.0, None, 0.0), (2.0, 2.0)), DR_GRPO)
+    assert [(e.group, e.index) for e in credited.episodes] == [("0", 0), ("0", 2), ("1", 0), ("1", 1)]
+    assert credited.advantages == [0.5, -0.5, 0.0, 0.0]
+    assert (credited.flat, credited.groups) == (1, 2)
+
+
+def test_credit_drops_flat_groups_when_asked(make_episode: Any) -> None:
+    credited = credit(_groups(make_episode, (2.0, 2.0), (1.0, 0.0), (None, 3.0)), AlgorithmConfig(preset="dapo"))
+    assert [e.group for e in credited.episodes] == ["1", "1"]
+    assert credited.flat == 2
+
+
+def test_credit_of_nothing() -> None:
+    assert list(credit([], AlgorithmConfig(preset="grpo")).episodes) == []
+
+
+def test_tokens_get_the_episodes_advantage(make_episode: Any) -> None:
+    assert token_advantages(make_episode((0, 1, 1, 0, 1, 0)), 0.5) == [0.0, 0.5, 0.5, 0.0, 0.5, 0.0]
+
+
+def test_tokens_get_their_turns_advantage(make_episode: Any) -> None:
+    episode = make_episode((0, 1, 1, 0, 1, 0))
+    assert token_advantages(episode, {0: 1.0, 1: -2.0}) == [0.0, 1.0, 1.0, 0.0, -2.0, 0.0]
+    with pytest.raises(KeyError):
+        token_advantages(episode, {0: 1.0})
+
+
+def test_tool_text_inside_a_turn_gets_none(make_episode: Any) -> None:
+    segments = (Segment("model", "a", (1, 3)), Segment("tool", "b", (3, 4)), Segment("model", "c", (4, 5)))
+    episode = make_episode((0, 1, 1, 0, 1), turns=(Turn(0, segments, (), (), "stop"),))
+    assert token_advantages(episode, {0: 3.0}) == [0.0, 3.0, 3.0, 0.0, 3.0]
+
+
+def _stepped(make_episode: Any, *episodes: tuple[float, dict[int, float]], **fields: Any) -> Group:
+    """Episodes of three turns: what each was given as a whole, and for its turns."""
+    return Group(
+        "g",
+        Task("g", ()),
+        tuple(
+            make_episode(
+                THREE_TURNS,
+                index=index,
+                rewards=(
+                    RewardEntry(None, "reward:exact", outcome),
+                    *(RewardEntry(turn, "step:tool", value / 2, 2.0) for turn, value in steps.items()),
+                ),
+                **fields,
+            )
+            for index, (outcome, steps) in enumerate(episodes)
+        ),
+    )
+
+
+def test_a_turn_earns_what_it_and_later_turns_were_given(make_episode: Any) -> None:
+    """Outcomes 1 and 0: ±0.5. Rewards of turns 1, 0 and 2, whose mean is 1: 0, −1 and 1."""
+    group = _stepped(make_episode, (1.0, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
+    settings = AlgorithmConfig(preset="dr_grpo", credit="turn")
+    assert credit([group], settings).advantages == [
+        {0: 0.5 + 0.0 - 1.0, 1: 0.5 - 1.0, 2: 0.5 - 1.0},
+        {0: -0.5 + 1.0, 1: -0.5 + 1.0, 2: -0.5},
+    ]
+
+
+def test_later_rewards_are_discounted(make_episode: Any) -> None:
+    group = _stepped(make_episode, (0.0, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
+    settings = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5)
+    assert credit([group], settings).advantages == [{0: -0.25, 1: -0.5, 2: -1.0}, {0: 0.5, 1: 1.0, 2: 0.0}]
+
+
+def test_turns_are_scaled_by_their_own_deviation(make_episode: Any) -> None:
+    group = _stepped(make_episode, (0.0, {0: 3.0}), (0.0, {0: 1.0}))
+    advantages = credit([group], AlgorithmConfig(preset="grpo", credit="turn")).advantages
+    expected = 1.0 / (math.sqrt(2.0) + EPSILON)
+    assert advantages == [{0: pytest.approx(expected), 1: 0.0, 2: 0.0}, {0: pytest.approx(-expected), 1: 0.0, 2: 0.0}]
+
+
+def test_without_rewards_of_turns_both_credits_are_the_same(make_episode: Any) -> None:
+    groups = _groups(make_episode, (1.0, 0.0, 0.5), (2.0, None, 1.0))
+    whole = credit(groups, AlgorithmConfig(preset="grpo"))
+    turns = credit(groups, AlgorithmConfig(preset="grpo", credit="turn"))
+    for episode, one, other in zip(whole.episodes, whole.advantages, turns.advantages, strict=True):
+        assert token_advantages(episode, one) == token_advantages(episode, other)
+
+
+def test_the_episodes_credit_counts_the_rewards_of_turns_in(make_episode: Any) -> None:
+    group = _stepped(make_episode, (1.0, {0: 1.0}), (0.0, {}))
+    assert credit([group], DR_GRPO).advantages == [1.0, -1.0]
+
+
+def _costly(make_episode: Any, *calls: Sequence[int]) -> Group:
+    """Episodes of three turns that are all right, with so many calls in each of the turns that call, at 0.2 each."""
+    return Group(
+        "g",
+        Task("g", ()),
+        tuple(
+            make_episode(
+                THREE_TURNS,
+                index=index,
+                rewards=(
+                    RewardEntry(None, "reward:exact", 1.0),
+                    *(RewardEntry(turn, "call_cost", -float(number), 0.2) for turn, number in enumerate(counts)),
+                ),
+            )
+            for index, counts in enumerate(calls)
+        ),
+    )
+
+
+def test_calls_cost_an_episode_that_makes_them_more_than_one_that_makes_none(make_episode: Any) -> None:
+    """Compared among the turns that call, equal costs would be none, and one call better than the mean of one and
+    three: better than no call. Costs 0, 0.2 and 0.4, whose mean is 0.2; then 0, 0.2 and 0.8, whose mean is 1/3."""
+    turn = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5)
+    group = _costly(make_episode, (), (1,), (1, 1))
+    told = [[pytest.approx(value)] * 3 for value in (0.2, 0.0, -0.2)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
+    assert not is_flat(group, turn)
+    group = _costly(make_episode, (), (1,), (3, 1))
+    told = [[pytest.approx(value)] * 3 for value in (1 / 3, 1 / 3 - 0.2, 1 / 3 - 0.8)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
+
+
+def test_rewards_of_turns_that_differ_in_their_last_bit_are_equal(make_episode: Any) -> None:
+    turn = AlgorithmConfig(preset="dapo", credit="turn", dynamic_sampling=True)
+    group = _stepped(make_episode, (1.0, {0: 0.1 + 0.2}), (1.0, {1: 0.3}))
+    assert is_flat(group, turn)
+    assert credit([group, group], turn).flat == 2
+    assert not is_flat(_stepped(make_episode, (1.0, {0: 0.1}), (1.0, {1: 0.3})), turn)
+
+
+@pytest.mark.parametrize(("kind", "flat"), [("turn", 0), ("episode", 1)])
+def test_equal_sums_may_have_different_turns(make_episode: Any, kind: Any, flat: int) -> None:
+    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
+    assert credit([group], AlgorithmConfig(preset="dr_grpo", credit=kind)).flat == flat
+
+
+@pytest.mark.parametrize(("settings", "flat"), [({}, True), ({"credit": "turn"}, False)])
+def test_what_is_set_aside_is_what_would_teach_nothing(make_episode: Any, settings: dict[str, Any], flat: bool) -> None:
+    """Equal sums of different turns."""
+    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
+    assert is_flat(group, AlgorithmConfig(preset="dr_grpo", **settings)) == flat
+
+
+def test_what_a_critic_would_learn_from_is_not_dropped(make_episode: Any) -> None:
+    """Equal sums of different turns: what dynamic sampling keeps, `drop_flat_groups` keeps too."""
+    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
+    settings = AlgorithmConfig(preset="ppo", dynamic_sampling=True, drop_flat_groups=True)
+    assert not is_flat(group, settings)
+    assert len(credit([group], settings, Said([[dict.fromkeys(range(3), 1.0)] * 2])).episodes) == 2
+
+
+@pytest.mark.parametrize("judged", [True, False])
+@pytest.mark.parametrize("filter_metric", ["correct", "reward"])
+def test_answers_that_differ_in_length_alone_are_left_out(make_episode: Any, judged: bool, filter_metric: str) -> None:
+    """Four right answers, one of which is penalised for its length."""
+    settings = AlgorithmConfig(
+        preset="dapo", filter_metric=filter_metric, overlong={"tokens": 80, "buffer": 30}, dynamic_sampling=True
+    )
+    metrics = {"correct": 1.0} if judged else {}
+    episodes = [make_episode((0, *[1] * length), reward=1.0, metrics=metrics) for length in (10, 60, 80, 20)]
+    group = Group("g", Task("g", ()), tuple(episodes))
+    assert is_flat(group, settings)
+    credited = credit([group, *_groups(make_episode, (1.0, 0.0))], settings)
+    assert (len(credited.episodes), credited.flat) == (2, 1)
+    assert credit([group], AlgorithmConfig(overlong={"tokens": 80, "buffer": 30})).flat == 0, "grpo filters nothing"
+
+
+@pytest.mark.parametrize(
+    ("filter_metric", "answers", "flat"),
+    [
+        # Of each episode: whether it is correct, None where no reward judged it, and its reward.
+        ("correct", [(1.0, 1.0), (1.0, 0.8)], True),
+        ("correct", [(0.0, 0.0), (0.0, 0.1)], True),
+        ("correct", [(1.0, 1.0), (0.0, 0.1)], False),
+        ("correct", [(1.0, 1.0), (0.0, 1.0)], True),
+        ("correct", [(1.0, 1.0), (None, 0.8)], False),
+        ("correct", [(None, 1.0), (None, 0.8)], False),
+        ("correct", [(None, 1.0), (None, 1.0)], True),
+        ("reward", [(1.0, 1.0), (1.0, 0.8)], False),
+        ("reward", [(1.0, 1.0), (0.0, 1.0)], True),
+    ],
+)
+def test_the_filter_looks_at_correctness_where_it_is_judged(
+    make_episode: Any, filter_metric: str, answers: list[tuple[float | None, float]], flat: bool
+) -> None:
+    episodes = [
+        make_episode(reward=reward, metrics={} if correct is None else {"correct": correct})
+        for correct, reward in answers
+    ]
+    group = Group("g", Task("g", ()), (*episodes, make_episode(failed=True, reward=9.0)))
+    for credit_of in ("episode", "turn"):
+        settings = AlgorithmConfig(preset="dapo", filter_metric=filter_metric, credit=credit_of)
+        assert is_flat(group, settings) == flat
+        assert (credit([group], settings).episodes == []) == flat
+
+
+def test_a_group_without_two_episodes_is_left_out(make_episode: Any) -> None:
+    assert is_flat(Group("g", Task("g", ()), (make_episode(failed=True), make_episode(reward=1.0))), DR_GRPO)
+    assert is_flat(Group("g", Task("g", ()), ()), DR_GRPO)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(0, 0.0), (60, 0.0), (70, -0.25), (100, -1.0), (500, -1.0)])
+def test_the_overlong_penalty_grows_over_the_buffer(tokens: int, expected: float) -> None:
+    assert overlong_penalty(tokens, OverlongConfig(tokens=100, buffer=40)) == expected
+
+
+def test_a_long_episode_is_worth_less(make_episode: Any) -> None:
+    """Six sampled tokens of at most 8, from 4 on: half of the penalty of 2."""
+    long, short = make_episode((0, *[1] * 6), reward=1.0), make_episode((0, 1, 1), reward=1.0, index=1)
+    settings = AlgorithmConfig(preset="dr_grpo", overlong={"tokens": 8, "buffer": 4, "penalty": 2.0})
+    credited = credit([Group("g", Task("g", ()), (long, short))], settings)
+    assert credited.advantages == [-0.5, 0.5]
+    assert credited.metrics == {"overlong/penalty": -0.5}
+
+
+def test_truncated_episodes_can_be_left_out(make_episode: Any) -> None:
+    cut, whole = make_episode(reward=0.0, stop_reason="max_tokens"), make_episode(reward=1.0, index=1)
+    group = Group("g", Task("g", ()), (cut, whole))
+    credited = credit([group], AlgorithmConfig(preset="dr_grpo", mask_truncated=True))
+    assert [episode.index for episode in credited.episodes] == [1]
+    assert credited.advantages == [0.5], "the baseline still knows of it"
+
+
+class Said:
+    """An estimator that says what it is told to."""
+
+    def __init__(self, said: Sequence[Sequence[Credit]]) -> None:
+        self.said = said
+
+    def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[Credit]]:
+        return self.said
+
+
+def test_an_estimator_stands_for_the_built_in_ones(make_episode: Any) -> None:
+    groups = _groups(make_episode, (1.0, None, 0.0), (2.0,))
+    credited = credit(groups, DR_GRPO, Said([[0.25, math.nan, {0: 3.0}], [-1.0]]))
+    assert credited.advantages == [0.25, {0: 3.0}, -1.0], "what is said of a failed episode isn't used"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ([[1.0, 2.0]], "1 entries for 2 groups"),
+        ([[1.0], [1.0]], "1 advantages for 2 episodes"),
+        ([[1.0, math.nan], [1.0]], "nan"),
+        ([[1.0, "2"], [1.0]], "'2'"),
+        ([[1.0, {1: 1.0}], [1.0]], "turn 0"),
+        ([[1.0, {0: math.inf}], [1.0]], "inf"),
+    ],
+)
+def test_an_estimator_that_says_nonsense_is_refused(make_episode: Any, said: Any, message: str) -> None:
+    with pytest.raises(RewardError, match=message):
+        credit(_groups(make_episode, (1.0, 0.0), (2.0,)), DR_GRPO, Said(said))

@@ -1,0 +1,56 @@
+"""The order of the data: a pure function of seed and position."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
+
+from toolrl.errors import DataError
+from toolrl.loop.data import EndlessOrder
+
+rows = st.integers(1, 20).map(lambda count: list(range(100, 100 + count)))
+positions = st.integers(0, 100)
+counts = st.integers(0, 50)
+
+
+@given(rows, st.integers(0, 5), st.booleans(), st.lists(st.integers(0, 12), max_size=8), counts)
+def test_a_run_in_parts_takes_what_a_run_in_one_takes(
+    rows: list[int], seed: int, shuffle: bool, steps: list[int], start: int
+) -> None:
+    whole = EndlessOrder(rows, seed=seed, shuffle=shuffle).take(start, sum(steps))
+    taken: list[int] = []
+    for step in steps:
+        # A new object each time, as after a restart.
+        taken += EndlessOrder(rows, seed=seed, shuffle=shuffle).take(start + len(taken), step)
+    assert taken == whole
+
+
+@given(rows, st.integers(0, 5), positions, positions, counts)
+def test_what_was_taken_before_does_not_matter(rows: list[int], seed: int, first: int, second: int, count: int) -> None:
+    order = EndlessOrder(rows, seed=seed)
+    order.take(first, count)
+    assert order.take(second, count) == EndlessOrder(rows, seed=seed).take(second, count)
+
+
+@given(rows, st.integers(0, 5), st.booleans(), st.integers(0, 5))
+def test_each_epoch_holds_every_row_once(rows: list[int], seed: int, shuffle: bool, epoch: int) -> None:
+    taken = EndlessOrder(rows, seed=seed, shuffle=shuffle).take(epoch * len(rows), len(rows))
+    assert Counter(taken) == Counter(rows)
+
+
+def test_epochs_and_seeds_differ_and_unshuffled_ones_do_not() -> None:
+    rows = list(range(50))
+    order = EndlessOrder(rows, seed=0)
+    assert order.take(0, 50) != order.take(50, 50)
+    assert order.take(0, 50) != EndlessOrder(rows, seed=1).take(0, 50)
+    assert EndlessOrder(rows, seed=0, shuffle=False).take(0, 100) == rows + rows
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="the data set is empty"):
+        EndlessOrder([], seed=0)

@@ -1,0 +1,140 @@
+"""Demonstrations: their tokens are those of an episode with the same conversation, and the mask is on what was said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
+
+from toolrl.errors import DataError
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.demonstrations import Demonstration, encode_task, from_episodes
+from toolrl.loop.fine_tune import StoredDemonstrations, TaskDemonstrations
+from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.types import Message, ParsedTurn, Task, ToolCall
+
+CHAT = FakeChatFormat()
+CALL = '<tool_call>\n{"name": "echo", "arguments": {}}\n</tool_call>'
+
+
+class OneCall:
+    """A turn that holds the call makes it."""
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        if CALL not in text:
+            return ParsedTurn(content=text)
+        call = ToolCall("echo", {}, span=(text.index(CALL), len(text)), raw=CALL)
+        return ParsedTurn((call,), content=text[: text.index(CALL)], status="calls")
+
+    def render_results(self, records: Any) -> Sequence[Message]:
+        return [Message("tool", record.result.text, name=record.call.name) for record in records]
+
+
+def environments(**settings: Any) -> dict[str, Environment]:
+    tools = ToolBox([ToolEntry("echo", RecordingToolset())])
+    return {"default": Environment("default", OneCall(), CHAT, tools, **settings)}
+
+
+def conversation(*messages: Message, **fields: Any) -> Task:
+    return Task("demo", (Message("user", "Say ok."), *messages), **fields)
+
+
+TURNS = (
+    Message("assistant", "Let me ask. ", tool_calls=(ToolCall("echo", {}),)),
+    Message("tool", "ok", name="echo"),
+    Message("assistant", "It said ok."),
+)
+
+
+@pytest.mark.parametrize("system_prompt", [None, "Be brief."])
+def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | None) -> None:
+    rooms = environments(system_prompt=system_prompt)
+    demonstration = asyncio.run(encode_task(conversation(*TURNS), rooms))
+    plan = EpisodePlan(make_task("Say ok."), "group", 0, 0)
+    engine = ScriptedEngine([f"Let me ask. {CALL}", "It said ok."], CHAT)
+    limits = Limits(max_turn_tokens=200, max_episode_tokens=2000)
+    episode = asyncio.run(EpisodeRun(plan, rooms["default"], engine, limits).run())
+    assert episode.failure is None
+    assert demonstration.ids == episode.ids
+    assert demonstration.loss_mask == episode.loss_mask
+
+
+def test_the_mask_is_on_what_the_assistant_says_and_its_end_marks() -> None:
+    demonstration = asyncio.run(encode_task(conversation(*TURNS), environments()))
+    pieces: list[tuple[int, str]] = []
+    for number, bit in zip(demonstration.ids, demonstration.loss_mask, strict=True):
+        text = CHAT.decode([number, 0]).text[:-1]
+        if pieces and pieces[-1][0] == bit:
+            pieces[-1] = (bit, pieces[-1][1] + text)
+        else:
+            pieces.append((bit, text))
+    assert [bit for bit, _ in pieces] == [0, 1, 0, 1]
+    assert pieces[0][1].endswith("<|user|>Say ok.<|end|><|assistant|>")
+    assert pieces[1][1] == f"Let me ask. {CALL}<|end|>"
+    assert pieces[2][1] == "<|tool|>ok<|end|><|assistant|>"
+    assert pieces[3][1] == "It said ok.<|end|>"
+
+
+def test_nothing_after_the_last_assistant_message_is_kept() -> None:
+    whole = asyncio.run(encode_task(conversation(*TURNS, Message("user", "Thanks.")), environments()))
+    assert whole == asyncio.run(encode_task(conversation(*TURNS), environments()))
+
+
+def test_a_session_of_the_tools_is_opened_and_closed() -> None:
+    toolset = RecordingToolset()
+    room = Environment("default", OneCall(), CHAT, ToolBox([ToolEntry("echo", toolset)]))
+    asyncio.run(encode_task(conversation(*TURNS), {"default": room}))
+    assert [event for event, _ in toolset.events] == ["open", "close"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ((), "is no demonstration: it needs a user message and then an assistant message"),
+        ((Message("assistant", "a"), Message("assistant", "b")), "two assistant messages follow each other"),
+    ],
+)
+def test_what_is_no_demonstration_is_refused(messages: Sequence[Message], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        asyncio.run(encode_task(conversation(*messages), environments()))
+
+
+def test_a_conversation_that_the_assistant_opens_is_refused() -> None:
+    with pytest.raises(DataError, match="got roles .'assistant'"):
+        asyncio.run(encode_task(Task("demo", (Message("assistant", "Hello."),)), environments()))
+
+
+def test_the_environment_is_the_tasks() -> None:
+    with pytest.raises(DataError, match="asks for environment 'moon'"):
+        asyncio.run(encode_task(conversation(*TURNS, environment="moon"), environments()))
+
+
+def test_good_episodes_are_taken_as_the_tokens_they_are(make_episode: Any) -> None:
+    episodes = [
+        make_episode((0, 1, 1), reward=1.0),
+        make_episode((0, 1), reward=0.5),
+        make_episode((0, 1, 0, 1), reward=2.0, failed=True),
+        make_episode((0, 0), reward=2.0),
+    ]
+    assert from_episodes(episodes, 1.0) == [Demonstration((1, 2, 3), (0, 1, 1))]
+    assert from_episodes(episodes, 0.5) == [Demonstration((1, 2, 3), (0, 1, 1)), Demonstration((1, 2), (0, 1))]
+
+
+def test_sources_give_what_stands_at_a_position() -> None:
+    tasks = [conversation(Message("assistant", str(number))) for number in range(3)]
+    source = TaskDemonstrations(EndlessOrder(tasks, seed=0, shuffle=False), environments())
+    taken = asyncio.run(source.take(2, 3))
+    said = [CHAT.decode([i for i, bit in zip(item.ids, item.loss_mask, strict=True) if bit]).text for item in taken]
+    assert said == ["2", "0", "1"]
+    stored = StoredDemonstrations(EndlessOrder(taken, seed=0, shuffle=False))
+    assert asyncio.run(stored.take(1, 2)) == taken[1:]

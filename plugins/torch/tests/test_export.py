@@ -1,0 +1,133 @@
+"""A checkpoint as a plain model folder: bit for bit what was trained, a whole folder or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from tokenizers import Tokenizer, models  # noqa: E402
+
+from toolrl.config.model import ModelConfig  # noqa: E402
+from toolrl.errors import CheckpointError, DataError  # noqa: E402
+from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
+from toolrl_plugin_torch.policy import load_policy  # noqa: E402
+
+
+@pytest.fixture
+def checkpoint(tiny: Any, tmp_path: Path) -> Path:
+    """A whole model's."""
+    folder = tmp_path / "step-000001"
+    tiny.model("qwen3").save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    (folder / "trainer").mkdir()
+    (folder / "trainer" / "state.pt").write_bytes(b"state")
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def test_of_a_whole_model_what_a_run_needs_is_left_out(checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "model"
+    export_model(str(checkpoint), target)
+    names = {path.name for path in target.iterdir()}
+    assert names == {path.name for path in checkpoint.iterdir()} - {"trainer", "manifest.json"}
+    assert (target / "model.safetensors").read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapter"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dtype: str, lora: Any) -> None:
+    """Whatever it was trained in, and over several runs."""
+    first, target = tmp_path / "first", tmp_path / "model"
+    tiny.model("qwen3", dtype="bfloat16").save_pretrained(first)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(first)
+    source = first
+    for run in range(2):
+        config = ModelConfig(path=str(source), dtype=dtype, lora=lora if run else None)
+        policy = load_policy(config, str(source), torch.device("cpu"))
+        with torch.no_grad():
+            for number, parameter in enumerate(policy.model.parameters()):
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) * 0.01)
+        source = tmp_path / f"run-{run}"
+        source.mkdir()
+        policy.trained.save_pretrained(source)
+        policy.tokenizer.save_pretrained(source)
+    export_model(str(source), target)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    assert {tensor.dtype for tensor in plain.state_dict().values()} == {torch.bfloat16}
+    wanted = policy.state_dict()
+    for name, value in plain.state_dict().items():
+        assert value.equal(wanted[name].bfloat16()), name
+    assert "toolrl" not in (target / "config.json").read_text()
+    assert (target / "model.safetensors").stat().st_size < 1.2 * (first / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_is_merged_and_rounded_once(checkpoint: Path, tmp_path: Path, dtype: str) -> None:
+    """To the bits that engines with weights of their own are given."""
+    pytest.importorskip("peft")
+    config = ModelConfig(path=str(checkpoint), dtype=dtype, lora={"rank": 4})
+    policy = load_policy(config, str(checkpoint), torch.device("cpu"))
+    assert policy.adapter is not None
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in policy.adapter.tensors().values():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.1)
+    saved, target = tmp_path / "saved", tmp_path / "model"
+    for folder in (saved, target):
+        folder.mkdir()
+    policy.adapter.save_pretrained(saved)
+    policy.tokenizer.save_pretrained(saved)
+    export_model(str(saved), target)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    wanted = policy.state_dict()
+    assert plain.dtype == getattr(torch, dtype)
+    assert set(plain.state_dict()) == set(wanted)
+    for name, value in plain.state_dict().items():
+        assert value.equal(wanted[name]), name
+
+
+def test_what_holds_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no model here"):
+        export_model(str(tmp_path), tmp_path / "model")
+
+
+def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(CheckpointError, match="the model can't be written: OSError: .*No space left"):
+        export_model(str(checkpoint), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
+
+
+def test_a_run_without_a_checkpoint_says_when_one_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from toolrl.cli.main import main
+
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("{}")
+    assert main(["export", str(run), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: the run '{run}' has no checkpoint")
+    assert "`toolrl train` and `sft` write one at the end, and in between as `save_every` says" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_were_cut_off_are_not_exported(checkpoint: Path, tmp_path: Path) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is broken or cut off"):
+        export_model(str(checkpoint), tmp_path / "target")
+    assert not (tmp_path / "target").exists()

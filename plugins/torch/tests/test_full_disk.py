@@ -1,0 +1,105 @@
+"""A disk that is really full: what is said, and that the last good checkpoint stays.
+
+A process of its own saves until nothing goes any more, on a file system of one MiB where the system lets a user mount
+one, and under a limit on the size of files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("resource", reason="limits are Unix's")
+
+SCRIPT = """
+    import json, resource, sys
+    from pathlib import Path
+
+    import torch
+    from safetensors.torch import save_file
+
+    from toolrl.errors import CheckpointError
+    from toolrl_plugin_torch import random_state
+    from toolrl_plugin_torch.checkpoints.checkpoint import (
+        TrainerState, latest_checkpoint, list_checkpoints, save_checkpoint, verify)
+
+    class Model(torch.nn.Linear):
+        def save_pretrained(self, folder):
+            save_file({"weight": self.weight.detach()}, folder / "model.safetensors")
+
+    class Words:
+        def save_pretrained(self, folder):
+            (folder / "tokenizer.json").write_text("{}")
+
+    directory, limit = Path(sys.argv[1]), int(sys.argv[2])
+    torch.manual_seed(0)
+    model = Model(100, 400, bias=False)  # 156 KiB, and twice of it in the optimizer's state
+
+    def save(step):
+        optimizer = {"average": torch.randn(2, 400, 100)}
+        state = TrainerState(step, step, step, "digest", optimizer, random_state.capture())
+        save_checkpoint(directory, state, model=model, tokenizer=Words(), keep=9)
+
+    save(1)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    error = None
+    for step in range(2, 9):
+        try:
+            save(step)
+        except CheckpointError as caught:
+            error = caught
+            break
+    for path in list_checkpoints(directory):
+        verify(path)
+    print(json.dumps({
+        "message": error.message if error else None,
+        "where": error.where if error else None,
+        "hint": error.hint if error else None,
+        "names": sorted(path.name for path in directory.iterdir()),
+        "latest": latest_checkpoint(directory).name,
+    }))
+"""
+
+
+def run(folder: Path, limit: int, *wrapper: str) -> dict[str, str | list[str]]:
+    script = folder / "fill.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    directory = folder / "checkpoints"
+    directory.mkdir()
+    command = [*wrapper, sys.executable, str(script), str(directory), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str | list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("limit", [100_000, 200_000], ids=["in the weights", "in the state"])
+def test_a_file_that_can_not_be_written_whole(tmp_path: Path, limit: int) -> None:
+    found = run(tmp_path, limit)
+    assert "the checkpoint of step 2 can't be written" in found["message"]
+    assert "File too large" in found["message"]
+    assert found["where"] == str(tmp_path / "checkpoints")
+    assert "It takes about 0.5 MiB" in found["hint"]
+    assert found["names"] == ["step-000001"]
+
+
+def test_a_file_system_that_is_full(tmp_path: Path) -> None:
+    mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$0" && exec "$@"']
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    if shutil.which("unshare") is None or subprocess.run([*mount, str(trial), "true"], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    found = run(tmp_path, 0, *mount, str(tmp_path / "checkpoints"))
+    assert "the checkpoint of step 3 can't be written" in found["message"]
+    assert "No space left on device" in found["message"]
+    assert found["where"] == str(tmp_path / "checkpoints")
+    assert "It takes about 0.5 MiB. Earlier checkpoints are untouched: step-000001, step-000002." in found["hint"]
+    assert (found["names"], found["latest"]) == (["step-000001", "step-000002"], "step-000002")

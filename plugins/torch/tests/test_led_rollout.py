@@ -1,0 +1,140 @@
+"""Groups that the first rank gets reach all ranks, on a real process group: its results, its errors, interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="ranks need torch: pip install toolrl[train]")
+
+RANK = '''
+"""One of two ranks: `python rank.py FOLDER`."""
+import asyncio
+import sys
+from pathlib import Path
+from toolrl.errors import DataError
+from toolrl.rollout.environment import Limits
+from toolrl.loop.rank0_rollout import LedRollout, LedSupply
+from toolrl_plugin_torch.sharding.process_group import join
+from toolrl.loop.ranks import OtherRankError, RankError
+from toolrl.loop.supply import DataPosition
+from toolrl.types import Group, Message, Task
+
+LIMITS = Limits(max_turn_tokens=1, max_episode_tokens=1)
+
+def group(name, note=None):
+    return Group(name, Task(name, (Message("user", "?"),), extra={"note": note}), ())
+
+class Sampler:
+    version = 0
+    async def run(self, tasks, group_size, limits, *, round_id, training=True):
+        if round_id == "bad":
+            raise DataError("no tasks")
+        return [group(f"{round_id}/{task}") for task in tasks]
+    async def update_weights(self, weights, version):
+        self.version = version
+
+class Supply:
+    replayed = 1
+    seen = ()
+    async def take(self, step):
+        if step == 2:
+            return [group("odd", note=lambda: None)]
+        if step == 3:
+            await asyncio.sleep(600)
+        return [group(f"step-{step}"), group("again")]
+    def trained(self, step):
+        self.seen += (("trained", step),)
+    def weights_are(self, version):
+        self.seen += (("weights", version),)
+    def metrics(self):
+        return {"groups/waiting": 3.0}
+    def position(self, step):
+        return DataPosition(7)
+    def resume(self, step, position):
+        self.seen += (("resume", step),)
+    async def close(self):
+        self.seen += (("closed",),)
+
+async def main(ranks):
+    sampler = Sampler() if ranks.first else None
+    rollout = LedRollout(ranks, sampler)
+    found = await rollout.run(["a", "b"], 2, LIMITS, round_id="eval-0", training=False)
+    assert [it.id for it in found] == ["eval-0/a", "eval-0/b"], found
+    await rollout.update_weights(None, 5)
+    assert sampler is None or sampler.version == 5
+    try:
+        await rollout.run(["a"], 2, LIMITS, round_id="bad")
+    except DataError:
+        assert ranks.first
+    except OtherRankError as error:
+        assert not ranks.first and "no tasks" in str(error)
+    else:
+        raise AssertionError("it fails")
+    supply = LedSupply(ranks, Supply() if ranks.first else None)
+    supply.resume(0, DataPosition(0))
+    assert [it.id for it in await supply.take(1)] == ["step-1", "again"]
+    assert supply.replayed == 1
+    supply.trained(1)
+    supply.weights_are(1)
+    assert supply.metrics() == ({"groups/waiting": 3.0} if ranks.first else {})
+    try:
+        await supply.take(2)
+    except RankError as error:
+        assert "can't send what it has at 'the groups of step 2'" in str(error), error
+    else:
+        raise AssertionError("it can't be sent")
+    asyncio.get_running_loop().call_later(0.2, ranks.interrupt)
+    try:
+        await supply.take(3)
+    except asyncio.CancelledError:
+        pass
+    await supply.close()
+    if ranks.first:
+        assert supply.position(1) == DataPosition(7)
+        assert supply._supply.seen == (("resume", 0), ("trained", 1), ("weights", 1), ("closed",))
+
+ranks = join("cpu", 120.0)
+asyncio.run(main(ranks))
+ranks.leave()
+# A thread of gloo that is left would end the process by SIGABRT, now and then.
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert "pt_gloo_runloop" not in threads, threads
+'''
+
+
+def test_what_the_first_rank_gets_reaches_all(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = []
+    for rank in ("0", "1"):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **place}
+        ranks.append(
+            subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        for rank, process in enumerate(ranks):
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, f"rank {rank}: {said[-3000:]}"
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+def test_the_only_rank_of_one_process_does_it_by_itself() -> None:
+    from toolrl.loop.ranks import ONE
+
+    async def work() -> int:
+        return os.getpid()
+
+    assert asyncio.run(ONE.from_first(work(), "a try")) == os.getpid()

@@ -1,0 +1,224 @@
+"""Selected log-probabilities against the full logits: values, entropies, gradients, for heads of several kinds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from toolrl_plugin_torch.head import HeadTransform, probe_head  # noqa: E402
+from toolrl_plugin_torch.logprob import TokenScorer, selected_logprobs  # noqa: E402
+
+FAMILIES = ("qwen3", "llama", "gemma2", "cohere", "granite", "phi")
+
+
+def _gradients(model: Any) -> dict[str, torch.Tensor]:
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return gradients
+
+
+def _naive_and_scored(tiny: Any, model: Any, scorer: TokenScorer, temperature: float) -> tuple[float, float]:
+    """Greatest difference of values, and of gradients relative to the greatest gradient."""
+    ids_BT, attention_BT, mask_BT = tiny.batch()
+    weights_BT = torch.randn(ids_BT.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    results = []
+    for scored in (False, True):
+        if scored:
+            result = scorer(ids_BT, attention_BT, mask_BT, temperature=temperature, entropy=True)
+            logprobs_BT, entropy_BT = result.logprobs_BT, result.entropy_BT
+        else:
+            logprobs_BT, entropy_BT = (x * mask_BT for x in tiny.naive(model, ids_BT, attention_BT, temperature))
+        loss = (logprobs_BT.double() * weights_BT).sum() + (entropy_BT.double() * weights_BT.flip(0)).sum()
+        loss.backward()
+        results.append((logprobs_BT.detach(), entropy_BT.detach(), _gradients(model)))
+    (naive_lp, naive_h, naive_g), (lp, h, g) = results
+    assert naive_g.keys() == g.keys()
+    value = max(float((naive_lp - lp).abs().max()), float((naive_h - h).abs().max()))
+    greatest = max(float(x.abs().max()) for x in naive_g.values())
+    return value, max(float((naive_g[name] - g[name]).abs().max()) for name in g) / greatest
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_full_logits_in_float64(tiny: Any, family: str, temperature: float) -> None:
+    model = tiny.model(family, dtype="float64")
+    scorer = TokenScorer(model)
+    assert scorer.fallback is None
+    value, gradient = _naive_and_scored(tiny, model, scorer, temperature)
+    assert value < 1e-12
+    assert gradient < 1e-10
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "phi"])
+def test_equals_full_logits_in_float32(tiny: Any, family: str) -> None:
+    model = tiny.model(family)
+    value, gradient = _naive_and_scored(tiny, model, TokenScorer(model), 1.0)
+    assert value < 1e-4
+    assert gradient < 1e-5
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_logits_of_bfloat16_models_are_float32(bias: bool, keep: bool) -> None:
+    """Rounded to bfloat16 they move these log-probabilities by up to 0.06."""
+    chance = torch.Generator().manual_seed(0)
+    hidden, weight, bias_V = (torch.randn(*shape, generator=chance) for shape in ((6, 64), (2500, 64), (2500,)))
+    given = [it.bfloat16().requires_grad_() for it in (hidden, weight, bias_V)]
+    exact = [it.detach().double().requires_grad_() for it in given]
+    labels = torch.arange(0, 2500, 450)
+    logprobs, _ = selected_logprobs(*given[:2], given[2] if bias else None, labels, keep=keep)
+    wanted, _ = selected_logprobs(*exact[:2], exact[2] if bias else None, labels)
+    assert logprobs.dtype == torch.float32
+    assert (logprobs - wanted).abs().max() < 1e-4
+    logprobs.sum().backward()
+    wanted.sum().backward()
+    for one, other in zip(given[: 2 + bias], exact, strict=False):
+        assert (one.grad - other.grad).abs().max() < 0.02 * other.grad.abs().max()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
+@pytest.mark.parametrize("transform", [HeadTransform(), HeadTransform(0.25), HeadTransform(2.0, 3.0)])
+def test_gradient_is_the_derivative(transform: HeadTransform, chunk_rows: int, keep: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(7, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    bias = torch.randn(11, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.randint(0, 11, (7,), generator=generator)
+
+    def function(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return selected_logprobs(
+            *inputs, labels, 0.8, transform=transform, entropy=True, chunk_rows=chunk_rows, keep=keep
+        )
+
+    assert torch.autograd.gradcheck(function, (hidden, weight, bias))
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    hidden = torch.randn(4, 3, requires_grad=True)
+    weight = torch.randn(5, 3)
+    logprobs, entropy = selected_logprobs(hidden, weight, None, torch.tensor([0, 1, 2, 3]))
+    assert not entropy.requires_grad
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+
+
+def test_a_certain_token_and_an_impossible_one() -> None:
+    weight = torch.tensor([[1000.0], [0.0], [-1000.0]])
+    logprobs, entropy = selected_logprobs(torch.ones(2, 1), weight, None, torch.tensor([0, 2]), entropy=True)
+    assert logprobs.tolist() == [0.0, -2000.0]
+    assert entropy.tolist() == [0.0, 0.0]
+    _, uniform = selected_logprobs(torch.zeros(1, 1), weight, None, torch.tensor([1]), entropy=True)
+    assert uniform.item() == pytest.approx(math.log(3))
+
+
+def test_empty_mask_gives_zeros_and_a_gradient_of_zero(tiny: Any) -> None:
+    model = tiny.model()
+    ids_BT, attention_BT, mask_BT = tiny.batch()
+    result = TokenScorer(model)(ids_BT, attention_BT, torch.zeros_like(mask_BT), entropy=True)
+    assert not result.logprobs_BT.any()
+    result.logprobs_BT.sum().backward()
+    assert all(not gradient.any() for gradient in _gradients(model).values())
+
+
+def test_padding_changes_nothing(tiny: Any) -> None:
+    model = tiny.model(dtype="float64")
+    scorer = TokenScorer(model)
+    ids_BT, attention_BT, mask_BT = tiny.batch((17, 5))
+    with torch.no_grad():
+        both = scorer(ids_BT, attention_BT, mask_BT).logprobs_BT
+        alone = scorer(ids_BT[1:, :5], attention_BT[1:, :5], mask_BT[1:, :5]).logprobs_BT
+    assert torch.allclose(both[1:, :5], alone, atol=1e-12)
+
+
+def test_equals_generation_token_by_token(tiny: Any) -> None:
+    """What an engine computes while sampling, with a key-value cache, is what one padded pass gives."""
+    model = tiny.model()
+    scorer = TokenScorer(model)
+    ids_BT, attention_BT, mask_BT = tiny.batch((17, 9))
+    with torch.no_grad():
+        scored_BT = scorer(ids_BT, attention_BT, mask_BT, temperature=0.9).logprobs_BT
+        for row, length in enumerate((17, 9)):
+            cache = None
+            for t in range(length - 1):
+                output = model(input_ids=ids_BT[row : row + 1, t : t + 1], past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                logprob = (output.logits[0, -1] / 0.9).log_softmax(-1)[ids_BT[row, t + 1]]
+                if mask_BT[row, t + 1]:
+                    assert scored_BT[row, t + 1].item() == pytest.approx(logprob.item(), abs=1e-5)
+
+
+def test_first_token_cannot_be_trained(tiny: Any) -> None:
+    ids_BT, attention_BT, mask_BT = tiny.batch()
+    mask_BT[1, 0] = True
+    with pytest.raises(ValueError, match="first token"):
+        TokenScorer(tiny.model())(ids_BT, attention_BT, mask_BT)
+
+
+@pytest.mark.parametrize(
+    ("family", "transform"),
+    [
+        ("qwen3", HeadTransform()),
+        ("gemma2", HeadTransform(1.0, 2.5)),
+        ("cohere", HeadTransform(0.0625)),
+        ("granite", HeadTransform(0.125)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_probe_finds_what_follows_the_head(tiny: Any, family: str, transform: HeadTransform, dtype: str) -> None:
+    model = tiny.model(family, dtype=dtype)
+    probed = probe_head(model)
+    assert not isinstance(probed, str)
+    assert probed[2] == transform
+    assert model.training
+
+
+def _shifted_logits(model: Any) -> str:
+    """The model adds something to its logits that no config names."""
+    forward = model.forward
+
+    def shifted(*args: Any, logits_to_keep: Any = 0, **kwargs: Any) -> Any:
+        output = forward(*args, logits_to_keep=logits_to_keep, **kwargs)
+        output.logits = output.logits + torch.arange(output.logits.shape[-1])
+        return output
+
+    model.forward = shifted
+    return "other than a scale and a soft cap"
+
+
+def _wrapped_head(model: Any) -> str:
+    class Scaled(torch.nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return 3.0 * super().forward(hidden)
+
+    model.lm_head.__class__ = Scaled
+    return "Scaled, not a plain linear layer"
+
+
+def _no_positions_to_keep(model: Any) -> str:
+    forward = model.forward
+    model.forward = lambda input_ids, attention_mask, use_cache=False: forward(
+        input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache
+    )
+    return _wrapped_head(model)
+
+
+@pytest.mark.parametrize("strange", [_shifted_logits, _wrapped_head, _no_positions_to_keep])
+def test_an_unknown_head_falls_back_to_the_models_own_logits(
+    tiny: Any, strange: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny.model(dtype="float64")
+    reason = strange(model)
+    scorer = TokenScorer(model)
+    assert scorer.fallback is not None
+    assert reason in scorer.fallback
+    assert reason in caplog.text
+    value, gradient = _naive_and_scored(tiny, model, scorer, 0.9)
+    assert value < 1e-12
+    assert gradient < 1e-10

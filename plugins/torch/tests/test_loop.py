@@ -1,0 +1,342 @@
+"""The training loop with a trainer that only counts: what is evaluated, saved and reported on every way out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from toolrl.config.model import Config, SftConfig
+from toolrl.errors import EngineError, RunStoppedError
+from toolrl.loop.data import EndlessOrder
+from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.fine_tune import FineTuningLoop
+from toolrl.loop.supply import DataPosition, Demand, TurnTaking
+from toolrl.loop.training import TrainingLoop
+from toolrl.protocols import StepReport
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
+from toolrl.testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
+from toolrl.tools.toolbox import ToolBox
+from toolrl.types import Episode, ParsedTurn, Score
+
+LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
+
+
+class NoCalls:
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return ParsedTurn(content=text)
+
+    def render_results(self, records: Any) -> tuple[()]:
+        return ()
+
+
+class Right:
+    """Every answer is right."""
+
+    async def score(self, episode: Episode) -> Score:
+        return Score(1.0, metrics={"correct": 1.0})
+
+
+@dataclass
+class Counting:
+    """A trainer and its saver: an update is one more step."""
+
+    step: int = 0
+    last_step: int = 0
+    saved: list[int] = field(default_factory=list)
+    every: int = 0
+    best: Collection[int] = ()
+    """Steps whose evaluation is the best so far."""
+    on_update: Callable[[], None] = lambda: None
+    on_save: Callable[[], None] = lambda: None
+
+    def due(self, error: BaseException | None) -> bool:
+        return self.step > self.last_step
+
+    def scheduled(self) -> bool:
+        return self.step != self.last_step and bool(self.every) and self.step % self.every == 0
+
+    def judge(self, step: int, metrics: Any) -> bool:
+        return step in self.best
+
+    def update(self, batch: Sequence[Any]) -> dict[str, float]:
+        self.on_update()
+        self.step += 1
+        return {"updated": float(len(batch))}
+
+    def weights(self) -> FakeWeights:
+        return FakeWeights(self.step)
+
+    def save(self) -> Path:
+        self.on_save()
+        self.saved.append(self.step)
+        self.last_step = self.step
+        return Path(f"step-{self.step}")
+
+
+@dataclass
+class Seen:
+    """The events of a run."""
+
+    reports: list[StepReport] = field(default_factory=list)
+
+    def steps(self, kind: str) -> list[int]:
+        return [report.step for report in self.reports if report.kind == kind]
+
+    def step_end(self, report: StepReport) -> None:
+        self.reports.append(report)
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        pass
+
+
+class Setting:
+    """A run whose every part but the loop is simple."""
+
+    def __init__(self, *, step: int = 0, evaluated: Collection[int] = (), steps: int = 4, **sections: Any) -> None:
+        self.events = Seen()
+        self.engine = ScriptedEngine(["x"])
+        rewards = (NamedReward("right", Right()),)
+        environment = Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()), rewards)
+        trainer = {"steps": steps, "prompts_per_step": 2, **sections.pop("trainer", {})}
+        frame = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": {"group_size": 2}}
+        self.trainer = Counting(step=step, last_step=step, every=trainer.get("save_every", 0))
+        self.config = Config.model_validate({**frame, "trainer": trainer, **sections})
+        self.runner = Runner(self.engine, {"default": environment})
+        tasks = [make_task(id=f"t{number}") for number in range(3)]
+        self.evaluator = Evaluator(self.runner, tasks, LIMITS, self.config.evaluation)
+        demand = Demand(steps, trainer["prompts_per_step"], 2, LIMITS)
+        self.supply = TurnTaking(self.runner, EndlessOrder(tasks, seed=0), demand)
+        self.supply.resume(step, DataPosition(step * trainer["prompts_per_step"]))
+        self.evaluated = evaluated
+
+    def loop(self) -> TrainingLoop:
+        return TrainingLoop(
+            config=self.config,
+            trainer=self.trainer,
+            supply=self.supply,
+            engine=self.engine,
+            events=self.events,  # type: ignore[arg-type]
+            saver=self.trainer,  # type: ignore[arg-type]
+            evaluator=self.evaluator,
+            evaluated=self.evaluated,
+        )
+
+    def run(self) -> None:
+        asyncio.run(self.loop().run())
+
+
+def test_start_and_end_are_evaluated_and_the_end_is_saved() -> None:
+    run = Setting()
+    run.run()
+    assert run.events.steps("train") == [1, 2, 3, 4]
+    assert run.events.steps("eval") == [0, 4]
+    assert run.trainer.saved == [4]
+
+
+@pytest.mark.parametrize(("staleness", "over"), [(0, "time/rollout"), (1, "time/step")])
+def test_tokens_are_counted_over_the_time_that_they_took(staleness: int, over: str) -> None:
+    run = Setting(steps=1, rollout={"max_staleness": staleness})
+    run.run()
+    metrics = next(report.metrics for report in run.events.reports if report.kind == "train")
+    episodes = metrics["speed/episodes_per_second"] * metrics["time/step"]
+    tokens = metrics["speed/tokens_per_second"] * metrics[over]
+    assert episodes == pytest.approx(4)
+    assert tokens == pytest.approx(4 * metrics["tokens/sampled"])
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_an_engine_rests_while_the_trainer_works_and_nothing_is_sampled(staleness: int) -> None:
+    run, seen = Setting(steps=2, rollout={"max_staleness": staleness}), []
+
+    async def rest() -> None:
+        seen.append("rest")
+
+    async def update_weights(weights: Any, version: int) -> None:
+        seen.append(f"weights {version}")
+
+    run.engine.rest = rest  # type: ignore[attr-defined]
+    run.engine.update_weights = update_weights  # type: ignore[method-assign]
+    run.trainer.on_update = lambda: seen.append("update")
+    run.run()
+    before = [] if staleness else ["rest"]
+    assert seen == [*before, "update", "weights 1", *before, "update", "weights 2"]
+
+
+def test_evaluations_and_checkpoints_in_between() -> None:
+    run = Setting(steps=5, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.run()
+    assert run.events.steps("eval") == [0, 2, 4, 5]
+    assert run.trainer.saved == [2, 4, 5]
+
+
+def test_the_best_is_saved_when_it_is_found_and_no_step_twice() -> None:
+    run = Setting(steps=6, evaluation={"every": 2}, trainer={"save_every": 3})
+    run.trainer.best = (2, 6)
+    run.run()
+    assert run.trainer.saved == [2, 3, 6]
+    run = Setting(steps=4, evaluation={"every": 2}, trainer={"save_every": 2})
+    run.trainer.best = (2, 4)
+    run.run()
+    assert run.trainer.saved == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("step", "evaluated", "expected"),
+    [
+        (2, {0, 2}, [4]),
+        (2, {0}, [2, 4]),
+        (3, {0, 2}, [4]),
+        (4, {0, 2}, [4]),
+        (4, {0, 2, 4}, []),
+        (0, {0}, [2, 4]),
+    ],
+)
+def test_a_resumed_run_makes_up_for_an_evaluation_that_was_cut_off(
+    step: int, evaluated: set[int], expected: list[int]
+) -> None:
+    run = Setting(step=step, evaluated=evaluated, evaluation={"every": 2})
+    run.run()
+    assert run.events.steps("eval") == expected
+
+
+def test_an_interrupt_in_an_update_takes_effect_after_it() -> None:
+    run = Setting()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run.loop().run())
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def cancel() -> None:
+            task.cancel()
+            cancelled.set()
+
+        def interrupt() -> None:
+            loop.call_soon_threadsafe(cancel)
+            assert cancelled.wait(10)
+
+        run.trainer.on_update = interrupt
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run.trainer.saved == [1]
+    assert run.events.steps("train") == [1]
+
+
+def test_an_interrupt_while_weights_are_handed_over_keeps_the_steps_metrics() -> None:
+    run = Setting()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run.loop().run())
+
+        async def never(weights: Any, version: int) -> None:
+            task.cancel()
+            await asyncio.sleep(60)
+
+        run.engine.update_weights = never  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run.trainer.saved == [1]
+    assert run.events.steps("train") == [1]
+
+
+def test_a_failed_update_leaves_the_last_complete_step_saved_and_no_thread() -> None:
+    run = Setting()
+
+    def fail_later() -> None:
+        if run.trainer.step == 2:
+            raise RunStoppedError("not finite")
+
+    run.trainer.on_update = fail_later
+    with pytest.raises(RunStoppedError, match="not finite"):
+        run.run()
+    assert run.trainer.saved == [2]
+    assert not _update_threads()
+
+
+def test_a_checkpoint_that_cant_be_written_leaves_no_thread() -> None:
+    run = Setting(steps=1)
+
+    def full() -> None:
+        raise OSError("disk full")
+
+    run.trainer.on_save = full
+    with pytest.raises(OSError, match="disk full"):
+        run.run()
+    assert not _update_threads()
+
+
+def test_an_engine_that_refuses_the_weights_ends_the_run_with_the_step_saved() -> None:
+    run = Setting()
+
+    async def refuse(weights: Any, version: int) -> None:
+        raise EngineError("other shapes")
+
+    run.engine.update_weights = refuse  # type: ignore[method-assign]
+    with pytest.raises(EngineError):
+        run.run()
+    assert (run.trainer.saved, run.events.steps("train")) == ([1], [1])
+
+
+class Rows:
+    """A source of demonstrations that are nothing."""
+
+    async def take(self, position: int, count: int) -> list[Any]:
+        return [None] * count
+
+
+def fine_tuning(run: Setting, *, accuracy: float = 1.0) -> FineTuningLoop:
+    settings = SftConfig.model_validate(
+        {"data": "rows", "steps": 4, "batch_size": 2, "probe": {"every": 2, "accuracy": accuracy}}
+    )
+    return FineTuningLoop(
+        settings,
+        run.trainer,  # type: ignore[arg-type]
+        Rows(),
+        run.engine,
+        run.events,  # type: ignore[arg-type]
+        run.trainer,  # type: ignore[arg-type]
+        evaluator=run.evaluator,
+    )
+
+
+def test_fine_tuning_stops_when_the_probe_is_satisfied() -> None:
+    run = Setting()
+    assert asyncio.run(fine_tuning(run).run()) == 1.0
+    assert (run.trainer.step, run.trainer.saved) == (2, [2])
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_resumed_fine_tuning_that_is_good_enough_trains_no_more(step: int) -> None:
+    run = Setting(step=step)
+    assert asyncio.run(fine_tuning(run).run()) == 1.0
+    assert run.trainer.step == step
+    assert not run.trainer.saved
+
+
+def test_fine_tuning_that_never_gets_there_says_how_far_it_came() -> None:
+    run = Setting()
+    run.evaluator.runner = Runner(
+        run.engine, {"default": Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()))}
+    )
+    with pytest.raises(RunStoppedError, match="after all 4 steps.*0.0%.*100.0%"):
+        asyncio.run(fine_tuning(run).run())
+    assert run.trainer.saved == [4]
+
+
+def _update_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("toolrl-update")]

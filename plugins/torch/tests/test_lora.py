@@ -1,0 +1,452 @@
+"""LoRA: what is trained, what is shared, what is merged, and what a checkpoint brings back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
+
+from tokenizers import Tokenizer, models  # noqa: E402
+
+from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl.config.model import ModelConfig, OptimizerConfig, SftConfig, TrainerConfig  # noqa: E402
+from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
+from toolrl.loop.demonstrations import Demonstration  # noqa: E402
+from toolrl.loop.supply import FixedRows  # noqa: E402
+from toolrl.types import Group, Message, Task  # noqa: E402
+from toolrl_plugin_torch.adapters import lora as module  # noqa: E402
+from toolrl_plugin_torch.checkpoints.saver import Saver  # noqa: E402
+from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
+from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
+from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
+
+IDS = [[5, 6, 7, 8, 9, 10]]
+BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((5, 6, 7, 6), (0, 0, 1, 1))]
+
+
+@pytest.fixture(params=["qwen3", "llama"])
+def folder(request: pytest.FixtureRequest, tiny: Any, tmp_path: Path) -> Path:
+    """A model's folder: one with a tied head, one without."""
+    return save_model(tiny, tmp_path / "model", request.param)
+
+
+def save_model(tiny: Any, folder: Path, family: str = "qwen3", dtype: str = "float32") -> Path:
+    tiny.model(family, dtype=dtype).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> Policy:
+    config = ModelConfig(path=str(folder), lora=lora, **fields)
+    torch.manual_seed(0)
+    return load_policy(config, str(folder), torch.device("cpu"))
+
+
+def adapted(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> Policy:
+    """A policy whose adapter isn't zero any more."""
+    policy = load(folder, lora or {"rank": 4}, **fields)
+    assert policy.adapter is not None
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in policy.adapter.tensors().values():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.05)
+    return policy
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=torch.tensor(IDS)).logits
+    return found
+
+
+def trained_names(model: Any) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_a_new_adapter_changes_nothing_and_alone_is_trained(folder: Path) -> None:
+    whole, policy = load(folder), load(folder, {"rank": 4})
+    assert type(policy.model) is type(whole.model)
+    assert logits(policy.model).equal(logits(whole.model))
+    names = trained_names(policy.model)
+    assert names
+    assert all(".lora_A." in name or ".lora_B." in name for name in names)
+    assert not any("lm_head" in name for name in names)
+    shapes = {tuple(p.shape) for n, p in policy.model.named_parameters() if n.endswith("q_proj.lora_A.default.weight")}
+    assert shapes == {(4, 32)}
+    assert trained_names(load(folder, {"target_modules": ["q_proj"]}).model) < names
+
+
+def test_training_leaves_the_weights_of_the_model_alone(folder: Path, tmp_path: Path) -> None:
+    policy = load(folder, {"rank": 4})
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    trainer = SupervisedTrainer(policy, SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1), tmp_path)
+    losses = [trainer.update(BATCH)["loss"] for _ in range(8)]
+    assert losses[-1] < losses[0]
+    changed = {name for name, p in policy.model.named_parameters() if not p.equal(before[name])}
+    assert changed == trained_names(policy.model)
+    names = trainer.optimizer.state_dict()["names"]
+    assert set(names) == changed, "no average is kept of what isn't trained"
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_merged_weights_compute_the_same(folder: Path, rslora: bool) -> None:
+    policy = adapted(folder, {"rank": 4, "alpha": 6, "rslora": rslora})
+    wanted = logits(policy.model)
+    assert not torch.allclose(wanted, logits(load(folder).model), atol=1e-2), "the adapter does something"
+    weights = PolicyWeights(policy, 0)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(weights.path())
+    assert torch.allclose(logits(plain), wanted, atol=1e-4)
+    assert set(weights.state_dict()) == set(plain.state_dict())
+    plain.load_state_dict(dict(weights.state_dict()))
+    assert torch.allclose(logits(plain), wanted, atol=1e-4)
+    weights.close()
+
+
+def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:
+    policy = adapted(save_model(tiny, tmp_path / "model", dtype="bfloat16"), dtype="bfloat16")
+    name = "model.layers.0.mlp.down_proj"
+    layer = policy.model.get_submodule(name)
+    low, high = (getattr(layer, part)["default"].weight for part in ("lora_A", "lora_B"))
+    assert low.dtype == torch.bfloat16
+    exact = layer.base_layer.weight.double() + 32 / 4 * high.double() @ low.double()
+    merged = policy.state_dict()[f"{name}.weight"]
+    assert merged.dtype == torch.bfloat16
+    assert (merged.double() - exact).abs().max() <= exact.abs().max() / 2**8
+    assert (merged == exact.float().bfloat16()).float().mean() > 0.99
+
+
+def test_conv1d_layers_keep_their_weights_the_other_way_round(tiny: Any, tmp_path: Path) -> None:
+    policy = adapted(save_model(tiny, tmp_path / "model", "gpt2"))
+    plain = tiny.model("gpt2")
+    plain.load_state_dict(dict(policy.state_dict()))
+    assert torch.allclose(logits(plain.eval()), logits(policy.model.eval()), atol=1e-4)
+
+
+def test_transformers_and_peft_load_what_is_saved(folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder)
+    assert policy.adapter is not None
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    policy.adapter.save_pretrained(saved)
+    wanted = logits(policy.model)
+    assert logits(transformers.AutoModelForCausalLM.from_pretrained(saved)).equal(wanted)
+    assert logits(peft.AutoPeftModelForCausalLM.from_pretrained(saved)).equal(wanted)
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(folder)
+    assert settings["target_modules"] == sorted(settings["target_modules"])
+
+
+def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: Path) -> None:
+    policy = adapted(folder, {"rank": 4, "alpha": 6})
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    assert policy.adapter is not None
+    policy.adapter.save_pretrained(saved)  # without a tokenizer, as many adapters come: the model's is taken
+    again = load(saved, {"rank": 4, "alpha": 6})
+    assert logits(again.model).equal(logits(policy.model))
+    assert trained_names(again.model) == trained_names(policy.model)
+    assert again.adapter is not None
+    assert again.adapter.base == str(folder)
+    merged = load(saved)
+    assert merged.adapter is None
+    assert torch.allclose(logits(merged.model), logits(policy.model), atol=1e-4)
+    assert trained_names(merged.model) == trained_names(load(folder).model)
+
+
+def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: Path) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    options = peft.LoraConfig(r=4, use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), options)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    wrapped.save_pretrained(tmp_path / "dora")
+    policy = load(tmp_path / "dora")
+    assert torch.allclose(logits(policy.model), logits(wrapped), atol=1e-4)
+    assert not torch.allclose(logits(policy.model), logits(load(folder).model), atol=1e-2)
+
+
+@pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
+def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
+    policy = adapted(save_model(tiny, tmp_path / "model"), {"rank": 4})
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    assert policy.adapter is not None
+    policy.adapter.save_pretrained(saved)
+    with pytest.raises(ConfigError, match=r"rank 4, alpha 32.* isn't that of model.lora") as caught:
+        load(saved, {"rank": 4, **other})
+    assert "leave model.lora out" in str(caught.value)
+
+
+def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    adapter = adapted(folder).adapter
+    assert adapter is not None
+    adapter.save_pretrained(saved)
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"model of the adapter in '.*saved' can't be loaded from '.*/model'"):
+        load(saved, {"rank": 4})
+
+
+@pytest.mark.parametrize("lora", [{"rank": 4}, None])
+def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    adapter = adapted(folder).adapter
+    assert adapter is not None
+    adapter.save_pretrained(saved)
+    load(saved, lora)
+    tiny.model("qwen3", seed=1).save_pretrained(folder)
+    with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors isn't what it was"):
+        load(saved, lora)
+
+
+def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
+    def saver(folder: Path, rank: int = 4) -> Saver:
+        trainer = SupervisedTrainer(load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
+        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
+
+    folder = save_model(tiny, tmp_path / "model")
+    first = saver(folder)
+    first.trainer.update(BATCH)
+    first.save()
+    assert saver(folder.rename(tmp_path / "moved")).restore() == 1
+    with pytest.raises(CheckpointError, match=r"rank 4, .* isn't that of model.lora \(rank 8") as caught:
+        saver(tmp_path / "moved", rank=8).restore()
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Resume with the model.lora that the run began with")
+    other = save_model(tiny, tmp_path / "other")
+    tiny.model("qwen3", seed=1).save_pretrained(other)
+    with pytest.raises(
+        CheckpointError, match=r"trained on another model than '.*other'.* that model was at '.*/model'"
+    ):
+        saver(other).restore()
+
+
+@pytest.mark.parametrize(
+    ("targets", "problem"),
+    [
+        (["nope"], "Target modules {'nope'} not found"),
+        (["embed_tokens"], "is of class Embedding"),
+        (["lm_head"], "shares its weight with the input embeddings"),
+    ],
+)
+def test_targets_that_can_not_be_are_refused(tiny: Any, tmp_path: Path, targets: list[str], problem: str) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"model\.lora\.target_modules") as caught:
+        load(folder, {"target_modules": targets})
+    assert problem in str(caught.value)
+
+
+def test_dropout_is_refused() -> None:
+    with pytest.raises(ValidationError, match="expected 0: with dropout"):
+        ModelConfig(path="x", lora={"dropout": 0.05})
+
+
+def test_without_peft_it_is_said_what_to_install(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    monkeypatch.setattr(module, "has_peft", lambda: False)
+    with pytest.raises(ConfigError, match=r"model\.lora needs peft, which isn't installed") as caught:
+        load(folder, {})
+    assert caught.value.hint == "pip install 'toolrl[lora]'"
+
+
+# The trainer.
+
+
+def group(make_episode: Any, seed: int = 0) -> Group:
+    """Four episodes with one prompt."""
+    chance = torch.Generator().manual_seed(seed)
+    prompt = torch.randint(3, 90, (5,), generator=chance).tolist()
+    episodes = []
+    for index, reward in enumerate((0.0, 1.0, 1.0, 0.0)):
+        tail = torch.randint(3, 90, (4 + index,), generator=chance).tolist()
+        mask = [0] * 5 + [1] * len(tail)
+        episodes.append(make_episode(mask, reward=reward, ids=(*prompt, *tail), index=index, id=f"t#{index}"))
+    return Group("g", Task("t", (Message("user", "?"),)), tuple(episodes))
+
+
+def make_trainer(policy: Policy, directory: Path, algorithm: dict[str, Any] | None = None, **fields: Any) -> Any:
+    settings = TrainerConfig(**{"learning_rate": 1e-2, "steps": 10, **fields})
+    algorithm_config = AlgorithmConfig(**(algorithm or {"preset": "grpo"}))
+    return PolicyTrainer(policy, settings, algorithm_config, directory, temperature=1.0, longest=16)
+
+
+def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(
+    tiny: Any, tmp_path: Path, make_episode: Any
+) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    policy = load(folder, {"rank": 4})
+    trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
+    for seed in range(3):
+        metrics = trainer.update([group(make_episode, seed)])
+    assert metrics["kl"] > 0
+    assert logits(trainer.reference).equal(logits(load(folder).model))
+    assert not logits(policy.model).equal(logits(trainer.reference))
+    live = dict(policy.model.named_parameters())
+    assert {type(part) for part in trainer.reference.modules()} == {type(part) for part in load(folder).model.modules()}
+    for name, parameter in trainer.reference.named_parameters():
+        layer, _, last = name.rpartition(".")
+        assert parameter is live.get(name, live.get(f"{layer}.base_layer.{last}")), name
+
+
+def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
+    tiny: Any, tmp_path: Path, make_episode: Any
+) -> None:
+    policy = adapted(save_model(tiny, tmp_path / "model"))
+    start = logits(policy.model)
+    trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
+    trainer.update([group(make_episode)])
+    live = dict(policy.model.named_parameters())
+    for name, parameter in trainer.reference.named_parameters():
+        assert (parameter is live[name]) == (".lora_" not in name), name
+    assert logits(trainer.reference).equal(start)
+    assert not logits(policy.model).equal(start)
+
+
+def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: Path, make_episode: Any) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+    first = make_trainer(load(folder, {"rank": 4}), tmp_path, {"preset": "ppo"})
+    assert first.critic is not None
+    live = {id(parameter) for parameter in first.policy.model.parameters()}
+    shared = [name for name, parameter in first.critic.body.named_parameters() if id(parameter) in live]
+    assert shared
+    assert not any("lora" in name for name in shared)
+    for seed in range(2):
+        first.update([group(make_episode, seed)])
+    state = first.extra_state()["critic"]
+    assert state["body"]
+    assert all("lora" in name for name in state["body"])
+    second = make_trainer(load(folder, {"rank": 4}), tmp_path, {"preset": "ppo"})
+    second.load_extra_state(first.extra_state())
+    episodes = [group(make_episode, 5)]
+    assert second.critic.advantages(episodes) == first.critic.advantages(episodes)
+    whole = make_trainer(load(folder), tmp_path, {"preset": "ppo"})
+    with pytest.raises(CheckpointError, match="critic in the checkpoint has other weights"):
+        whole.load_extra_state(first.extra_state())
+
+
+def update_gradients(policy: Policy, directory: Path, *, share: bool, computed: int) -> dict[str, torch.Tensor]:
+    """Of one update on BATCH, in which a layer is `computed` so often."""
+    settings = SftConfig(from_run="x", share_prefix=share, max_grad_norm=1e9)
+    trainer = SupervisedTrainer(policy, settings, directory)
+    assert trainer.shares is share
+    found: dict[str, torch.Tensor] = {}
+
+    def caught(rate: float) -> float:
+        found.update({name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None})
+        return 0.0
+
+    trainer.optimizer.step = caught  # type: ignore[method-assign]
+    passes: list[int] = []
+    handle = policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
+    trainer.update(BATCH)
+    handle.remove()
+    assert len(passes) == computed
+    policy.model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_gradients_do_not_depend_on_how_they_are_computed(
+    tiny: Any, tmp_path: Path, lora: dict[str, Any] | None, share: bool
+) -> None:
+    """In float64: beginnings shared or not, activations kept or computed again; and against the full logits."""
+    folder = save_model(tiny, tmp_path / "model", dtype="float64")
+    make = load if lora is None else adapted
+    policy, recomputing = make(folder, lora), make(folder, lora, gradient_checkpointing=True)
+    policy.model.double()
+    recomputing.model.double()
+    kept = update_gradients(policy, tmp_path, share=share, computed=1)
+    again = update_gradients(recomputing, tmp_path, share=share, computed=2)
+
+    tokens, total = 0, torch.zeros((), dtype=torch.float64)
+    for item in BATCH:
+        ids, mask = torch.tensor([item.ids]), torch.tensor(item.loss_mask).bool()
+        logprobs_BT, _ = tiny.naive(policy.model, ids, torch.ones_like(ids))
+        total, tokens = total - logprobs_BT[0][mask].sum(), tokens + int(mask.sum())
+    (total / tokens).backward()
+    full = {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
+    assert kept.keys() == again.keys() == full.keys() == trained_names(policy.model)
+    for name, grad in kept.items():
+        assert (again[name] - grad).abs().max() <= 1e-12, name
+        # The model's norms compute in float32 whatever its weights are in.
+        assert (full[name] - grad).abs().max() <= 1e-6, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
+    folder = save_model(tiny, tmp_path / "model", dtype=dtype)
+
+    def saver() -> Saver:
+        policy = load(folder, {"rank": 4}, dtype=dtype)
+        settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
+        trainer = SupervisedTrainer(policy, settings, tmp_path)
+        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
+
+    first = saver()
+    for _ in range(2):
+        first.trainer.update(BATCH)
+    path = first.save()
+    names = {file.name for file in path.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "manifest.json"} <= names
+    assert "model.safetensors" not in names
+
+    second = saver()
+    held = dict(second.trainer.policy.model.named_parameters())
+    assert second.restore() == 2
+    assert all(held[name] is p for name, p in second.trainer.policy.model.named_parameters()), "an engine shares them"
+    for _ in range(2):
+        first.trainer.update(BATCH)
+        second.trainer.update(BATCH)
+        others = dict(first.trainer.policy.model.named_parameters())
+        assert all(parameter.equal(others[name]) for name, parameter in held.items())
+
+
+def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp_path: Path) -> None:
+    folder = save_model(tiny, tmp_path / "model")
+
+    def saver(lora: dict[str, Any] | None, name: str) -> Saver:
+        trainer = SupervisedTrainer(load(folder, lora), SftConfig(from_run="x", steps=4), tmp_path)
+        return Saver(trainer, tmp_path / name, 2, FixedRows(2), {})
+
+    for lora, other, problem in (
+        ({"rank": 4}, None, "it holds an adapter, and the config has no model.lora"),
+        (None, {"rank": 4}, "it holds a whole model, and the config has model.lora"),
+    ):
+        one = saver(lora, problem[:20])
+        one.trainer.update(BATCH)
+        one.save()
+        with pytest.raises(CheckpointError, match=problem):
+            saver(other, problem[:20]).restore()
+
+
+def test_the_scorer_takes_an_adapted_model_apart(tiny: Any, tmp_path: Path) -> None:
+    """No logits of all positions with an adapter either."""
+    policy = adapted(save_model(tiny, tmp_path / "model"))
+    scorer = TokenScorer(policy.model)
+    assert scorer.fallback is None
+    ids_BT, attention_BT, mask_BT = tiny.batch()
+    found = scorer(ids_BT, attention_BT, mask_BT).logprobs_BT
+    wanted, _ = tiny.naive(policy.model, ids_BT, attention_BT)
+    assert torch.allclose(found, wanted.masked_fill(~mask_BT, 0.0), atol=1e-5)
+
+
+def test_masters_are_kept_of_the_adapter_alone(tiny: Any, tmp_path: Path) -> None:
+    policy = load(save_model(tiny, tmp_path / "model", dtype="bfloat16"), {"rank": 4}, dtype="bfloat16")
+    optimizer = PolicyOptimizer(policy.model.named_parameters(), OptimizerConfig())
+    assert set(optimizer.state_dict()["masters"]) == trained_names(policy.model)

@@ -1,0 +1,407 @@
+"""The loss against values worked out by hand, and its independence of how a step is cut."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from toolrl.errors import RunStoppedError  # noqa: E402
+from toolrl.protocols import LossTerms  # noqa: E402
+from toolrl_plugin_torch.objective.importance import Importance, Rejection  # noqa: E402
+from toolrl_plugin_torch.objective.loss import (  # noqa: E402
+    LossStatistics,
+    Normaliser,
+    Objective,
+    mismatch_statistics,
+    policy_loss,
+    supervised_loss,
+)
+
+AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
+PLAIN = Objective()
+MASK = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 0]]).bool()
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        ("token_mean", [[0, 1 / 4, 1 / 4, 1 / 4], [0, 0, 1 / 4, 0]]),
+        ("sequence_mean", [[0, 1 / 6, 1 / 6, 1 / 6], [0, 0, 1 / 2, 0]]),
+        ("sequence_sum", [[0, 1 / 2, 1 / 2, 1 / 2], [0, 0, 1 / 2, 0]]),
+        ("constant", [[0, 1 / 20, 1 / 20, 1 / 20], [0, 0, 1 / 20, 0]]),
+    ],
+)
+def test_weights(aggregation: Any, expected: list[list[float]]) -> None:
+    weights = Normaliser.of([MASK], aggregation, length=10).weights(MASK)
+    assert weights.flatten().tolist() == pytest.approx([value for row in expected for value in row])
+
+
+def test_constant_needs_a_length() -> None:
+    with pytest.raises(ValueError, match="length"):
+        Normaliser.of([MASK], "constant").weights(MASK)
+
+
+@pytest.mark.parametrize(
+    # The clipped term has no gradient. ∂ k3 / ∂ logprob = 1 − exp(1); corrected it is the weight times
+    # logprob − reference, 1.5 · −1.
+    ("correction", "kl", "gradient"),
+    [(False, math.e - 2, 1 - math.e), (True, 1.5 * (math.e - 2), -1.5)],
+)
+def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> None:
+    """One token, ratio 1.5 clipped to 1.2, advantage 2, k3 of e − 2, entropy 0.7."""
+    mask = torch.tensor([[False, True]])
+    logprobs = torch.tensor([[0.0, -1.0]], requires_grad=True)
+    loss, statistics = policy_loss(
+        logprobs,
+        torch.tensor([[0.0, 2.0]]),
+        mask,
+        Normaliser.of([mask], "token_mean"),
+        Objective(kl_coef=0.1, kl_correction=correction, entropy_coef=0.01),
+        old_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(1.5)]]),
+        reference_logprobs_BT=torch.tensor([[0.0, 0.0]]),
+        entropy_BT=torch.tensor([[0.0, 0.7]]),
+    )
+    assert loss.item() == pytest.approx(-2.4 + 0.1 * kl - 0.01 * 0.7)
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.1 * gradient])
+    metrics = statistics.metrics()
+    assert metrics["clip/high"] == 1.0
+    assert metrics["clip/low"] == 0.0
+    assert metrics["kl"] == pytest.approx(1.5 * (math.e - 2))
+    assert metrics["ratio/mean"] == metrics["ratio/max"] == pytest.approx(1.5)
+    assert metrics["approx_kl"] == pytest.approx(0.5 - math.log(1.5))
+    assert metrics["loss/policy"] == pytest.approx(-2.4)
+    assert metrics["loss/total"] == pytest.approx(loss.item())
+
+
+def test_without_old_logprobs_the_gradient_is_the_policy_gradient() -> None:
+    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    advantages = torch.tensor([[0.0, 2.0, -3.0]])
+    loss, statistics = policy_loss(logprobs, advantages, mask, Normaliser.of([mask], "token_mean"), PLAIN)
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0, 1.5])
+    assert statistics.metrics()["ratio/max"] == 1.0
+
+
+def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite() -> None:
+    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    loss, statistics = policy_loss(
+        logprobs,
+        torch.tensor([[0.0, 1.0, 1.0]]),
+        mask,
+        Normaliser.of([mask], "token_mean"),
+        Objective(proximal="sampled"),
+        rollout_logprobs_BT=torch.tensor([[0.0, -9999.0, -2.0]]),
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx((-1.2 - 1.0) / 2)
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.0, -0.5])
+    metrics = statistics.metrics()
+    assert metrics["clip/high"] == 0.5
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("importance", [None, Importance("token", "truncate", 2.0)])
+def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None:
+    """Two turns of one token with a tool's between them, advantages 1 and −1 (`credit: turn`): each token's gradient is
+    its own advantage over two tokens, times the weight of 2 or 1 that it alone has as a sample of another policy."""
+    logprobs = torch.tensor([[0.0, -1.0, -9.0, -1.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, False, True]])
+    loss, _ = policy_loss(
+        logprobs,
+        torch.tensor([[0.0, 1.0, 5.0, -1.0]]),
+        mask,
+        Normaliser.of([mask], "sequence_mean"),
+        Objective(ratio="sequence", importance=importance),
+        rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0), 7.0, -1.0]]),
+    )
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0 if importance else -0.5, 0.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"ratio": "sequence"},
+        {"surrogate": "cispo"},
+        {"importance": Importance()},
+        {"importance": Importance("sequence", "reject")},
+        {"kl_estimator": "k1"},
+    ],
+    ids=str,
+)
+def test_what_is_outside_of_the_mask_cannot_reach_the_loss(parts: dict[str, Any]) -> None:
+    objective = Objective(**parts, kl_coef=1.0, entropy_coef=1.0)
+    logprobs = torch.tensor([[math.nan, -1.0, -math.inf]], requires_grad=True)
+    poison = torch.tensor([[math.inf, -1.0, math.nan]])
+    mask = torch.tensor([[False, True, False]])
+    loss, statistics = policy_loss(
+        logprobs, poison, mask, Normaliser.of([mask], "sequence_mean"), objective,
+        old_logprobs_BT=poison, rollout_logprobs_BT=poison, reference_logprobs_BT=poison, entropy_BT=poison,
+    )  # fmt: skip
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    assert all(math.isfinite(value) for value in statistics.metrics().values())
+    assert mismatch_statistics(logprobs, poison, mask).metrics()["logprob_mismatch/max"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (Objective(kl_coef=0.1), "reference"),
+        (Objective(entropy_coef=0.1), "entropy"),
+        (Objective(importance=Importance()), "engine"),
+    ],
+)
+def test_a_term_without_its_tensor_is_refused(objective: Objective, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        policy_loss(torch.zeros(2, 4), torch.zeros(2, 4), MASK, Normaliser.of([MASK], "token_mean"), objective)
+
+
+class Squared:
+    """A plugin's loss: the squared distance of the advantage to the log-ratio."""
+
+    def token_losses(self, terms: LossTerms) -> Any:
+        return (terms.logprobs_BT - terms.old_logprobs_BT - terms.advantages_BT).square()
+
+
+class Flat:
+    """Loses the shape."""
+
+    def token_losses(self, terms: LossTerms) -> Any:
+        return terms.logprobs_BT.sum()
+
+
+def test_a_plugins_loss_stands_for_the_surrogate() -> None:
+    """Token losses (0.5 − 2)² and (0 + 1)²; their mean is 1.625, their gradients 2 · (…) / 2."""
+    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    loss, statistics = policy_loss(
+        logprobs,
+        torch.tensor([[9.0, 2.0, -1.0]]),
+        mask,
+        Normaliser.of([mask], "token_mean"),
+        Objective(custom=Squared()),
+        old_logprobs_BT=torch.tensor([[0.0, -1.5, -2.0]]),
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(1.625)
+    assert logprobs.grad is not None
+    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.5, 1.0])
+    assert "clip/low" not in statistics.metrics()
+    with pytest.raises(ValueError, match=r"\(1, 3\)"):
+        policy_loss(logprobs, logprobs, mask, Normaliser.of([mask], "token_mean"), Objective(custom=Flat()))
+
+
+class Broken:
+    """Divides by the mask."""
+
+    def token_losses(self, terms: LossTerms) -> Any:
+        return terms.logprobs_BT / terms.mask_BT.float() * float("nan" if self.everywhere else 1.0)
+
+    def __init__(self, everywhere: bool) -> None:
+        self.everywhere = everywhere
+
+
+def test_a_plugins_loss_that_is_no_number_is_named() -> None:
+    logprobs, mask = torch.tensor([[0.0, -1.0, -2.0]]), torch.tensor([[False, True, True]])
+    normaliser = Normaliser.of([mask], "token_mean")
+    loss, _ = policy_loss(logprobs, logprobs, mask, normaliser, Objective(custom=Broken(False)))
+    assert loss.item() == pytest.approx(-1.5), "what stands outside of the mask isn't used"
+    with pytest.raises(RunStoppedError, match="the policy loss Broken gave a token a loss that isn't finite"):
+        policy_loss(logprobs, logprobs, mask, normaliser, Objective(custom=Broken(True)))
+
+
+def test_importance_weighs_the_surrogate_and_not_the_other_terms() -> None:
+    """Engine half as sure as the trainer: weight 2, cut to 1.5; A = −1, so that the loss is 1.5 · 1; entropy 0.7."""
+    mask = torch.tensor([[False, True]])
+    loss, statistics = policy_loss(
+        torch.tensor([[0.0, -1.0]]),
+        torch.tensor([[0.0, -1.0]]),
+        mask,
+        Normaliser.of([mask], "token_mean"),
+        Objective(importance=Importance(cap=1.5), entropy_coef=1.0),
+        rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0)]]),
+        entropy_BT=torch.tensor([[0.0, 0.7]]),
+    )
+    assert loss.item() == pytest.approx(1.5 - 0.7)
+    metrics = statistics.metrics()
+    assert (metrics["importance/mean"], metrics["importance/capped"]) == (1.5, 1.0)
+
+
+def test_mismatch() -> None:
+    ours, engine = torch.tensor([[0.0, -1.0, -2.0, -3.0]]), torch.tensor([[9.0, -1.5, -2.0, -3.25]])
+    metrics = mismatch_statistics(ours, engine, torch.tensor([[0, 1, 1, 1]]).bool()).metrics()
+    assert metrics == {"logprob_mismatch/mean": 0.25, "logprob_mismatch/max": 0.5}
+
+
+def test_statistics_of_nothing_are_left_out() -> None:
+    mask = torch.zeros(1, 3).bool()
+    zeros = torch.zeros(1, 3)
+    _, statistics = policy_loss(zeros, zeros, mask, Normaliser.of([mask], "token_mean"), PLAIN)
+    assert "ratio/mean" not in statistics.metrics()
+
+
+LOGITS, ROLLOUT, OLD, REFERENCE = (
+    torch.tensor(values, dtype=torch.float64)
+    for values in ([0.3, -0.5, 1.1, 0.2], [1.2, 0.4, -0.9, 0.1], [0.8, -0.2, 0.3, 0.0], [-0.7, 0.9, 0.6, -1.3])
+)
+"""Of a policy over four tokens, of the one that sampled, of the one before the step, and of the reference."""
+
+
+def over_four_tokens(objective: Objective, *, first: bool) -> tuple[torch.Tensor, dict[str, float]]:
+    """The expectation, over the policy that sampled, of the gradient by the logits and of the metrics. `first`: the
+    step's first update, to which no old log-probabilities are given."""
+    logits = LOGITS.clone().requires_grad_()
+    policy, rollout, old, reference = (it.log_softmax(0) for it in (logits, ROLLOUT, OLD, REFERENCE))
+    loss, metrics, mask = torch.zeros(()), dict[str, float](), torch.tensor([[True]])
+    for token in range(4):
+        part, statistics = policy_loss(
+            policy[token].view(1, 1),
+            torch.zeros(1, 1),
+            mask,
+            Normaliser.of([mask], "token_mean"),
+            objective,
+            old_logprobs_BT=None if first else old[token].view(1, 1),
+            rollout_logprobs_BT=rollout[token].view(1, 1),
+            reference_logprobs_BT=reference[token].view(1, 1),
+        )
+        loss = loss + rollout[token].exp() * part
+        for name, value in statistics.metrics().items():
+            metrics[name] = metrics.get(name, 0.0) + float(rollout[token].exp()) * value
+    return torch.autograd.grad(loss, logits)[0], metrics
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("proximal", ["recomputed", "sampled"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_expected_kl_and_its_gradient_are_exact_whoever_sampled(estimator: Any, proximal: Any, first: bool) -> None:
+    logits = LOGITS.clone().requires_grad_()
+    policy = logits.log_softmax(0)
+    exact = (policy.exp() * (policy - REFERENCE.log_softmax(0))).sum()
+    objective = Objective(kl_coef=1.0, kl_estimator=estimator, proximal=proximal)
+    gradient, metrics = over_four_tokens(objective, first=first)
+    assert torch.allclose(gradient, torch.autograd.grad(exact, logits)[0], rtol=1e-12)
+    if estimator != "k2":  # Its value is biased by what it is.
+        assert metrics["kl"] == pytest.approx(exact.item(), rel=1e-12)
+        assert metrics["loss/total"] == pytest.approx(exact.item(), rel=1e-12)
+
+
+FAR_OFF = st.sampled_from([0.0, -1e-6, -1.0, -19.0, -88.0, -89.0, -1e4, -1e20, -3.4e38])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    values=st.lists(st.tuples(*[FAR_OFF] * 4, st.sampled_from([-2.0, 0.0, 2.0])), min_size=1, max_size=3),
+    objective=st.builds(
+        Objective,
+        surrogate=st.sampled_from(["clip", "cispo"]),
+        ratio=st.sampled_from(["token", "sequence"]),
+        importance=st.none() | st.builds(Importance, st.sampled_from(["token", "sequence", "mean"])),
+        rejection=st.none() | st.builds(Rejection, st.sampled_from(["token", "sequence", "mean"])),
+        proximal=st.sampled_from(["recomputed", "sampled"]),
+        kl_coef=st.just(1.0),
+        kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
+        kl_correction=st.booleans(),
+    ),
+)
+def test_log_probabilities_however_far_apart_give_finite_numbers(values: list[Any], objective: Objective) -> None:
+    logprobs, old, rollout, reference, advantages = torch.tensor(values).T[:, None]
+    logprobs.requires_grad_()
+    mask = torch.ones_like(advantages).bool()
+    loss, statistics = policy_loss(
+        logprobs, advantages, mask, Normaliser.of([mask], "token_mean"), objective,
+        old_logprobs_BT=old, rollout_logprobs_BT=rollout, reference_logprobs_BT=reference,
+    )  # fmt: skip
+    loss.backward()
+    assert loss.isfinite()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    assert all(math.isfinite(value) for value in statistics.metrics().values())
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("reference", [0.0, -100.0])
+def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: float, correction: bool) -> None:
+    logprobs, mask = torch.tensor([[-50.0]], requires_grad=True), torch.tensor([[True]])
+    objective = Objective(kl_coef=1.0, kl_correction=correction)
+    loss, _ = policy_loss(
+        logprobs, torch.zeros(1, 1), mask, Normaliser.of([mask], "token_mean"), objective,
+        reference_logprobs_BT=torch.tensor([[reference]]),
+    )  # fmt: skip
+    loss.backward()
+    assert logprobs.grad is not None
+    assert math.copysign(1.0, logprobs.grad.item()) == math.copysign(1.0, -50.0 - reference)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 2**6 - 1), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, 5), max_size=5),
+    aggregation=st.sampled_from(AGGREGATIONS),
+    surrogate=st.sampled_from(["clip", "cispo"]),
+    ratio=st.sampled_from(["token", "sequence"]),
+    importance=st.sampled_from([None, Importance("token"), Importance("sequence", "reject"), Importance("mean")]),
+    seed=st.integers(0, 100),
+)
+def test_micro_batches_add_up_to_the_big_batch(
+    rows: list[int], cuts: list[int], aggregation: Any, surrogate: Any, ratio: Any, importance: Any, seed: int
+) -> None:
+    """However the step is cut: same loss, same gradients, same metrics."""
+    mask = torch.tensor([[(row >> bit) & 1 for bit in range(6)] for row in rows]).bool()
+    generator = torch.Generator().manual_seed(seed)
+
+    objective = Objective(
+        surrogate=surrogate, ratio=ratio, importance=importance, kl_coef=0.3, entropy_coef=0.1,
+    )  # fmt: skip
+
+    def draw() -> torch.Tensor:
+        return torch.randn(mask.shape, dtype=torch.float64, generator=generator)
+
+    logprobs, old, rollout, reference, advantages, entropy = (draw() for _ in range(6))
+    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    pieces = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+
+    def run(slices: list[slice]) -> tuple[float, torch.Tensor, dict[str, float]]:
+        leaf = logprobs.clone().requires_grad_()
+        normaliser = Normaliser.of([mask[piece] for piece in slices], aggregation, length=6)
+        total, statistics = 0.0, LossStatistics()
+        for piece in slices:
+            loss, part = policy_loss(
+                leaf[piece], advantages[piece], mask[piece], normaliser, objective,
+                old_logprobs_BT=old[piece], rollout_logprobs_BT=rollout[piece],
+                reference_logprobs_BT=reference[piece], entropy_BT=entropy[piece],
+            )  # fmt: skip
+            loss.backward()
+            total += loss.item()
+            statistics.add(part)
+        assert leaf.grad is not None
+        return total, leaf.grad, statistics.metrics()
+
+    whole, parts = run([slice(0, len(rows))]), run(pieces)
+    assert parts[0] == pytest.approx(whole[0], rel=1e-6, abs=1e-9)
+    assert torch.allclose(parts[1], whole[1], rtol=1e-6, atol=1e-12)
+    assert parts[2] == pytest.approx(whole[2], rel=1e-6, abs=1e-9)
+
+
+def test_supervised_loss_is_the_mean_negative_log_likelihood() -> None:
+    logprobs = torch.tensor([[math.nan, -1.0, -2.0, -3.0], [0.0, 0.0, -6.0, math.nan]])
+    assert supervised_loss(logprobs, MASK, Normaliser.of([MASK], "token_mean")).item() == pytest.approx(3.0)
+    assert supervised_loss(logprobs, MASK, Normaliser.of([MASK], "sequence_mean")).item() == pytest.approx(4.0)

@@ -1,0 +1,208 @@
+"""What waits on the CPU between its uses: nothing of a step changes by it, and each thing moves as often as it is used.
+
+Without a GPU the other device is another place in memory, and what is left behind there becomes NaN: whoever used it by
+mistake would be noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl.config.model import TrainerConfig  # noqa: E402
+from toolrl.loop.supply import FixedRows  # noqa: E402
+from toolrl.types import Group, Message, Task  # noqa: E402
+from toolrl_plugin_torch import offload as module  # noqa: E402
+from toolrl_plugin_torch.checkpoints.saver import Saver  # noqa: E402
+from toolrl_plugin_torch.offload import Places, Waiting  # noqa: E402
+from toolrl_plugin_torch.policy import Policy  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
+
+ALL = ["optimizer", "reference", "critic"]
+PPO = {"preset": "ppo", "kl_coef": 0.1}
+
+
+class OtherPlace(Places):
+    """A device that is the CPU, far from the buffers."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.moves = {"out": 0, "back": 0}
+        self.waited = True
+
+    def buffer(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def out(self, tensor: torch.Tensor, buffer: torch.Tensor) -> None:
+        self.moves["out"] += 1
+        self.waited = False
+        buffer.copy_(tensor.detach())
+        tensor.data.fill_(float("nan"))
+
+    def back(self, buffer: torch.Tensor) -> torch.Tensor:
+        assert self.waited
+        self.moves["back"] += 1
+        return buffer.clone()
+
+    def wait(self) -> None:
+        self.waited = True
+
+    def left(self) -> None:
+        assert self.waited
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> OtherPlace:
+    place = OtherPlace()
+    monkeypatch.setattr(module, "places", lambda device: place)
+    return place
+
+
+class Words:
+    pad_token_id = 0
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
+def make_trainer(
+    tiny: Any, folder: Path, parts: list[str], *, dtype: str = "float32", algorithm: Any = PPO, device: str = "cpu"
+) -> PolicyTrainer:
+    where = torch.device(device)
+    policy = Policy(tiny.model("qwen3", dtype=dtype).to(where), Words(), "x", where, getattr(torch, dtype))
+    settings = TrainerConfig(learning_rate=1e-2, steps=10, updates_per_step=2, offload=parts)
+    return PolicyTrainer(policy, settings, AlgorithmConfig(**algorithm), folder, temperature=1.0, longest=16)
+
+
+def group(make_episode: Any, seed: int) -> Group:
+    chance = torch.Generator().manual_seed(seed)
+    episodes = []
+    for index, reward in enumerate((0.0, 1.0, 1.0, 0.0)):
+        ids = torch.randint(3, 90, (9 + index,), generator=chance).tolist()
+        mask = [0] * 4 + [1] * (len(ids) - 4)
+        episodes.append(make_episode(mask, reward=reward, ids=tuple(ids), index=index, id=f"t#{index}"))
+    return Group(f"g{seed}", Task("t", (Message("user", "?"),)), tuple(episodes))
+
+
+def steps(trainer: PolicyTrainer, make_episode: Any, seeds: range) -> list[dict[str, float]]:
+    return [trainer.update([group(make_episode, seed), group(make_episode, 90 + seed)]) for seed in seeds]
+
+
+def same_weights(one: PolicyTrainer, other: PolicyTrainer) -> bool:
+    pairs = zip(one.policy.model.parameters(), other.policy.model.parameters(), strict=True)
+    return all(first.equal(second) for first, second in pairs)
+
+
+def test_tensors_come_and_go() -> None:
+    place = OtherPlace()
+    large, small = torch.arange(2048.0), torch.arange(3.0)
+    held = [large, small]
+    waiting = Waiting(lambda: held, place)
+    waiting.leave()
+    assert place.moves == {"out": 1, "back": 0}, "what is small stays"
+    there = large.data_ptr()
+    with waiting, waiting:
+        assert large.equal(torch.arange(2048.0))
+        assert large.data_ptr() != there
+        large.add_(1)
+        held.append(torch.ones(2048))
+    assert place.moves == {"out": 3, "back": 1}
+    assert large.data_ptr() == there, "the copy on the CPU is kept"
+    assert large.equal(torch.arange(2048.0) + 1)
+    held.remove(large)
+    with waiting:
+        pass
+    with waiting:
+        assert large.equal(torch.arange(2048.0) + 1), "whoever left the list is at home"
+    assert place.moves["back"] == 4
+
+
+def test_what_never_changes_is_not_copied_back() -> None:
+    place = OtherPlace()
+    tensor = torch.arange(2048.0)
+    waiting = Waiting(lambda: [tensor], place, constant=True)
+    waiting.leave()
+    for _ in range(3):
+        with waiting:
+            assert tensor.equal(torch.arange(2048.0))
+    assert place.moves == {"out": 1, "back": 3}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_is_the_same_bit_for_bit(
+    tiny: Any, tmp_path: Path, make_episode: Any, dtype: str, elsewhere: OtherPlace
+) -> None:
+    plain = make_trainer(tiny, tmp_path, [], dtype=dtype)
+    wanted = steps(plain, make_episode, range(3))
+    assert elsewhere.moves == {"out": 0, "back": 0}
+    other = make_trainer(tiny, tmp_path, ALL, dtype=dtype)
+    found = steps(other, make_episode, range(3))
+    assert found == wanted
+    assert found[-1]["kl"] > 0
+    assert same_weights(plain, other)
+    assert elsewhere.moves["back"] > 0
+
+
+def test_each_thing_moves_as_often_as_it_is_used(
+    tiny: Any, tmp_path: Path, make_episode: Any, elsewhere: OtherPlace
+) -> None:
+    """The reference once a step, averages once an optimizer step; two updates a step, one critic."""
+    matrices = [p for p in tiny.model("qwen3").parameters() if p.nbytes >= 4096]
+    reference = make_trainer(tiny, tmp_path, ["reference"], algorithm={"preset": "grpo", "kl_coef": 0.1})
+    assert elsewhere.moves == {"out": len(matrices), "back": 0}
+    steps(reference, make_episode, range(2))
+    assert elsewhere.moves == {"out": len(matrices), "back": 2 * len(matrices)}
+
+    elsewhere.moves.update(out=0, back=0)
+    optimizer = make_trainer(tiny, tmp_path, ["optimizer"], algorithm={"preset": "grpo"})
+    assert elsewhere.moves == {"out": 0, "back": 0}, "there are no averages yet"
+    steps(optimizer, make_episode, range(3))
+    averages = 2 * len(matrices)
+    assert elsewhere.moves == {"out": 6 * averages, "back": 5 * averages}
+
+
+def test_an_offloaded_run_goes_on_bit_for_bit(
+    tiny: Any, tmp_path: Path, make_episode: Any, elsewhere: OtherPlace
+) -> None:
+    def saver() -> Saver:
+        trainer = make_trainer(tiny, tmp_path, ALL, dtype="bfloat16")
+        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
+
+    first = saver()
+    steps(first.trainer, make_episode, range(2))
+    first.save()
+    second = saver()
+    assert second.restore() == 2
+    again = [steps(each.trainer, make_episode, range(2, 4)) for each in (first, second)]
+    assert again[0] == again[1]
+    assert same_weights(first.trainer, second.trainer)
+
+
+def test_on_a_cpu_nothing_moves_and_it_is_said(
+    tiny: Any, tmp_path: Path, make_episode: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        trainer = make_trainer(tiny, tmp_path, ["optimizer"])
+    assert "the model is on the cpu, so there is nothing to move" in caplog.text
+    steps(trainer, make_episode, range(1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_it_makes_room(tiny: Any, tmp_path: Path, make_episode: Any) -> None:
+    plain = make_trainer(tiny, tmp_path, [], device="cuda", dtype="bfloat16")
+    wanted = steps(plain, make_episode, range(2))
+    before = torch.cuda.memory_allocated()
+    other = make_trainer(tiny, tmp_path, ALL, device="cuda", dtype="bfloat16")
+    found = steps(other, make_episode, range(2))
+    assert same_weights(plain, other)
+    assert found[-1]["loss"] == pytest.approx(wanted[-1]["loss"], rel=1e-3)
+    weights = sum(parameter.nbytes for parameter in other.policy.model.parameters())
+    assert torch.cuda.memory_allocated() - before < 2 * weights, "averages, masters, reference and critic are elsewhere"
+    assert all(tensor.device.type == "cpu" for tensor in other.optimizer._tensors() if tensor.nbytes >= 4096)

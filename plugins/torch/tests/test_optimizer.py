@@ -1,0 +1,187 @@
+"""Schedules by hand, AdamW against torch's own, clipping, master weights, and what stops a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from toolrl.config.model import OptimizerConfig  # noqa: E402
+from toolrl.errors import CheckpointError, RunStoppedError  # noqa: E402
+from toolrl_plugin_torch.optimizer import PolicyOptimizer, clip_gradients, learning_rate  # noqa: E402
+
+
+def _config(**settings: Any) -> OptimizerConfig:
+    return OptimizerConfig(**{"learning_rate": 0.1, **settings})
+
+
+def _rates(total: int, **settings: Any) -> list[float]:
+    return [learning_rate(step, _config(**settings), total) for step in range(total)]
+
+
+def test_constant_with_warmup() -> None:
+    assert _rates(5, warmup_steps=4) == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
+    assert _rates(3) == [0.1, 0.1, 0.1]
+
+
+def test_a_warmup_below_one_is_a_share_of_the_steps() -> None:
+    assert _rates(5, warmup_steps=0.4) == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.1])
+    assert _rates(10, warmup_steps=0.4) == _rates(10, warmup_steps=4)
+    assert _rates(10, warmup_steps=0.2, schedule="cosine") == _rates(10, warmup_steps=2, schedule="cosine")
+    assert _rates(3, warmup_steps=0.01) == [0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("steps", [-1, -0.5, 1.5, float("nan")])
+def test_a_warmup_that_is_none(steps: float) -> None:
+    with pytest.raises(ValueError, match="warmup_steps"):
+        _config(warmup_steps=steps)
+
+
+def test_linear_ends_on_its_share() -> None:
+    assert _rates(5, schedule="linear") == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
+    assert _rates(4, schedule="linear", warmup_steps=1, min_rate=0.5) == pytest.approx([0.1, 0.1, 0.075, 0.05])
+
+
+def test_cosine_is_half_way_in_the_middle() -> None:
+    assert _rates(5, schedule="cosine", min_rate=0.2)[::2] == pytest.approx([0.1, 0.06, 0.02])
+
+
+def test_beyond_the_end_the_rate_stays() -> None:
+    assert learning_rate(50, _config(schedule="linear", min_rate=0.1), 5) == pytest.approx(0.01)
+    assert learning_rate(0, _config(schedule="cosine"), 1) == 0.1
+
+
+def _model(dtype: str = "float32") -> Any:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))
+    return model.to(getattr(torch, dtype))
+
+
+def _backward(model: Any, seed: int) -> None:
+    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
+    model(inputs.to(next(model.parameters()).dtype)).square().mean().backward()
+
+
+def test_equals_torchs_adamw_without_decay_on_vectors() -> None:
+    ours, theirs = _model(), _model()
+    optimizer = PolicyOptimizer(ours.named_parameters(), _config(weight_decay=0.5, max_grad_norm=0.1))
+    matrices = [p for p in theirs.parameters() if p.ndim >= 2]
+    vectors = [p for p in theirs.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.5}, {"params": vectors, "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.1, betas=(0.9, 0.95), eps=1e-8)
+    for step in range(4):
+        _backward(ours, step)
+        norm = optimizer.step(0.1)
+        _backward(theirs, step)
+        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+        reference.step()
+        reference.zero_grad()
+        assert norm == pytest.approx(expected.item(), rel=1e-5)
+        assert all(p.grad is None for p in ours.parameters())
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_small_updates_of_bfloat16_weights_are_not_lost() -> None:
+    weight = torch.nn.Parameter(torch.full((4, 4), 1.0, dtype=torch.bfloat16))
+    optimizer = PolicyOptimizer([("weight", weight)], _config(learning_rate=1e-4))
+    for _ in range(100):
+        weight.sum().backward()
+        optimizer.step(1e-4)
+    # Each update is 1e-4, far below bfloat16's step of 0.004 under 1: only a float32 master sums them up.
+    assert torch.allclose(weight.float(), torch.full((4, 4), 0.99), atol=0.004)
+    assert weight.dtype == torch.bfloat16
+
+
+def test_micro_batches_are_summed_in_float32() -> None:
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    optimizer = PolicyOptimizer([("weight", weight)], _config(max_grad_norm=1e9))
+    for _ in range(1000):
+        (weight * 1.0).sum().backward()
+        assert weight.grad is None
+    # In bfloat16 the sum of ones stops at 256.
+    assert optimizer.step(0.1) == 1000.0
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    model = _model()
+    model[0].weight.requires_grad_(False)
+    before = model[0].weight.clone()
+    optimizer = PolicyOptimizer(model.named_parameters(), _config(weight_decay=1.0))
+    _backward(model, 0)
+    optimizer.step(0.1)
+    assert torch.equal(model[0].weight, before)
+    assert "0.weight" not in optimizer.state_dict()["names"]
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to train"):
+        PolicyOptimizer([], _config())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resumed_is_bit_for_bit_the_same(dtype: str, tmp_path: Any) -> None:
+    def run(model: Any, optimizer: PolicyOptimizer, steps: range) -> None:
+        for step in steps:
+            _backward(model, step)
+            optimizer.step(learning_rate(step, _config(schedule="cosine"), 6))
+
+    straight = _model(dtype)
+    run(straight, PolicyOptimizer(straight.named_parameters(), _config()), range(6))
+
+    first = _model(dtype)
+    optimizer = PolicyOptimizer(first.named_parameters(), _config())
+    run(first, optimizer, range(3))
+    torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+
+    second = _model(dtype)
+    second.load_state_dict(saved["model"])
+    resumed = PolicyOptimizer(second.named_parameters(), _config())
+    resumed.load_state_dict(saved["optimizer"])
+    run(second, resumed, range(3, 6))
+    for one, other in zip(straight.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_state_of_another_model_is_refused() -> None:
+    state = PolicyOptimizer(_model().named_parameters(), _config()).state_dict()
+    other = PolicyOptimizer(torch.nn.Linear(2, 2).named_parameters(), _config())
+    with pytest.raises(CheckpointError, match=r"6 saved, 2 in the model; 0\.bias"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_stops_the_run(bad: float) -> None:
+    model = _model()
+    before = [p.clone() for p in model.parameters()]
+    optimizer = PolicyOptimizer(model.named_parameters(), _config())
+    _backward(model, 0)
+    model[2].weight.grad[0, 3] = bad
+    with pytest.raises(RunStoppedError, match=r"in 2\.weight\)\n.*No weight was changed"):
+        optimizer.step(0.1)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_clipping_scales_to_the_norm_and_reports_the_norm_before() -> None:
+    one, other = torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(1))
+    one.grad, other.grad = torch.tensor([3.0]), torch.tensor([4.0])
+    assert clip_gradients([one, other], ["one", "other"], 1.0) == 5.0
+    assert one.grad.item() == pytest.approx(0.6, rel=1e-5)
+    assert clip_gradients([one, other], ["one", "other"], 10.0) == pytest.approx(1.0, rel=1e-5)
+    assert other.grad.item() == pytest.approx(0.8, rel=1e-5)
+
+
+def test_a_second_optimizer_takes_over_after_close() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))
+    first = PolicyOptimizer([("weight", weight)], _config())
+    weight.sum().backward()
+    first.step(0.1)
+    first.close()
+    second = PolicyOptimizer([("weight", weight)], _config())
+    before = weight.clone()
+    weight.sum().backward()
+    assert second.step(0.1) == pytest.approx(2.0)
+    assert (weight < before).all()

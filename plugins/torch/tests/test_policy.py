@@ -1,0 +1,124 @@
+"""Loading a policy, and its weights as engines take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+transformers = pytest.importorskip("transformers")
+
+from toolrl.config.model import ModelConfig  # noqa: E402
+from toolrl.errors import ConfigError  # noqa: E402
+from toolrl_plugin_torch.policy import PolicyWeights, load_policy, pick_device, pick_dtype  # noqa: E402
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    from tokenizers import Tokenizer, models
+
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")), eos_token="b"
+    )
+    config = transformers.GPT2Config(
+        vocab_size=8, n_embd=8, n_layer=1, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=1
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def load(folder: str, **fields: Any) -> Any:
+    return load_policy(ModelConfig(path=folder, **fields), folder, torch.device("cpu"))
+
+
+def test_a_policy_has_no_dropout(folder: str) -> None:
+    policy = load(folder)
+    rates = [module.p for module in policy.model.modules() if isinstance(module, torch.nn.Dropout)]
+    assert rates
+    assert not any(rates)
+    assert policy.max_positions == 32
+    assert policy.dtype == torch.float32
+
+
+def test_dtype_and_device() -> None:
+    assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert pick_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    with pytest.raises(ConfigError, match="'tpu9000' is no device"):
+        pick_device("tpu9000")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="sees no CUDA device"):
+            pick_device("cuda:0")
+
+
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1").index == 1
+    assert pick_device("cuda").type == "cuda"
+    with pytest.raises(ConfigError, match="there is no 'cuda:2'; torch sees cuda:0 to cuda:1"):
+        pick_device("cuda:2")
+
+
+def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ConfigError, match=r"tokenizer can't be loaded .*: it has no config\.json") as caught:
+        load(str(tmp_path))
+    assert "notes.txt" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["./nowhere", "/nowhere/at/all", "~/nowhere", "nowhere", "inside/nowhere"])
+def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **_: asked.append(args))
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        load(where)
+    assert not asked
+
+
+def test_a_hubs_name_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no connection")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(ConfigError, match="the tokenizer can't be loaded from 'owner/name': no connection"):
+        load("owner/name")
+
+
+def test_an_attention_that_is_not_there_is_named_and_not_the_folder(folder: str) -> None:
+    with pytest.raises(ConfigError, match="model.attention: the model can't be loaded with 'abacus'") as caught:
+        load(folder, attention="abacus")
+    assert caught.value.hint is not None
+    assert "Leave it out" in caught.value.hint
+
+
+@pytest.mark.filterwarnings("error")
+def test_gradient_checkpointing_gives_the_same_gradients(folder: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = load(folder, gradient_checkpointing=checkpointing).model.train()
+        assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules()) == checkpointing
+        ids = torch.tensor([[1, 2, 3, 4]])
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, recomputed in zip(*gradients, strict=True):
+        assert torch.allclose(plain, recomputed, atol=1e-7)
+
+
+def test_weights_are_written_once_and_deleted(folder: str, tmp_path: Path) -> None:
+    policy = load(folder)
+    weights = PolicyWeights(policy, 3, tmp_path)
+    path = weights.path()
+    assert path == weights.path()
+    again = transformers.AutoModelForCausalLM.from_pretrained(path).state_dict()
+    assert all(torch.equal(again[name], value) for name, value in weights.state_dict().items())
+    assert weights.module() is policy.model
+    weights.close()
+    assert not path.exists()

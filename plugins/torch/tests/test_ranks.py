@@ -1,0 +1,259 @@
+"""What ranks tell each other, and how they end when one of them can't go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="ranks need torch: pip install toolrl[train]")
+
+from toolrl.errors import ConfigError  # noqa: E402
+from toolrl.loop.ranks import ONE, started_by_torchrun  # noqa: E402
+from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
+from toolrl_plugin_torch.sharding.balancing import deal, empty_batch, filled_up, share_of  # noqa: E402
+
+START = """
+import asyncio, json, os, sys, traceback
+from toolrl_plugin_torch.sharding.process_group import join
+from toolrl.loop.ranks import OtherRankError, RankError
+
+def caught(work):
+    try:
+        return work()
+    except asyncio.CancelledError:
+        return "cancelled"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+async def part(value, fail=None):
+    await asyncio.sleep(0)
+    if fail is not None:
+        raise ValueError(fail)
+    return value
+
+ranks = join("cpu", 60.0)
+mine = ranks.rank
+said = {}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def on_ranks(
+    size: int, body: str, folder: Path, variables: Sequence[Mapping[str, str]] = ({},) * 8
+) -> list[dict[str, object]]:
+    """What each of the ranks puts into `said`."""
+    script = folder / "body.py"
+    end = "\njson.dump(said, open(sys.argv[1], 'w'))\nos._exit(0)\n"
+    script.write_text(START + textwrap.dedent(body) + end)
+    port = str(free_port())
+    processes = []
+    for rank in range(size):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables[rank]}
+        command = [sys.executable, str(script), str(folder / f"said-{rank}.json")]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        for process in processes:
+            _, err = process.communicate(timeout=300)
+            assert process.returncode == 0, err
+    finally:
+        for process in processes:
+            process.kill()
+    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+
+
+def test_ranks_unpickle_nothing_that_is_not_signed(tmp_path: Path) -> None:
+    """A stranger between two ranks changes what one sends, or sends an object of its own."""
+    said = on_ranks(
+        2,
+        """
+        import pickle
+        from toolrl_plugin_torch.sharding import process_group
+        from toolrl_plugin_torch.sharding import rendezvous
+
+        class Evil:
+            def __reduce__(self):
+                return (open, ("ran", "w"))
+
+        if mine == 1:
+            def forged(self, data, what):
+                return self._digest(data, what, self._rank) + pickle.dumps(Evil())
+
+            rendezvous.Signer.sign = forged
+        said["gather"] = caught(lambda: ranks.gather("fine", "here"))
+        """,
+        tmp_path,
+    )
+    assert "what came as rank 1's isn't signed" in str(said[0]["gather"])
+    assert not Path("ran").exists()
+
+
+def test_a_token_is_for_all_ranks_or_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLRL_TOKEN", "a secret")
+    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path)
+    assert [one["gather"] for one in said] == [[0, 1], [0, 1]]
+    own = [{"TOOLRL_TOKEN": "mine"}, {"TOOLRL_TOKEN": "yours"}]
+    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path, own)
+    assert "isn't signed with this run's token" in str(said[0]["gather"])
+    with pytest.raises(AssertionError, match="TOOLRL_TOKEN is set for rank 1 and not for the first one"):
+        on_ranks(2, "", tmp_path, [{"TOOLRL_TOKEN": ""}, {"TOOLRL_TOKEN": "mine"}])
+
+
+def test_the_ranks_store_listens_at_the_given_address_alone(tmp_path: Path) -> None:
+    body = """
+    addresses = {line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"}
+    port = f"{int(os.environ['MASTER_PORT']):04X}"
+    said["listens"] = sorted(a.partition(":")[0] for a in addresses if a.endswith(":" + port))
+    said["six"] = [line.split()[1] for line in open("/proc/net/tcp6") if line.split()[1].endswith(":" + port)]
+    """
+    first, _ = on_ranks(2, body, tmp_path)
+    assert first["listens"] == ["0100007F"]
+    assert first["six"] == []
+
+
+def test_no_token_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    on_ranks(2, "said['met'] = True", tmp_path)
+    assert list(tmp_path.glob("toolrl-token-*")) == []
+
+
+def test_one_process_gets_back_what_it_gives() -> None:
+    assert ONE.gather({"a": 1}, "x") == [{"a": 1}]
+    assert ONE.broadcast("b", "x") == "b"
+    assert ONE.sum([1.5, 2.5], "x") == [1.5, 2.5]
+    assert ONE.largest(3, "x") == 3
+    assert ONE.by_first(lambda: 7, "x") == 7
+
+    async def five() -> int:
+        return 5
+
+    assert asyncio.run(ONE.all_of(five(), "x")) == [5]
+
+
+def test_one_process_imports_nothing_of_several() -> None:
+    names = ("process_group", "sharded", "shards")
+    look = f"import sys, toolrl.jobs; print([n for n in {names} if 'toolrl.train.' + n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_torchrun_is_known_by_its_variables() -> None:
+    assert started_by_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
+    assert not started_by_torchrun({"RANK": "0", "WORLD_SIZE": "1"})
+    assert not started_by_torchrun({})
+
+
+def test_three_ranks_tell_each_other(tmp_path: Path) -> None:
+    body = """
+    said["gather"] = ranks.gather(mine * 10, "numbers")
+    said["broadcast"] = ranks.broadcast(f"of {mine}", "a word")
+    said["sum"] = ranks.sum([0.1, mine], "sums")
+    said["largest"] = ranks.largest(mine, "the largest")
+    said["first"] = ranks.by_first(lambda: mine + 40, "what the first one does")
+    said["all_of"] = asyncio.run(ranks.all_of(part(mine), "parts"))
+    said["picky"] = caught(lambda: ranks.by_first(lambda: 1 / 0, "a mistake of the first"))
+    said["failed"] = caught(lambda: asyncio.run(ranks.all_of(part(mine, "bad" if mine == 1 else None), "parts again")))
+    """
+    found = on_ranks(3, body, tmp_path)
+    for rank, said in enumerate(found):
+        assert said["gather"] == [0, 10, 20]
+        assert said["broadcast"] == "of 0"
+        assert said["sum"] == [pytest.approx(0.3, abs=1e-16), 3.0]
+        assert (said["largest"], said["first"]) == (2, 40)
+        assert said["all_of"] == [0, 1, 2]
+        assert "division by zero" in str(said["picky"])
+        assert str(said["picky"]).startswith("ZeroDivisionError" if rank == 0 else "OtherRankError: rank 0 ended")
+        expected = "ValueError: bad" if rank == 1 else "OtherRankError: rank 1 ended the run: ValueError: bad"
+        assert said["failed"] == expected
+
+
+def test_an_interruption_of_one_rank_ends_all_at_the_same_point(tmp_path: Path) -> None:
+    body = """
+    async def main():
+        if mine == 1:
+            asyncio.get_running_loop().call_later(0.1, ranks.interrupt)
+        await ranks.all_of(asyncio.sleep(0 if mine == 0 else 600), "a long part")
+
+    said["first"] = caught(lambda: asyncio.run(main()))
+    said["met"] = ranks.gather(mine, "the checkpoint")
+    """
+    for said in on_ranks(2, body, tmp_path):
+        assert said == {"first": "cancelled", "met": [0, 1]}
+
+
+def test_ranks_at_different_points_are_told_apart(tmp_path: Path) -> None:
+    found = on_ranks(2, 'said["apart"] = caught(lambda: ranks.gather(1, f"point {mine}"))', tmp_path)
+    assert "the ranks went apart: rank 0 is at 'point 0', rank 1 is at 'point 1'" in str(found[0]["apart"])
+    assert "rank 1 is at 'point 1', rank 0 is at 'point 0'" in str(found[1]["apart"])
+
+
+def test_who_suffers_from_another_rank_says_why_that_one_failed(tmp_path: Path) -> None:
+    body = """
+    def work():
+        with ranks.explaining():
+            if mine == 1:
+                try:
+                    raise OSError("the disk is full")
+                finally:
+                    ranks.gather(0, "the checkpoint")
+            ranks.gather(0, "the groups")
+
+    said["why"] = caught(work)
+    """
+    first, second = on_ranks(2, body, tmp_path)
+    assert second["why"] == "OSError: the disk is full"
+    assert first["why"] == "OtherRankError: rank 1 ended the run: OSError: the disk is full"
+
+
+def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    body = """
+    import threading
+    said["why"] = caught(lambda: ranks.gather(threading.Lock() if mine == 0 else 0, "notes")) if mine == 0 else ""
+    """
+    first, _ = on_ranks(2, body, tmp_path)
+    assert "rank 0 can't send what it has at 'notes': cannot pickle '_thread.lock' object" in str(first["why"])
+
+
+def test_one_device_for_several_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolrl_plugin_torch.sharding.process_group import _pick
+
+    with pytest.raises(ConfigError, match="'cpu:0' is one device, and there are 2 ranks"):
+        _pick("cpu:0", 0, 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="this rank is to take number 1 of its host, which has 1 CUDA devices"):
+        _pick("cuda", 1, 2)
+    assert _pick("cpu", 1, 2) == ("cpu", 1)
+
+
+def test_whole_groups_are_dealt_where_there_are_enough() -> None:
+    groups, costs = ["a", "a", "b", "b", "c", "c"], [5, 5, 1, 1, 4, 4]
+    assert deal(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5]]
+    apart = deal(groups, costs, 4, together=True)
+    assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
+    assert max(sum(costs[position] for position in part) for part in apart) == 5
+    shares = [share_of(rank, 5, ["a", "a", "b"], [3, 2, 1], together=True) for rank in range(5)]
+    assert shares == [[0], [1], [2], [], []]
+
+
+def test_an_empty_batch_is_scored_and_counts_for_nothing() -> None:
+    batch = empty_batch(0)
+    assert batch.samples == ()
+    assert batch.trained_tokens == 1
+    one = pack([Sample([1, 2, 3], [0, 0, 1], [0.0, 0.0, -1.0], [0.0, 0.0, 1.0])], 8)
+    filled = filled_up(one, 3, 0)
+    assert len(filled) == 3
+    assert [batch.samples for batch in filled] == [(0,), (), ()]

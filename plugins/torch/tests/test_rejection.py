@@ -1,0 +1,216 @@
+"""What is left out of the loss because another policy sampled it, and the two policies that a ratio may be taken to."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from pydantic import ValidationError  # noqa: E402
+
+from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl.config.model import Config  # noqa: E402
+from toolrl.config.remarks import remarks  # noqa: E402
+from toolrl_plugin_torch.objective.importance import Importance, Rejection, rejected_tokens  # noqa: E402
+from toolrl_plugin_torch.objective.loss import Normaliser, Objective, policy_loss  # noqa: E402
+from toolrl_plugin_torch.objective.surrogate import Clip  # noqa: E402
+from toolrl_plugin_torch.trainer import objective  # noqa: E402
+
+MASK_BT = torch.tensor([[False, True, True, True], [False, True, True, False]])
+SAMPLED_BT = torch.tensor([[9.0, -1.0, -1.0, -1.0], [9.0, -2.0, -2.0, 9.0]])
+# Ratios 1, 4 and 1/4 in the first episode, whose product is 1; 1.5 and 1.5 in the second.
+RATIOS_BT = torch.tensor([[7.0, 1.0, 4.0, 0.25], [7.0, 1.5, 1.5, 7.0]])
+PROXIMAL_BT = SAMPLED_BT + RATIOS_BT.log()
+ADVANTAGES_BT = torch.tensor([[1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, -1.0, -1.0]])
+
+
+def rejected(how: Rejection) -> list[list[bool]]:
+    found: list[list[bool]] = rejected_tokens(PROXIMAL_BT, SAMPLED_BT, ADVANTAGES_BT, MASK_BT, how).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "second"),
+    [
+        # Each token by itself.
+        (Rejection("token", 0.5, 2.0), [False, False, True, True], [False] * 4),
+        (Rejection("token", 0.2, 2.0), [False, False, True, False], [False] * 4),
+        (Rejection("token", 0.5, 5.0), [False, False, False, True], [False] * 4),
+        (Rejection("token", 0.5, 2.0, only_negative=True), [False, False, False, True], [False] * 4),
+        # The product: 1 and 2.25.
+        (Rejection("sequence", 0.5, 2.0), [False] * 4, [False, True, True, False]),
+        (Rejection("sequence", 0.5, 2.3), [False] * 4, [False] * 4),
+        # The geometric mean: 1 and 1.5.
+        (Rejection("mean", 0.5, 1.4), [False] * 4, [False, True, True, False]),
+        (Rejection("mean", 0.5, 2.0), [False] * 4, [False] * 4),
+    ],
+)
+def test_what_lies_outside_of_the_interval_is_left_out(how: Rejection, first: list[bool], second: list[bool]) -> None:
+    assert rejected(how) == [first, second]
+
+
+def test_the_off_policy_sequence_mask_of_deepseek() -> None:
+    """Episodes of negative advantage whose mean log-ratio of sampled to current lies above δ: 1.2 in the first here."""
+    sampled_BT = torch.tensor([[-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
+    current_BT = torch.tensor([[-2.0, -2.4], [-2.0, -2.4], [-1.5, -1.7]])
+    advantages_BT = torch.tensor([[-0.5, -0.5], [0.5, 0.5], [-0.5, -0.5]])
+    how = Rejection("mean", low=math.exp(-1.0), high=1e6, only_negative=True)
+    mask_BT = torch.ones(3, 2, dtype=torch.bool)
+    found = rejected_tokens(current_BT, sampled_BT, advantages_BT, mask_BT, how)
+    assert found.tolist() == [[True, True], [False, False], [False, False]]
+
+
+def test_nothing_outside_of_the_mask_reaches_a_ratio() -> None:
+    proximal_BT = torch.where(MASK_BT, PROXIMAL_BT, torch.tensor(float("nan")))
+    for level in ("token", "sequence", "mean"):
+        how = Rejection(level, 0.5, 2.0)  # type: ignore[arg-type]
+        assert rejected_tokens(proximal_BT, SAMPLED_BT, ADVANTAGES_BT, MASK_BT, how).tolist() == rejected(how)
+
+
+def loss_of(settings: Objective, current_BT: Any, old_BT: Any = PROXIMAL_BT) -> tuple[float, Any, dict[str, float]]:
+    """Loss, gradient and metrics."""
+    logprobs_BT = current_BT.clone().requires_grad_()
+    loss, statistics = policy_loss(
+        logprobs_BT, ADVANTAGES_BT, MASK_BT, Normaliser("token_mean", 5, 2), settings, old_logprobs_BT=old_BT,
+        rollout_logprobs_BT=SAMPLED_BT,
+    )  # fmt: skip
+    loss.backward()
+    return loss.item(), logprobs_BT.grad, statistics.metrics()
+
+
+def test_rejected_tokens_give_no_loss_and_no_gradient_and_count_in_the_mean() -> None:
+    loss, gradient_BT, metrics = loss_of(Objective(rejection=Rejection("token", 0.5, 2.0)), PROXIMAL_BT)
+    # Ratio 1 everywhere: −A of the first token and of the two of the second episode, over all five tokens.
+    assert loss == pytest.approx((-1.0 + 1.0 + 1.0) / 5)
+    assert gradient_BT.tolist() == [
+        [0.0, pytest.approx(-0.2), 0.0, 0.0],
+        [0.0, pytest.approx(0.2), pytest.approx(0.2), 0.0],
+    ]
+    assert metrics["importance/rejected"] == pytest.approx(2 / 5)
+
+
+def test_rejection_of_tokens_with_their_weights_is_icepop() -> None:
+    both = Objective(importance=Importance("token", "truncate", 5.0), rejection=Rejection("token", 0.5, 5.0))
+    loss, _, metrics = loss_of(both, PROXIMAL_BT)
+    # Weights 1 and 4, the third is rejected; 1.5 and 1.5 of negative advantage.
+    assert loss == pytest.approx((-1.0 - 4.0 + 1.5 + 1.5) / 5)
+    assert metrics["importance/rejected"] == pytest.approx(1 / 5)
+
+
+def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
+    """PPO without decoupling: the ratio holds all of what has changed since, and no weight is needed."""
+    settings = Objective(proximal="sampled", clip=Clip(0.2, 0.2))
+    loss, gradient_BT, metrics = loss_of(settings, PROXIMAL_BT)
+    # −min(r A, clip(r) A): 1 · 1, clip(4) · 1 = 1.2, clip(0.25) · −1 = −0.8, and 1.5 · −1 twice.
+    assert loss == pytest.approx((-1.0 - 1.2 + 0.8 + 1.5 + 1.5) / 5)
+    assert gradient_BT[0].tolist() == [0.0, pytest.approx(-0.2), 0.0, 0.0], "what was clipped has no gradient"
+    assert gradient_BT[1].tolist() == [0.0, pytest.approx(0.3), pytest.approx(0.3), 0.0]
+    assert metrics["ratio/max"] == pytest.approx(4.0)
+    again, _, _ = loss_of(settings, PROXIMAL_BT, old_BT=None)
+    assert again == pytest.approx(loss), "also on the first update"
+
+
+def test_the_three_policies_of_decoupled_ppo() -> None:
+    """Behaviour, proximal, current: the weight is proximal over behaviour, what is clipped is current over proximal
+    (AReaL, arXiv 2505.24298, section 5.2)."""
+    current_BT = PROXIMAL_BT + torch.tensor([[0.0, math.log(1.5), 0.0, 0.0], [0.0, 0.0, math.log(0.5), 0.0]])
+    loss, _, _ = loss_of(Objective(importance=Importance("token", "truncate", 10.0)), current_BT)
+    # w · −min(r A, clip(r) A): 1 · −1.2; 4 · −1; 0.25 · 1; 1.5 · 1; and 1.5 · 0.8, as r is 0.5 and A negative.
+    assert loss == pytest.approx((-1.2 - 4.0 + 0.25 + 1.5 + 1.5 * 0.8) / 5)
+
+
+@pytest.mark.parametrize("settings", [Objective(rejection=Rejection()), Objective(proximal="sampled")])
+def test_the_engines_log_probabilities_are_needed(settings: Objective) -> None:
+    with pytest.raises(ValueError, match="need the engine's log-probabilities"):
+        policy_loss(PROXIMAL_BT, ADVANTAGES_BT, MASK_BT, Normaliser("token_mean", 5, 2), settings)
+
+
+# The config.
+
+
+def test_the_config_says_what_is_rejected() -> None:
+    algorithm = AlgorithmConfig.model_validate({"rejection": {"level": "token", "low": 0.1, "only_negative": True}})
+    assert objective(algorithm).rejection == Rejection("token", 0.1, 2.0, only_negative=True)
+    assert objective(AlgorithmConfig(proximal="sampled")).proximal == "sampled"
+    assert objective(AlgorithmConfig()).rejection is None
+
+
+@pytest.mark.parametrize("bad", [{"low": 1.5}, {"high": 0.5}, {"low": -1}, {"high": math.inf}])
+def test_an_interval_holds_1(bad: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        AlgorithmConfig.model_validate({"rejection": bad})
+
+
+@pytest.mark.parametrize("key", ["importance", "rejection"])
+def test_what_would_have_no_effect_is_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"{key}: without effect beside `proximal: sampled`"):
+        AlgorithmConfig.model_validate({"proximal": "sampled", key: {}})
+
+
+def config(algorithm: dict[str, Any], rollout: dict[str, Any], **more: Any) -> Config:
+    frame = {"model": {"path": "m"}, "environments": {"default": {"rewards": ["exact"]}}}
+    return Config.model_validate({**frame, "algorithm": algorithm, "rollout": rollout, **more})
+
+
+def test_stale_samples_without_any_correction_are_remarked_on() -> None:
+    stale = {"max_staleness": 2}
+    assert [line[:21] for line in remarks(config({}, stale))] == ["rollout.max_staleness"]
+    assert remarks(config({"proximal": "sampled"}, stale)) == []
+    assert remarks(config({"importance": {}}, stale)) == []
+
+
+@pytest.mark.parametrize(
+    ("rollout", "more", "message"),
+    [
+        ({"oversampling": 1.5}, {}, "set rollout.max_staleness"),
+        ({"replay": 0.5}, {}, "rollout.replay"),
+        ({"replay": 0.1, "max_staleness": 1}, {}, "0.1 of 8 groups is less than one group"),
+        ({"replay": 1.0, "max_staleness": 1}, {}, "less than 1"),
+    ],
+)
+def test_what_cannot_be_together_is_refused(rollout: dict[str, Any], more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        config({}, rollout, **more)
+
+
+def test_a_run_folder_that_did_not_oversample_is_still_a_config() -> None:
+    assert "oversampling" not in config({}, {"oversampling": 1.0}).rollout.model_dump()
+
+
+def test_a_trainer_of_several_updates_recomputes_nothing_for_ratios_to_the_samples(
+    tiny: Any, tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from toolrl.config.model import TrainerConfig
+    from toolrl.types import Group, Message, Task
+    from toolrl_plugin_torch.policy import Policy
+    from toolrl_plugin_torch.trainer import PolicyTrainer
+
+    class Words:
+        pad_token_id = 0
+
+    task = Task("task", (Message("user", "?"),))
+    groups = [
+        Group(name, task, tuple(make_episode(reward=float(index), group=name, index=index) for index in (0, 1)))
+        for name in ("a", "b")
+    ]
+    passes: dict[str, int] = {}
+    for proximal in ("recomputed", "sampled"):
+        policy = Policy(tiny.model("qwen3"), Words(), "x", torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
+        trainer = PolicyTrainer(
+            policy, TrainerConfig(updates_per_step=2), AlgorithmConfig(proximal=proximal), tmp_path, temperature=1.0,
+            longest=4,
+        )  # fmt: skip
+        passes[proximal] = 0
+        real = trainer._logprobs
+
+        def counted(*arguments: Any, proximal: str = proximal, real: Any = real) -> Any:
+            passes[proximal] += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(trainer, "_logprobs", counted)
+        assert trainer.update(groups)["updates"] == 2.0
+    assert passes == {"recomputed": 2, "sampled": 0}

@@ -1,0 +1,223 @@
+"""Saving a trainer and taking it up again: nothing of it is lost, and what doesn't fit is said."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from toolrl.config.model import SftConfig  # noqa: E402
+from toolrl.errors import CheckpointError  # noqa: E402
+from toolrl.loop.demonstrations import Demonstration  # noqa: E402
+from toolrl.loop.ranks import Ranks  # noqa: E402
+from toolrl.loop.supply import FixedRows  # noqa: E402
+from toolrl_plugin_torch.checkpoints.saver import Saver, changes, config_digest  # noqa: E402
+from toolrl_plugin_torch.policy import Policy  # noqa: E402
+from toolrl_plugin_torch.trainer import SupervisedTrainer  # noqa: E402
+
+BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
+CONFIG = {"trainer": {"learning_rate": 1e-3, "steps": 4}, "sft": None, "run": {"name": "a"}, "seed": 0}
+
+
+class Words:
+    """A tokenizer as far as a trainer and a checkpoint see it."""
+
+    pad_token_id = 0
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
+def make_saver(tiny: Any, folder: Path, *, seed: int = 0, dtype: str = "float32", **changes: Any) -> Saver:
+    """A saver of a new trainer, whose model has the weights of this seed."""
+    policy = Policy(
+        tiny.model("qwen3", seed=seed, dtype=dtype), Words(), "x", torch.device("cpu"), getattr(torch, dtype)
+    )
+    settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
+    trainer = SupervisedTrainer(policy, settings, folder)
+    return Saver(trainer, folder / "checkpoints", changes.get("keep", 2), FixedRows(2), changes.get("config", CONFIG))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
+    """Weights, master weights, both averages of AdamW, the step, and every random generator."""
+    first = make_saver(tiny, tmp_path, dtype=dtype)
+    for _ in range(2):
+        first.trainer.update(BATCH)
+    random.seed(5)
+    torch.manual_seed(5)
+    path = first.save()
+    assert (path.name, first.last_step) == ("step-000002", 2)
+    drawn = (random.random(), torch.rand(()).item())
+
+    second = make_saver(tiny, tmp_path, seed=1, dtype=dtype)
+    module = second.trainer.policy.model
+    held = dict(module.named_parameters())
+    assert second.restore() == 2
+    assert (second.trainer.step, second.last_step) == (2, 2)
+    assert (random.random(), torch.rand(()).item()) == drawn
+    assert all(held[name] is parameter for name, parameter in module.named_parameters()), "an engine shares them"
+    for _ in range(2):
+        first.trainer.update(BATCH)
+        second.trainer.update(BATCH)
+        others = dict(first.trainer.policy.model.named_parameters())
+        assert all(parameter.equal(others[name]) for name, parameter in held.items())
+
+
+def test_without_a_checkpoint_the_run_begins_at_the_start(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path)
+    before = {name: value.clone() for name, value in saver.trainer.policy.model.state_dict().items()}
+    assert saver.restore() == 0
+    assert saver.trainer.step == 0
+    assert all(value.equal(before[name]) for name, value in saver.trainer.policy.model.state_dict().items())
+
+
+def test_only_the_last_are_kept(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path, keep=1)
+    for _ in range(3):
+        saver.trainer.update(BATCH)
+        saver.save()
+    assert [path.name for path in saver.directory.iterdir()] == ["step-000003"]
+
+
+def test_another_batch_size_is_refused(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path)
+    saver.trainer.update(BATCH)
+    saver.save()
+    saver.data = FixedRows(3)
+    with pytest.raises(CheckpointError, match="2 rows of data were taken in 1 steps, and the config now takes 3"):
+        saver.restore()
+
+
+def test_another_config_is_remarked_on(tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saver = make_saver(tiny, tmp_path)
+    saver.trainer.update(BATCH)
+    saver.save()
+    make_saver(tiny, tmp_path, config={**CONFIG, "run": {"name": "b"}, "threads": 2}).restore()
+    assert not caplog.records
+    make_saver(tiny, tmp_path, config={**CONFIG, "seed": 1}).restore()
+    assert "the run goes on with a config that differs" in caplog.text
+
+
+@pytest.mark.parametrize(("before", "now", "told"), [(8, 8, False), (8, 9, True), (None, 9, False)])
+def test_another_number_of_rows_is_remarked_on(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int | None, now: int, told: bool
+) -> None:
+    first = make_saver(tiny, tmp_path)
+    first.rows = before
+    first.trainer.update(BATCH)
+    first.save()
+    second = make_saver(tiny, tmp_path)
+    second.rows = now
+    assert second.restore() == 1
+    assert ("has 9 rows now, and had 8 when step-000001 was written" in caplog.text) == told
+
+
+def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
+    same = {**CONFIG, "trainer": {"steps": 9, "save_every": 3, "keep_checkpoints": 1, "learning_rate": 1e-3}}
+    assert config_digest(same) == config_digest(CONFIG)
+    assert config_digest({**CONFIG, "trainer": {"learning_rate": 2e-3}}) != config_digest(CONFIG)
+    assert config_digest({**CONFIG, "sft": {"steps": 3}}) == config_digest({**CONFIG, "sft": {"steps": 4}})
+
+
+def test_where_the_rate_falls_towards_the_last_step_their_number_counts() -> None:
+    falling = {**CONFIG, "trainer": {"schedule": "linear", "steps": 4}}
+    assert config_digest({**falling, "trainer": {"schedule": "linear", "steps": 9}}) != config_digest(falling)
+    assert config_digest({**falling, "trainer": {**falling["trainer"], "save_every": 2}}) == config_digest(falling)
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "error", "due"),
+    [
+        (0, -1, None, False),
+        (0, -1, ValueError(), False),
+        (0, -1, asyncio.CancelledError(), True),
+        (3, 2, ValueError(), True),
+        (3, 3, asyncio.CancelledError(), False),
+    ],
+)
+def test_what_the_end_of_a_run_leaves_to_save(
+    tmp_path: Path, step: int, saved: int, error: BaseException | None, due: bool
+) -> None:
+    trainer: Any = SimpleNamespace(step=step, whole=True)
+    saver = Saver(trainer, tmp_path, 2, FixedRows(4), {}, last_step=saved)
+    assert saver.due(error) is due
+    trainer.whole = False
+    assert not saver.due(error)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "due"),
+    [
+        ("15min", 899, False), ("15min", 900, True), ("2h", 7199, False), ("2h", 7200, True), ("0.5s", 1, True),
+        (0, 1e6, False), (2, 0, True), (3, 1e6, False),
+    ],
+)  # fmt: skip
+def test_when_a_checkpoint_is_due(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | str, seconds: float, due: bool
+) -> None:
+    now = 5000.0
+    monkeypatch.setattr("toolrl_plugin_torch.checkpoints.saver.time.monotonic", lambda: now)
+    saver = make_saver(tiny, tmp_path)
+    saver.every = SftConfig(from_run="x", save_every=every).save_every
+    saver.save()
+    for _ in range(2):
+        saver.trainer.update(BATCH)
+    now += seconds
+    assert saver.scheduled() is due
+    saver.save()
+    assert not saver.scheduled()
+
+
+def test_ranks_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
+    class Second(Ranks):
+        rank = 1
+
+        def by_first(self, work: Any, what: str) -> Any:
+            asked.append(what)
+            return True
+
+    asked: list[str] = []
+    trainer: Any = SimpleNamespace(step=3, whole=True)
+    saver = Saver(trainer, tmp_path, 2, FixedRows(4), {}, ranks=Second(), every="15min")
+    assert saver.scheduled()
+    saver.last_step = 3
+    assert not saver.scheduled()
+    assert len(asked) == 1
+
+
+def test_what_differs_since_the_checkpoint_is_named(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make_saver(tiny, tmp_path)
+    first.trainer.update(BATCH)
+    first.save()
+    now = {**CONFIG, "trainer": {"learning_rate": 2e-3, "steps": 9}, "run": {"name": "b"}}
+    for before, said in (
+        ([CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}, CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}], "step-000001 was written with"),
+        ([], "step-000001 was written with"),
+    ):
+        saver = make_saver(tiny, tmp_path, config=now)
+        saver.before = before
+        caplog.clear()
+        assert saver.restore() == 1
+        (line,) = [
+            record.getMessage() for record in caplog.records if record.name == "toolrl_plugin_torch.checkpoints.saver"
+        ]
+        assert line.endswith(said)
+
+
+def test_differences_are_told_with_their_places() -> None:
+    before = {"a": {"b": 1, "c": [1, {"d": "x"}]}, "e": None, "same": [1], "gone": True}
+    now = {"a": {"b": 2.5, "c": [1, {"d": "y"}]}, "e": {"new": 1}, "same": [1]}
+    assert changes(before, now) == ["a.b 2.5 (was 1)", "a.c[1].d 'y' (was 'x')", "e", "gone null (was true)"]
+    assert changes(now, now) == []

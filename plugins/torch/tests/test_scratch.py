@@ -1,0 +1,74 @@
+"""Folders for a while: those of processes that were killed go, those of others stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from toolrl_plugin_torch.policy import PolicyWeights
+from toolrl_plugin_torch.temporary_models import _node, delete_left_behind, scratch_folder
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from toolrl_plugin_torch.temporary_models import scratch_folder
+folder = scratch_folder("weights-3", Path(sys.argv[1]))
+(Path(folder.name) / "model.safetensors").write_bytes(b"x" * 1000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nobody else's process can be asked for there")
+def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=120, check=False)
+    assert done.returncode < 0
+    assert len(list(tmp_path.glob("scratch-*-weights-3-*/model.safetensors"))) == 1
+    mine = [
+        f"scratch-{_node()}-{os.getppid()}-weights-0-abc",  # of a process that lives
+        "scratch-elsewhere-1-weights-0-abc",
+        "scratch-notes",
+        "weights-3-abc",
+    ]
+    for name in mine:
+        (tmp_path / name).mkdir()
+    delete_left_behind(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(mine)
+
+
+def test_the_number_of_this_process_was_that_of_a_dead_one(tmp_path: Path) -> None:
+    """In containers each run's process has the same."""
+    left = tmp_path / f"scratch-{_node()}-{os.getpid()}-weights-0-abc"
+    left.mkdir()
+    delete_left_behind(tmp_path)
+    assert left.exists() == (os.name != "posix")
+    with scratch_folder("weights-0", tmp_path) as folder:
+        assert Path(folder).parent == tmp_path
+    assert not Path(folder).exists()
+
+
+def test_half_of_a_model_is_never_given_out(tmp_path: Path) -> None:
+    class Failing:
+        full = True
+
+        def save_whole(self, folder: Path) -> None:
+            (folder / "config.json").write_text("{}")
+            if self.full:
+                raise OSError(28, "No space left on device")
+            (folder / "model.safetensors").write_bytes(b"x")
+
+    policy: Any = Failing()
+    weights = PolicyWeights(policy, 1, tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        weights.path()
+    assert not list(tmp_path.iterdir())
+    policy.full = False
+    assert {path.name for path in weights.path().iterdir()} == {"config.json", "model.safetensors"}
+    weights.close()
+    assert not list(tmp_path.iterdir())

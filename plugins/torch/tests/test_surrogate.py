@@ -1,0 +1,169 @@
+"""Surrogates, divergences and importance weights against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from toolrl_plugin_torch.objective.divergence import kl_estimate  # noqa: E402
+from toolrl_plugin_torch.objective.importance import Importance, importance_weights  # noqa: E402
+from toolrl_plugin_torch.objective.surrogate import (  # noqa: E402
+    Clip,
+    cispo_surrogate,
+    clipped_surrogate,
+    clipped_tokens,
+    log_ratio,
+    own_gradients,
+)
+
+RATIOS = torch.tensor([[0.5, 1.0, 2.0]]).log()
+ONES = torch.ones(1, 3)
+
+
+def test_the_clip_acts_on_the_side_that_the_advantage_pushes_to() -> None:
+    clip = Clip(0.2, 0.3)
+    assert clipped_surrogate(RATIOS, ONES, clip).tolist()[0] == pytest.approx([-0.5, -1.0, -1.3])
+    assert clipped_surrogate(RATIOS, -ONES, clip).tolist()[0] == pytest.approx([0.8, 1.0, 2.0])
+    up, down = clipped_tokens(RATIOS, ONES, clip, "clip"), clipped_tokens(RATIOS, -ONES, clip, "clip")
+    assert [side.tolist()[0] for side in up] == [[False] * 3, [False, False, True]]
+    assert [side.tolist()[0] for side in down] == [[True, False, False], [False] * 3]
+
+
+def test_the_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
+    ratios = torch.tensor([[0.5, 2.0, 9.0]]).log()
+    clip = Clip(0.2, 0.2, dual=3.0)
+    assert clipped_surrogate(ratios, -2 * ONES, clip).tolist()[0] == pytest.approx([1.6, 4.0, 6.0])
+    assert clipped_surrogate(ratios, ONES, clip).tolist()[0] == pytest.approx([-0.5, -1.2, -1.2])
+
+
+def test_cispo_bounds_the_weight_and_keeps_every_gradient() -> None:
+    """Weights 0.8, 1 and 1.3, with advantage 2: the gradient of each log-probability is −2 times its weight."""
+    logprobs = torch.tensor([[-1.0, -2.0, -3.0]], requires_grad=True)
+    losses = cispo_surrogate(RATIOS, logprobs, 2 * ONES, Clip(0.2, 0.3))
+    losses.sum().backward()
+    assert losses.tolist()[0] == pytest.approx([1.6, 4.0, 7.8])
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([-1.6, -2.0, -2.6])
+    low, high = clipped_tokens(RATIOS, -ONES, Clip(0.2, 0.3), "cispo")
+    assert (low.tolist()[0], high.tolist()[0]) == ([True, False, False], [False, False, True])
+
+
+def test_the_sequences_ratio_is_the_geometric_mean_over_its_trained_tokens() -> None:
+    """Ratios 2 and 8 are trained, that of 100 is not: the sequence's is 4. Its gradient is shared out equally."""
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    logprobs = torch.tensor([[2.0, 8.0, 100.0], [3.0, 3.0, 3.0]]).log().requires_grad_()
+    ratio = log_ratio(logprobs, torch.zeros(2, 3), mask, "sequence")
+    assert ratio[0].exp().tolist() == pytest.approx([4.0] * 3)
+    assert ratio[1].tolist() == [0.0] * 3
+    ratio[0, 0].backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[0.5, 0.5, 0.0], [0.0] * 3]
+
+
+def test_the_tokens_ratio_is_0_outside_of_the_mask() -> None:
+    mask = torch.tensor([[True, False]])
+    assert log_ratio(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-3.0, -9.0]]), mask, "token").tolist() == [[2.0, 0.0]]
+    with pytest.raises(ValueError, match="'word'"):
+        log_ratio(mask.float(), mask.float(), mask, "word")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"), [("k1", [0.0, -1.0]), ("k2", [0.0, 0.5]), ("k3", [0.0, math.e - 2])]
+)
+def test_divergences(estimator: Any, expected: list[float]) -> None:
+    values = kl_estimate(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0]), estimator)
+    assert values.tolist() == pytest.approx(expected)
+
+
+def test_an_unknown_divergence_is_refused() -> None:
+    with pytest.raises(ValueError, match="'k4'"):
+        kl_estimate(ONES, ONES, "k4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "capped"),
+    [
+        (Importance("token", "truncate", 3.0), [2.0, 3.0, 0.0], [False, True, False]),
+        (Importance("token", "reject", 3.0), [2.0, 0.0, 0.0], [False, True, False]),
+        (Importance("sequence", "truncate", 10.0), [10.0, 10.0, 0.0], [True, True, False]),
+        (Importance("sequence", "truncate", 20.0), [16.0, 16.0, 0.0], [False, False, False]),
+        (Importance("mean", "reject", 3.9), [0.0, 0.0, 0.0], [True, True, False]),
+        (Importance("mean", "truncate", 5.0), [4.0, 4.0, 0.0], [False, False, False]),
+    ],
+    ids=str,
+)
+def test_importance(how: Importance, expected: list[float], capped: list[bool]) -> None:
+    """Twice and eight times as likely now as when they were drawn; the third token is not trained."""
+    mask = torch.tensor([[True, True, False]])
+    behaviour = torch.tensor([[-3.0, -3.0, -3.0]])
+    proximal = (behaviour + torch.tensor([[2.0, 8.0, 5.0]]).log()).requires_grad_()
+    weights, above = importance_weights(proximal, behaviour, mask, how)
+    assert weights.tolist()[0] == pytest.approx(expected)
+    assert above.tolist()[0] == capped
+    assert not weights.requires_grad
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.tuples(st.floats(-1e4, 0), st.floats(-1e4, 0), st.booleans()), min_size=1, max_size=8),
+    level=st.sampled_from(["token", "sequence", "mean"]),
+    mode=st.sampled_from(["truncate", "reject"]),
+    cap=st.floats(1.01, 100),
+)
+def test_importance_is_bounded_whatever_the_log_probabilities(
+    values: list[tuple[float, float, bool]], level: Any, mode: Any, cap: float
+) -> None:
+    proximal, behaviour, mask = (torch.tensor([column]) for column in zip(*values, strict=True))
+    weights, _ = importance_weights(proximal, behaviour, mask, Importance(level, mode, cap))
+    assert bool(weights.isfinite().all())
+    assert bool(((weights >= 0) & (weights <= cap * (1 + 1e-6))).all())
+    assert bool((weights[~mask] == 0).all())
+
+
+@pytest.mark.parametrize("dual", [None, 3.0])
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("far", [100.0, 1e4, math.inf, -100.0, -1e4, -math.inf])
+def test_a_ratio_that_no_number_holds_breaks_no_gradient(far: float, advantage: float, dual: float | None) -> None:
+    """An engine may report −9999 for a token that it sampled. The other token's gradient is as ever."""
+    logprobs = torch.tensor([[far, 0.0]], requires_grad=True)
+    clip = Clip(0.2, 0.2, dual)
+    losses = clipped_surrogate(logprobs, torch.full((1, 2), advantage), clip)
+    losses.sum().backward()
+    assert bool(losses.isfinite().all())
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -advantage])
+    if far > 0 and (dual or advantage >= 0):
+        assert losses[0, 0].item() == pytest.approx({1.0: -1.2, 0.0: 0.0, -1.0: 3.0}[advantage])
+
+
+def test_with_the_sequences_ratio_every_token_keeps_its_own_advantage() -> None:
+    """GSPO-token: two turns of equal length, one better and one worse than the others. Ratio of the sequence 2, clipped
+    above 3: gradients are −2 times each token's own advantage, and not their mean, which would be 0."""
+    logprobs = torch.tensor([[0.0, math.log(2.0), math.log(2.0)]], requires_grad=True)
+    mask = torch.tensor([[False, True, True]])
+    ratio = log_ratio(logprobs, torch.zeros(1, 3), mask, "sequence")
+    losses = clipped_surrogate(own_gradients(ratio, logprobs), torch.tensor([[0.0, 1.0, -1.0]]), Clip(0.2, 2.0))
+    losses.sum().backward()
+    assert losses.tolist()[0] == pytest.approx([0.0, -2.0, 2.0])
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -2.0, 2.0])
+
+
+def test_a_shared_advantage_gives_the_gradient_of_the_sequences_ratio() -> None:
+    """GSPO and GSPO-token are the same then."""
+    values = torch.tensor([[0.3, -0.2, 0.9, 0.1]], dtype=torch.float64)
+    mask, gradients = torch.tensor([[False, True, True, True]]), []
+    for own in (False, True):
+        logprobs = values.clone().requires_grad_()
+        ratio = log_ratio(logprobs, torch.zeros_like(values), mask, "sequence")
+        ratio = own_gradients(ratio, logprobs) if own else ratio
+        (clipped_surrogate(ratio, torch.full_like(values, 1.5), Clip(0.9, 0.9)) * mask).sum().backward()
+        gradients.append(logprobs.grad)
+    assert torch.allclose(*gradients, atol=1e-12)

@@ -1,0 +1,427 @@
+"""The trainers on a tiny model: each update against one made by hand from full logits and torch's own AdamW."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl.config.model import SftConfig, TrainerConfig  # noqa: E402
+from toolrl.errors import RunStoppedError  # noqa: E402
+from toolrl.loop.demonstrations import Demonstration  # noqa: E402
+from toolrl.types import Episode, Group, Message, Task  # noqa: E402
+from toolrl_plugin_torch.policy import Policy  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer, within_memory  # noqa: E402
+
+RATE = 1e-3
+
+
+class PadOnly:
+    """A tokenizer as far as a trainer sees it."""
+
+    pad_token_id = 0
+
+
+class Setting:
+    """A model, a trainer over it, and groups of episodes that the model could have sampled."""
+
+    def __init__(self, tiny: Any, make_episode: Callable[..., Episode], directory: Path) -> None:
+        self._tiny = tiny
+        self._make_episode = make_episode
+        self._directory = directory
+
+    def policy(self, dtype: str = "float32") -> Policy:
+        model = self._tiny.model("qwen3", dtype=dtype)
+        return Policy(model, PadOnly(), "tiny", torch.device("cpu"), getattr(torch, dtype))
+
+    def trainer(
+        self, policy: Policy, algorithm: dict[str, Any] | None = None, *, custom_loss: Any = None, **settings: Any
+    ) -> PolicyTrainer:
+        return PolicyTrainer(
+            policy,
+            TrainerConfig(**{"learning_rate": RATE, "steps": 10, "max_grad_norm": 1e9, **settings}),
+            AlgorithmConfig(**(algorithm or {"preset": "grpo"})),
+            self._directory,
+            temperature=1.0,
+            longest=16,
+            custom_loss=custom_loss,
+        )
+
+    def episode(self, ids: Sequence[int], mask: Sequence[int], reward: float, **fields: Any) -> Episode:
+        return self._make_episode(mask, reward=reward, ids=tuple(ids), **fields)
+
+    def group(self, rewards: Sequence[float], seed: int = 0, lengths: Sequence[int] = (9, 14, 6, 11)) -> Group:
+        """Episodes of one prompt with two turns, a tool's answer between them; None as reward is a failure."""
+        chance = torch.Generator().manual_seed(seed)
+        prompt = torch.randint(3, self._tiny.vocabulary, (4,), generator=chance).tolist()
+        episodes = []
+        for index, reward in enumerate(rewards):
+            length = lengths[index % len(lengths)]
+            ids = [*prompt, *torch.randint(3, self._tiny.vocabulary, (length,), generator=chance).tolist()]
+            half = length // 2
+            mask = [0] * 4 + [1] * (half - 1) + [0] * 2 + [1] * (length - half - 1)
+            failed = reward is None
+            episodes.append(self.episode(ids, mask, reward or 0.0, failed=failed, index=index))
+        return Group(f"group-{seed}", Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
+
+    def logprobs(self, model: Any, episode: Episode) -> torch.Tensor:
+        """Of the sampled tokens, by the model's full logits."""
+        ids = torch.tensor([episode.ids])
+        logprobs_BT, _ = self._tiny.naive(model, ids, torch.ones_like(ids))
+        return logprobs_BT[0][torch.tensor(episode.loss_mask).bool()]
+
+    def entropies(self, model: Any, episode: Episode) -> torch.Tensor:
+        """Of the distributions of the sampled tokens."""
+        ids = torch.tensor([episode.ids])
+        with torch.no_grad():
+            return self._tiny.naive(model, ids, torch.ones_like(ids))[1][0][torch.tensor(episode.loss_mask).bool()]
+
+    def total(self, model: Any, episode: Episode) -> float:
+        with torch.no_grad():
+            return float(self.logprobs(model, episode).sum())
+
+
+@pytest.fixture
+def setting(tiny: Any, make_episode: Any, tmp_path: Path) -> Setting:
+    return Setting(tiny, make_episode, tmp_path)
+
+
+def weights(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+
+
+def greatest_difference(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    return max(float((first[name].float() - second[name].float()).abs().max()) for name in first)
+
+
+def test_rewarded_samples_become_likelier_and_the_others_less(setting: Setting) -> None:
+    policy = setting.policy()
+    trainer = setting.trainer(policy)
+    group = setting.group([1.0, 0.0, 0.0, 1.0])
+    before = [setting.total(policy.model, episode) for episode in group.episodes]
+    metrics = trainer.update([group])
+    after = [setting.total(policy.model, episode) for episode in group.episodes]
+    for episode, old, new in zip(group.episodes, before, after, strict=True):
+        assert (new > old) == (episode.reward > 0.5)
+    assert trainer.step == 1
+    assert trainer.weights().version == 1
+    assert metrics["updates"] == 1.0
+    assert metrics["episodes/trained"] == 4.0
+    assert metrics["grad_norm"] > 0.0
+    assert metrics["learning_rate"] == RATE
+
+
+def test_a_plugins_loss_sees_samples_without_advantage_too(setting: Setting) -> None:
+    class Likelier:
+        """Makes everything likelier, whatever its advantage."""
+
+        def token_losses(self, terms: Any) -> Any:
+            return -terms.logprobs_BT
+
+    policy = setting.policy()
+    trainer = setting.trainer(policy, {"policy_loss": "likelier"}, custom_loss=Likelier())
+    group = setting.group([1.0, 1.0])
+    before = [setting.total(policy.model, episode) for episode in group.episodes]
+    metrics = trainer.update([group])
+    assert metrics["updates"] == 1.0
+    assert all(setting.total(policy.model, e) > old for e, old in zip(group.episodes, before, strict=True))
+
+
+@pytest.mark.parametrize("preset", ["grpo", "dapo", "dr_grpo"])
+@pytest.mark.parametrize("rewards", [[1.0, 1.0, 1.0], [0.0, 0.0], [None, None, 1.0]])
+def test_a_step_without_spread_changes_no_weight(setting: Setting, preset: str, rewards: list[float]) -> None:
+    """Not by momentum and not by weight decay either, which the step before has set going."""
+    policy = setting.policy()
+    trainer = setting.trainer(policy, {"preset": preset}, weight_decay=0.5, updates_per_step=2)
+    trainer.update([setting.group([1.0, 0.0])])
+    before, state = weights(policy), copy.deepcopy(trainer.optimizer.state_dict()["adamw"]["state"])
+    metrics = trainer.update([setting.group(rewards), setting.group([2.0, 2.0, 2.0], seed=1)])
+    assert trainer.step == 2
+    assert all(before[name].equal(value) for name, value in weights(policy).items())
+    for index, entry in trainer.optimizer.state_dict()["adamw"]["state"].items():
+        assert all(torch.equal(value, state[index][name]) for name, value in entry.items())
+    assert (metrics["updates"], metrics["groups/flat"]) == (0.0, 1.0)
+    assert metrics["entropy"] == pytest.approx(0.5), "what was sampled counts, trained on or not"
+    assert not {"loss", "ratio/mean", "ratio/max", "logprob_mismatch/max"} & metrics.keys()
+    assert "grad_norm" not in metrics
+    assert all(parameter.grad is None for parameter in policy.model.parameters())
+
+
+def test_a_step_of_failed_episodes_alone_changes_nothing(setting: Setting) -> None:
+    policy = setting.policy()
+    trainer = setting.trainer(policy, {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.1}, weight_decay=0.5)
+    before = weights(policy)
+    metrics = trainer.update([setting.group([None, None])])
+    assert greatest_difference(before, weights(policy)) == 0.0
+    assert (trainer.step, metrics["episodes/trained"]) == (1, 0.0)
+
+
+def test_a_failed_episode_is_as_if_it_had_not_been(setting: Setting) -> None:
+    whole, part = setting.policy(), setting.policy()
+    group = setting.group([1.0, None, 0.0, 0.5])
+    kept = tuple(episode for episode in group.episodes if episode.failure is None)
+    setting.trainer(whole).update([group])
+    setting.trainer(part).update([Group(group.id, group.task, kept)])
+    assert greatest_difference(weights(whole), weights(part)) < 1e-7
+
+
+def by_hand(
+    setting: Setting, model: Any, parts: Sequence[Sequence[tuple[Episode, float]]], low: float, high: float
+) -> None:
+    """Optimizer steps on clipped token losses, averaged by sequence first, each part by torch's AdamW."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
+    with torch.no_grad():
+        old = {id(episode): setting.logprobs(model, episode) for part in parts for episode, _ in part}
+    for part in parts:
+        loss = torch.zeros(())
+        for episode, advantage in part:
+            ratio = torch.exp(setting.logprobs(model, episode) - old[id(episode)])
+            surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+            loss = loss - surrogate.mean() / len(part)
+        adamw.zero_grad()
+        loss.backward()
+        adamw.step()
+
+
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_updates_of_a_step_are_those_made_by_hand(setting: Setting, updates: int) -> None:
+    """Whole episodes are dealt to the updates; old log-probabilities are those from before the first."""
+    policy, copied = setting.policy(), setting.policy()
+    # A narrow clip, so that the later updates meet it.
+    algorithm = {"preset": "grpo", "clip_low": 0.01, "clip_high": 0.02}
+    trainer = setting.trainer(policy, algorithm, updates_per_step=updates, weight_decay=0.1)
+    groups = [setting.group([1.0, 0.0, 0.0, 1.0]), setting.group([0.0, 1.0, 1.0], seed=1)]
+    metrics = trainer.update(groups)
+
+    scored = []
+    for group in groups:
+        rewards = torch.tensor([episode.reward for episode in group.episodes])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        scored += list(zip(group.episodes, advantages.tolist(), strict=True))
+    # Dealt in rounds, the longest first, each to the update that has fewest trained tokens of those whose turn it is.
+    lengths = [sum(episode.loss_mask) for episode, _ in scored]
+    parts: list[list[int]] = [[] for _ in range(updates)]
+    for index in sorted(range(7), key=lambda index: -lengths[index]):
+        min(parts, key=lambda part: (len(part), sum(lengths[i] for i in part), parts.index(part))).append(index)
+    by_hand(setting, copied.model, [[scored[index] for index in sorted(part)] for part in parts], 0.01, 0.02)
+    assert metrics["updates"] == updates
+    assert (metrics["clip_fraction"] > 0.0) == (updates > 1)
+    assert greatest_difference(weights(policy), weights(copied)) < 1e-5
+
+
+@pytest.mark.parametrize("preset", ["grpo", "dapo", "dr_grpo"])
+def test_the_micro_batches_make_no_difference(setting: Setting, preset: str) -> None:
+    results, losses = [], []
+    for budget in (10_000, 40, 1):
+        policy = setting.policy()
+        algorithm = {"preset": preset, "kl_coef": 0.1, "entropy_coef": 0.01}
+        trainer = setting.trainer(policy, algorithm, tokens_per_microbatch=budget, updates_per_step=2)
+        groups = [setting.group([1.0, 0.0, 0.0, 1.0]), setting.group([0.0, 1.0, 1.0], seed=1)]
+        metrics = trainer.update(groups)
+        losses.append([metrics[name] for name in ("loss", "entropy", "grad_norm", "logprob_mismatch/mean")])
+        results.append(weights(policy))
+    for other in (1, 2):
+        assert losses[other] == pytest.approx(losses[0], rel=1e-4)
+        # AdamW's first steps are as large as the rate, however small a gradient: rounding shows more than elsewhere.
+        assert greatest_difference(results[0], results[other]) < RATE / 20
+
+
+def test_the_kl_term_pulls_the_policy_back_to_the_start(setting: Setting) -> None:
+    policy = setting.policy()
+    start = copy.deepcopy(policy.model)
+    trainer = setting.trainer(policy, {"preset": "grpo", "kl_coef": 1.0}, learning_rate=3e-3)
+    assert trainer.reference is not None
+    group = setting.group([1.0, 0.0, 0.0, 1.0])
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
+    flat = Group(group.id, group.task, tuple(setting.group([0.0] * 4).episodes))
+    distances = [trainer.update([flat])["kl"] for _ in range(12)]
+    assert distances[0] > 1e-3
+    assert distances[-1] < distances[0] / 3
+    for name, parameter in start.named_parameters():
+        assert parameter.equal(dict(trainer.reference.named_parameters())[name]), "the reference stays where it was"
+        assert not dict(trainer.reference.named_parameters())[name].requires_grad
+
+
+def test_without_kl_there_is_no_second_model(setting: Setting) -> None:
+    trainer = setting.trainer(setting.policy())
+    assert trainer.reference is None
+    assert "kl" not in trainer.update([setting.group([1.0, 0.0])])
+
+
+def test_an_entropy_bonus_raises_the_entropy(setting: Setting) -> None:
+    policy = setting.policy()
+    trainer = setting.trainer(policy, {"preset": "grpo", "entropy_coef": 1.0})
+    flat = setting.group([0.0, 0.0, 0.0])
+    entropies = []
+    for _ in range(4):
+        entropies.append(sum(float(setting.entropies(policy.model, episode).sum()) for episode in flat.episodes))
+        trainer.update([flat])
+    assert entropies == sorted(entropies)
+    assert entropies[-1] > entropies[0] + 1e-1
+
+
+def test_the_expected_entropy_is_that_of_all_sampled_tokens_trained_on_or_not(setting: Setting) -> None:
+    """Of a flat group's one token, each of the vocabulary as often as the policy samples it; the other group, whose
+    tokens have −log p = 0.5, is trained on."""
+    policy = setting.policy()
+    trainer, prompt, other = setting.trainer(policy), [3, 4, 5], setting.group([1.0, 0.0])
+    with torch.no_grad():
+        logprobs = policy.model(torch.tensor([prompt])).logits[0, -1].double().log_softmax(0).tolist()
+    exact = -sum(math.exp(logprob) * logprob for logprob in logprobs)
+    expected = 0.0
+    for token, logprob in enumerate(logprobs):
+        episode = setting.episode([*prompt, token], [0, 0, 0, 1], 1.0, logprobs=(0.0, 0.0, 0.0, logprob))
+        metrics = trainer.update([Group("g", episode.task, (episode, episode)), other])
+        expected += math.exp(logprob) * metrics["entropy"]
+    count = sum(episode.sampled_tokens for episode in other.episodes)
+    assert expected == pytest.approx((2 * exact + count * 0.5) / (2 + count), rel=1e-9)
+
+
+@pytest.mark.parametrize("other", [{"kl_coef": 1e-12}, {"entropy_coef": 1e-12}], ids=str)
+@pytest.mark.parametrize("surrogate", ["clip", "cispo"])
+def test_what_is_measured_does_not_depend_on_what_else_the_loss_holds(
+    setting: Setting, surrogate: str, other: dict[str, float]
+) -> None:
+    """Flat groups are computed for a KL or entropy term only."""
+    groups = [setting.group([1.0, 0.0]), setting.group([1.0, 1.0, 1.0], seed=1), setting.group([0.0, 1.0, 0.5], seed=2)]
+    algorithm = {"preset": "grpo", "surrogate": surrogate, "importance": {"cap": 1.5}, "rejection": {"level": "token"}}
+    found = []
+    for more in ({}, other):
+        trainer = setting.trainer(setting.policy(), {**algorithm, **more}, updates_per_step=2)
+        metrics = trainer.update(groups)
+        found.append({name: value for name, value in metrics.items() if not name.startswith(("loss", "kl"))})
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert {"entropy", "importance/rejected", "clip/low", "logprob_mismatch/mean", "ratio/max"} <= found[0].keys()
+
+
+def test_the_mismatch_is_the_distance_to_the_engine(setting: Setting) -> None:
+    policy = setting.policy()
+    group = setting.group([1.0, 0.0])
+    episodes = []
+    for episode, shift in zip(group.episodes, (0.0, 0.25), strict=True):
+        values = iter((setting.logprobs(policy.model, episode).detach() + shift).tolist())
+        logprobs = tuple(next(values) if bit else 0.0 for bit in episode.loss_mask)
+        episodes.append(setting.episode(episode.ids, episode.loss_mask, episode.reward, logprobs=logprobs))
+    metrics = setting.trainer(policy).update([Group(group.id, group.task, tuple(episodes))])
+    assert metrics["logprob_mismatch/max"] == pytest.approx(0.25, abs=1e-5)
+    counts = [episode.sampled_tokens for episode in episodes]
+    assert metrics["logprob_mismatch/mean"] == pytest.approx(0.25 * counts[1] / sum(counts), abs=1e-5)
+
+
+def test_bfloat16_trains_on_float32_masters(setting: Setting) -> None:
+    policy = setting.policy("bfloat16")
+    trainer = setting.trainer(policy, {"preset": "grpo", "kl_coef": 0.01}, learning_rate=1e-4, updates_per_step=2)
+    group = setting.group([1.0, 0.0, 0.0, 1.0])
+    before = [setting.total(policy.model, episode) for episode in group.episodes]
+    for _ in range(6):
+        metrics = trainer.update([group])
+        assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
+    after = [setting.total(policy.model, episode) for episode in group.episodes]
+    gains = [new - old for new, old in zip(after, before, strict=True)]
+    assert gains[0] + gains[3] > 0.5 > -0.5 > gains[1] + gains[2]
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
+    masters = trainer.optimizer.state_dict()["masters"]
+    for name, parameter in policy.model.named_parameters():
+        assert masters[name].dtype == torch.float32
+        assert parameter.equal(masters[name].bfloat16())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_step_counts(setting: Setting) -> None:
+    policy = setting.policy()
+    trainer = setting.trainer(policy)
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight[5].fill_(float("inf"))
+    before = weights(policy)
+    group = setting.group([1.0, 0.0])
+    ids = (5, *group.episodes[0].ids[1:])
+    broken = setting.episode(ids, group.episodes[0].loss_mask, 1.0)
+    with pytest.raises(RunStoppedError, match="gradients aren't finite"):
+        trainer.update([Group(group.id, group.task, (broken, group.episodes[1]))])
+    assert trainer.step == 0
+    assert all(before[name].equal(value) for name, value in weights(policy).items())
+
+
+# Fine-tuning.
+
+
+def supervised(setting: Setting, policy: Policy, directory: Path, **settings: Any) -> SupervisedTrainer:
+    config = SftConfig(**{"from_run": "x", "learning_rate": 3e-3, "steps": 30, "max_grad_norm": 1e9, **settings})
+    return SupervisedTrainer(policy, config, directory)
+
+
+def test_fine_tuning_lowers_the_mean_loss_of_a_token(setting: Setting, tmp_path: Path) -> None:
+    policy = setting.policy()
+    episodes = setting.group([0.0, 0.0, 0.0]).episodes
+    expected = -torch.cat([setting.logprobs(policy.model, episode) for episode in episodes]).mean()
+    trainer = supervised(setting, policy, tmp_path)
+    demonstrations = [Demonstration(episode.ids, episode.loss_mask) for episode in episodes]
+    losses = []
+    for step in range(30):
+        metrics = trainer.update(demonstrations)
+        losses.append(metrics["loss"])
+        assert trainer.step == step + 1
+    assert losses[0] == pytest.approx(expected.item(), rel=1e-5)
+    assert losses[-1] < losses[0] / 4
+    assert metrics["tokens/trained"] == sum(episode.sampled_tokens for episode in episodes)
+
+
+def test_fine_tuning_does_not_look_at_what_is_masked(setting: Setting, tmp_path: Path) -> None:
+    """The gradient is that of the assistant's tokens: by hand, and whatever the micro-batches."""
+    results = []
+    episodes = setting.group([0.0, 0.0, 0.0]).episodes
+    for budget in (10_000, 1):
+        policy = setting.policy()
+        trainer = supervised(setting, policy, tmp_path, tokens_per_microbatch=budget, weight_decay=0.0)
+        norm = trainer.update([Demonstration(episode.ids, episode.loss_mask) for episode in episodes])["grad_norm"]
+        results.append((norm, weights(policy)))
+    model = setting.policy().model
+    (-torch.cat([setting.logprobs(model, episode) for episode in episodes]).mean()).backward()
+    expected = float(torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]))
+    assert [norm for norm, _ in results] == pytest.approx([expected, expected], rel=1e-4)
+    assert greatest_difference(results[0][1], results[1][1]) < 3e-3 / 20
+
+
+def test_a_step_that_breaks_half_way_is_not_whole(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = setting.trainer(setting.policy(), {"preset": "grpo"}, updates_per_step=2)
+    groups = [setting.group([1.0, 0.0]), setting.group([0.0, 1.0], seed=1)]
+    step, done = trainer.optimizer.step, []
+
+    def breaks_on_the_second(rate: float) -> float:
+        if done:
+            raise RuntimeError("out of memory")
+        done.append(rate)
+        return step(rate)
+
+    monkeypatch.setattr(trainer.optimizer, "step", breaks_on_the_second)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.update(groups)
+    assert (trainer.step, trainer.whole) == (0, False)
+    monkeypatch.setattr(trainer.optimizer, "step", step)
+    trainer.update(groups)
+    assert (trainer.step, trainer.whole) == (1, True)
+
+
+def test_memory_that_ran_out_says_what_to_make_smaller() -> None:
+    @within_memory
+    def update() -> None:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+        )
+
+    with pytest.raises(RunStoppedError, match="ran out: CUDA out of memory. Tried to allocate 2.00 GiB") as caught:
+        update()
+    assert "tokens_per_microbatch" in str(caught.value.hint)
+    assert "GPU 0" not in caught.value.message

@@ -1,0 +1,153 @@
+"""An update of several ranks is that of one process: losses, metrics and weights, on real process groups."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+
+from toolrl.loop.demonstrations import Demonstration  # noqa: E402
+from toolrl.loop.ranks import ONE  # noqa: E402
+from toolrl.types import Group, Message, Task  # noqa: E402
+
+TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2), "frozen": (2e-2, 2e-2, 1e-2)}
+"""Relative of the loss and of other metrics, absolute of weights. All other cases are in float64, where rounding is no
+excuse."""
+WORKER = Path(__file__).parent / "ranks_worker.py"
+SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "steps": 10, "max_grad_norm": 0.5, "tokens_per_microbatch": 40}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def on_ranks(size: int, command: Sequence[str], **variables: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run a command as `size` ranks and wait for all."""
+    port = str(free_port())
+    processes = []
+    for rank in range(size):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables}
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    done = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=600)
+            done.append(subprocess.CompletedProcess(command, process.returncode, out, err))
+    finally:
+        for process in processes:
+            process.kill()
+    return done
+
+
+class Groups:
+    """Groups of episodes of a common prompt, with two turns each."""
+
+    def __init__(self, tiny: Any, make_episode: Callable[..., Any]) -> None:
+        self._tiny = tiny
+        self._make_episode = make_episode
+
+    def __call__(self, rewards: Sequence[float | None], seed: int) -> Group:
+        chance = torch.Generator().manual_seed(seed)
+        prompt = torch.randint(3, self._tiny.vocabulary, (24,), generator=chance).tolist()
+        episodes = []
+        for index, reward in enumerate(rewards):
+            length = 7 + (5 * index + 3 * seed) % 11
+            ids = [*prompt, *torch.randint(3, self._tiny.vocabulary, (length,), generator=chance).tolist()]
+            half = length // 2
+            mask = [0] * 24 + [1] * (half - 1) + [0] * 2 + [1] * (length - half - 1)
+            logprobs = tuple(-3.0 * sampled for sampled in mask)
+            episodes.append(
+                self._make_episode(
+                    mask, reward=reward or 0.0, failed=reward is None, ids=tuple(ids), index=index,
+                    logprobs=logprobs, group=f"group-{seed}",
+                )
+            )  # fmt: skip
+        return Group(f"group-{seed}", Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
+
+
+def make_cases(group: Groups) -> dict[str, Any]:
+    """By name. Steps of five groups don't divide by two or three; one group is flat, one episode failed."""
+    step = [group([1.0, 0.0, 0.5], 1), group([0.0, 0.0], 2), group([1.0, None, 0.0], 3), group([0.0, 2.0], 4)]
+    later = [group([1.0, 0.0], 5), group([0.0, 1.0, 1.0, 1.0], 6), group([0.5, 1.0], 7)]
+    whole = {"settings": {**SETTINGS, "share_prefix": False}, "algorithm": {"preset": "grpo"}, "steps": [step, later]}
+    return {
+        "grpo": whole,
+        "shared": {**whole, "settings": SETTINGS},
+        "kl and entropy": {
+            **whole,
+            "settings": {**SETTINGS, "weight_decay": 0.1},
+            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.01, "loss": "sequence_mean"},
+        },
+        "two updates": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "dapo"}},
+        "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "ppo"}},
+        "one group": {**whole, "settings": SETTINGS, "steps": [[group([1.0, 0.0], 8)]]},
+        "nothing to learn": {**whole, "steps": [step, [group([1.0, 1.0], 9)], later]},
+        "float32": {**whole, "settings": SETTINGS, "dtype": "float32"},
+        "bfloat16": {**whole, "settings": SETTINGS, "dtype": "bfloat16"},
+        # As with an adapter: few weights of each layer are trained, and the others stay in the model's precision.
+        "frozen": {**whole, "settings": SETTINGS, "dtype": "bfloat16", "frozen": "_proj.weight"},
+        "checkpointing": {**whole, "settings": SETTINGS, "checkpointing": True},
+        "fine-tuning": {
+            "settings": {"learning_rate": 1e-2, "steps": 4, "tokens_per_microbatch": 12},
+            "demonstrations": [
+                Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)),
+                Demonstration((9, 8, 7, 6), (0, 1, 1, 1)),
+                Demonstration((3, 4, 5, 6, 11, 12, 13), (0, 0, 0, 1, 1, 1, 1)),
+            ],
+        },
+    }
+
+
+@pytest.fixture
+def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The results of the cases of these names, or of all: those of so many ranks, and those of this process."""
+
+    def run(size: int, names: Sequence[str]) -> dict[str, Any]:
+        sys.path.insert(0, str(WORKER.parent))
+        try:
+            from ranks_worker import train
+        finally:
+            sys.path.remove(str(WORKER.parent))
+        model, cases = tiny.model("qwen3"), make_cases(Groups(tiny, make_episode))
+        cases = {name: cases[name] for name in names or cases}
+        (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))
+        for number, done in enumerate(on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])):
+            assert done.returncode == 0, f"rank {number}: {done.stderr[-3000:]}"
+        found = torch.load(tmp_path / "results.pt", weights_only=False)
+        return {name: (found[name], train(model, case, tmp_path, ONE)) for name, case in cases.items()}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(1, ["shared", "ppo", "bfloat16"]), (2, []), (3, ["shared", "kl and entropy", "one group"])],
+    ids=["one", "two", "three"],
+)
+def test_ranks_update_as_one_process_does(compared: Callable[..., dict[str, Any]], size: int, names: list[str]) -> None:
+    """One rank takes the path of several. With three some have nothing to do; two go through all cases."""
+    for name, (several, one) in compared(size, names).items():
+        of_loss, of_metrics, of_weights = TOLERANCES.get(name, (1e-9, 1e-7, 1e-9))
+        for ours, expected in zip(several[0], one[0], strict=True):
+            assert ours.keys() == expected.keys(), name
+            for key, value in expected.items():
+                tolerance = of_loss if key == "loss" else of_metrics
+                assert ours[key] == pytest.approx(value, rel=tolerance, abs=tolerance / 10), (name, key)
+        for key, value in one[1].items():
+            difference = float((several[1][key].double() - value.double()).abs().max())
+            assert difference <= of_weights, (name, key, difference)

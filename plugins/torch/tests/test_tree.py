@@ -1,0 +1,175 @@
+"""Trees of tokens: every sequence is a path in its tree, shared tokens stand once, budgets hold."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from toolrl.types import MediaInput  # noqa: E402
+from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
+from toolrl_plugin_torch.prefixes.tree import TokenTree, common_beginning, grow  # noqa: E402
+
+tokens = st.lists(st.integers(0, 2), min_size=2, max_size=12)
+
+
+def seen(tree: TokenTree) -> list[set[int]]:
+    """Which places of the row each place sees, from the siblings alone."""
+    visible: list[set[int]] = []
+    for part in tree.siblings:
+        before: set[int] = set()
+        for holder, start, end in part.context:
+            first = tree.siblings[holder].start
+            before |= set(range(first + start, first + end))
+        place = part.start
+        for length in part.lengths:
+            visible += [before | set(range(place, place + offset + 1)) for offset in range(length)]
+            place += length
+    return visible
+
+
+def check(tree: TokenTree, sequences: list[list[int]]) -> None:
+    """Each token of each sequence is predicted from a place that sees exactly the tokens before it, in order."""
+    visible, ids, positions = seen(tree), tree.input_ids_N.tolist(), tree.position_ids_N.tolist()
+    assert len(visible) == tree.positions == len(ids) == len(positions)
+    for row, sequence in enumerate(sequences):
+        for t in range(1, len(sequence)):
+            places = sorted(visible[int(tree.predictor_BT[row, t])], key=positions.__getitem__)
+            assert [ids[place] for place in places] == sequence[:t]
+            assert [positions[place] for place in places] == list(range(t))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(tokens, min_size=1, max_size=12), st.integers(1, 8))
+def test_every_sequence_is_a_path(sequences: list[list[int]], worth: int) -> None:
+    tree = grow(sequences, worth=worth)
+    check(tree, sequences)
+    assert tree.positions <= sum(len(sequence) - 1 for sequence in sequences)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(tokens, min_size=1, max_size=12))
+def test_a_token_stands_once_where_every_fork_is_worth_it(sequences: list[list[int]]) -> None:
+    beginnings = {tuple(sequence[:t]) for sequence in sequences for t in range(1, len(sequence))}
+    assert grow(sequences, worth=1).positions == len(beginnings)
+
+
+def test_what_saves_too_little_is_not_shared() -> None:
+    sequences = [[1, 2, 3, 4, 9], [1, 2, 3, 5, 9], [1, 2, 3, 6, 9]]
+    assert grow(sequences, worth=6).positions == 6
+    assert grow(sequences, worth=7).positions == 12
+
+
+def test_prompts_and_what_prompts_have_in_common() -> None:
+    common = list(range(100, 150))
+    groups = [[*common, *range(start, start + 40)] for start in (200, 300)]
+    completions = [[400 + 10 * number, *range(500, 507)] for number in range(3)]
+    tree = grow([[*prompt, *completion] for prompt in groups for completion in completions])
+    # The last token of a sequence predicts nothing.
+    assert tree.positions == 50 + 2 * 40 + 6 * 7
+    assert [part.lengths for part in tree.siblings] == [(50,), (40, 40), (7, 7, 7), (7, 7, 7)]
+
+
+def test_siblings_of_unlike_length_attend_apart() -> None:
+    prompt = list(range(100))
+    sequences = [[*prompt, 200 + length, *range(length)] for length in (3, 50, 40, 4)]
+    parts = grow(sequences).siblings
+    assert [part.lengths for part in parts] == [(100,), (50, 40), (4, 3)]
+    assert parts[0].padded_N is None
+    assert parts[1].padded_N is not None
+    assert parts[1].padded_N.tolist() == [*range(90), *[89] * 10]
+    assert parts[1].unpadded_N is not None
+    assert parts[1].unpadded_N.tolist() == list(range(90))
+
+
+def test_equal_sequences_and_one_that_begins_another() -> None:
+    sequences = [[1] * 80, [1] * 80, [1] * 40]
+    tree = grow(sequences)
+    check(tree, sequences)
+    assert tree.positions == 79
+
+
+@pytest.mark.parametrize("sequences", [[], [[1]], [[1, 2], [3]]])
+def test_what_has_nothing_to_predict_is_refused(sequences: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="at least two tokens"):
+        grow(sequences)
+
+
+def test_deep_trees_need_no_deep_stack() -> None:
+    """Each sequence is the beginning of the next."""
+    sequences = [[7] * length for length in range(2, 500)]
+    tree = grow(sequences, worth=1)
+    assert tree.positions == 498
+    assert len(tree.siblings) == 498
+
+
+def test_the_common_beginning_of_lists_and_tuples() -> None:
+    assert common_beginning([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert common_beginning((1, 2), (1, 2, 4)) == 2
+    assert common_beginning([], [1]) == 0
+    assert common_beginning([2], [1]) == 0
+
+
+def samples_of(groups: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
+    """Groups of (prompt tokens, episodes), completions of one to thirty tokens, in no order."""
+    chance = random.Random(seed)
+    samples = []
+    for length, episodes in groups:
+        prompt = [chance.randrange(1000) for _ in range(length)]
+        for _ in range(episodes):
+            mask = [0] * length + [1] + [chance.randrange(2) for _ in range(chance.randrange(30))]
+            ids = [*prompt, *(chance.randrange(1000) for _ in range(len(mask) - length))]
+            samples.append(Sample(ids, mask, [-0.5 * m for m in mask], [1.5 * m for m in mask]))
+    chance.shuffle(samples)
+    return samples
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 6)), max_size=6), st.integers(1, 300))
+def test_trees_under_the_budget(groups: list[tuple[int, int]], budget: int) -> None:
+    samples = samples_of(groups)
+    batches = pack(samples, budget, pad_id=3, share=True)
+    assert sorted(index for batch in batches for index in batch.samples) == list(range(len(samples)))
+    for batch in batches:
+        assert batch.tree is not None
+        assert batch.positions == batch.tree.positions
+        assert batch.positions <= budget or len(batch.samples) == 1
+        rows = [samples[index] for index in batch.samples]
+        lengths = [max(t for t, m in enumerate(sample.loss_mask) if m) + 1 for sample in rows]
+        check(batch.tree, [list(sample.ids[:length]) for sample, length in zip(rows, lengths, strict=True)])
+        assert batch.tree.predictor_BT.shape == batch.input_ids_BT.shape
+        for row, (sample, length) in enumerate(zip(rows, lengths, strict=True)):
+            assert batch.loss_mask_BT[row, :length].int().tolist() == list(sample.loss_mask[:length])
+            assert batch.advantages_BT[row, :length].tolist() == list(sample.advantages[:length])
+            assert not batch.loss_mask_BT[row, length:].any()
+
+
+def test_groups_are_cut_where_least_is_lost() -> None:
+    """Two groups would fit into the budget but for one sequence: the cut is between them, not inside of the second."""
+    samples = samples_of([(50, 4), (50, 4)])
+    whole = pack(samples, 10_000, share=True)[0].positions
+    batches = pack(samples, whole - 1, share=True)
+    assert sum(batch.positions for batch in batches) == whole
+    assert [len(batch.samples) for batch in batches] == [4, 4]
+
+
+def test_images_are_not_shared() -> None:
+    samples = samples_of([(50, 3)])
+    image = MediaInput("image", (0, 2), "key", {"pixel_values": torch.zeros(1, 3)})
+    shown: Any = [Sample(s.ids, s.loss_mask, s.logprobs, s.advantages, (image,)) for s in samples[:1]]
+    batches = pack([*shown, *samples[1:]], 1000, share=True)
+    assert [batch.samples for batch in batches if batch.tree is None] == [(0,)]
+    assert sorted(i for batch in batches if batch.tree is not None for i in batch.samples) == [1, 2]
+
+
+def test_moves_to_a_device() -> None:
+    batch = pack(samples_of([(50, 3)]), 1000, share=True)[0].to("meta")
+    assert batch.tree is not None
+    assert batch.tree.predictor_BT.device.type == "meta"
+    assert all(part.padded_N is None or part.padded_N.device.type == "meta" for part in batch.tree.siblings)
