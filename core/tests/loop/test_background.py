@@ -7,8 +7,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
-
 from toolrl.loop.background import UpdateThread
 
 

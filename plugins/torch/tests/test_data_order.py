@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
-
 from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
-
 from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import Demonstration, encode_task, from_episodes

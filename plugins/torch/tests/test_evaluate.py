@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="toolrl.train needs torch: pip install toolrl[train]")
-
 from toolrl.config.model import EvaluationConfig
 from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import EpisodeContext
