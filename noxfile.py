@@ -34,7 +34,7 @@ TWO = ("-n", "2", "--dist", "loadfile")
 """Two processes, each file in one of them."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git")
 """What tests compare with, or talk to."""
-HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]")
+HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]", "toolrl-plugin-torch", "toolrl-plugin-ray")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
@@ -108,7 +108,7 @@ def quickstart(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
-    folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
+    folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
     session.run(*PYTEST, *TWO, *folders, *session.posargs, env=ONE_THREAD)
     for name in ("core", "contracts", "openenv", "lint", "types"):
         session.notify(name)
@@ -116,8 +116,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def core(session: nox.Session) -> None:
-    """Core's tests in an environment without torch; those that need it skip. Chat formats need a tokenizer to test."""
-    _install(session, *TEST, "transformers", "jinja2", packages=[CORE, *KIT])
+    """Core's tests, in an environment without torch and ray; of transformers they need the tokenizers."""
+    libraries = ("transformers", "jinja2", "numpy", "pillow", "pyarrow", "tensorboard")
+    _install(session, *TEST, *libraries, packages=[CORE, *KIT])
     session.run(*PYTEST, *TWO, "core/tests", *session.posargs)
 
 
