@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolrl.component import KINDS
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import load_registry
 
 ROOT = Path(__file__).parent.parent

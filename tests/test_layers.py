@@ -22,7 +22,7 @@ LAYERS = [
     {"chat", "tools"},
     {"config"},
     {"plugins"},
-    {"hookspecs", "component"},
+    {"hookspecs", "component", "kinds"},
     {"parsing"},
     {"protocols"},
     {"types", "errors"},

@@ -128,10 +128,10 @@ def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Whee
         "toolrl.plugins": {"builtin": "toolrl.builtin.plugin"},
         "pytest11": {"toolrl": "toolrl.testing.pytest_plugin"},
     }
-    from toolrl.cli.new_plugin import KINDS
+    from toolrl.cli.new_plugin import TEMPLATES
 
     assert "toolrl/report/assets/page.html" in wheel.files
-    for kind in KINDS.values():
+    for kind in TEMPLATES.values():
         assert f"toolrl/cli/templates/{kind.module}/component.py.tmpl" in wheel.files
     extras = set(wheel.metadata.get_all("Provides-Extra", []))
     assert {"train", "lora", "parquet", "tensorboard"} <= extras

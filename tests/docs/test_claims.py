@@ -9,9 +9,8 @@ import pytest
 from doc_pages import ROOT, pages
 from pagemaker import source
 
-from toolrl.cli.new_plugin import KINDS as WRITTEN
-from toolrl.component import KINDS
-from toolrl.plugins.info import KIND_LABELS
+from toolrl.cli.new_plugin import TEMPLATES
+from toolrl.kinds import KINDS
 
 sys.path.insert(0, str(ROOT / "tests"))
 from test_layers import LAYERS, MAY_BE_HEAVY
@@ -46,11 +45,11 @@ def test_every_kind_is_listed() -> None:
     written = (ROOT / "docs" / "howto" / "write-a-plugin.md").read_text(encoding="utf-8")
     listed = re.search(r"`--kind` is one of\s(.*?)\.\n", written, re.DOTALL)
     assert listed is not None
-    assert set(re.findall(r"`([\w-]+)`", listed[1])) == set(WRITTEN)
-    assert [hook for hook in KINDS.values() if f"| `{hook}` |" not in written] == []
+    assert set(re.findall(r"`([\w-]+)`", listed[1])) == set(TEMPLATES)
+    assert [kind.hook for kind in KINDS.values() if f"| `{kind.hook}` |" not in written] == []
     protocols = ARCHITECTURE.partition("## Protocols")[2].partition("## ")[0]
     table = set(re.findall(r"^\| ([\w ]+?) \|", protocols, re.MULTILINE))
-    assert set(KIND_LABELS.values()) - {"tool"} <= table
+    assert {kind.label for kind in KINDS.values()} - {"tool"} <= table
 
 
 def test_every_package_is_listed_in_the_readme() -> None:

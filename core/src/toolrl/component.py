@@ -19,20 +19,6 @@ T = TypeVar("T", covariant=True)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 
-KINDS: dict[str, str] = {
-    "parsers": "toolrl_parsers",
-    "tools": "toolrl_tools",
-    "rewards": "toolrl_rewards",
-    "engines": "toolrl_engines",
-    "datasets": "toolrl_datasets",
-    "chat_formats": "toolrl_chat_formats",
-    "advantages": "toolrl_advantages",
-    "policy_losses": "toolrl_policy_losses",
-    "observers": "toolrl_observers",
-    "commands": "toolrl_commands",
-}
-"""Kind of component to the hook that registers it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Component(Generic[T]):

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from toolrl.cli.main import COMMANDS, main
-from toolrl.cli.new_plugin import HELP, KINDS, check_name
+from toolrl.cli.new_plugin import HELP, TEMPLATES, check_name
 from toolrl.cli.output import UsageError
 
 needs_hatchling = pytest.mark.skipif(
@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     """A plugin of each kind, written and installed: the folder of their sources, and an environment that has them."""
     sources = tmp_path_factory.mktemp("plugins")
     target = tmp_path_factory.mktemp("site")
-    for kind in KINDS:
+    for kind in TEMPLATES:
         assert main(["new-plugin", f"demo-{kind}", "--kind", kind, "--dir", str(sources)]) == 0
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     folders = [str(folder) for folder in sorted(sources.iterdir())]
@@ -47,12 +47,12 @@ def outcomes(installed: tuple[Path, dict[str, str]]) -> dict[str, list[str]]:
     """Kind to the outcomes of its plugin's tests, all of them run in one go."""
     sources, environment = installed
     report = sources.parent / f"{sources.name}.xml"
-    folders = [f"toolrl-plugin-demo-{kind}/tests" for kind in KINDS]
+    folders = [f"toolrl-plugin-demo-{kind}/tests" for kind in TEMPLATES]
     # With an ini file here, test ids begin with the plugin's folder.
     (sources / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}"]
     done = run(environment, "-m", "pytest", *options, *folders, cwd=sources)
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[str]] = {kind: [] for kind in TEMPLATES}
     for case in ElementTree.parse(report).iter("testcase"):
         kind = case.get("classname", "").removeprefix("toolrl-plugin-demo-").partition(".")[0]
         trouble = [f"{case.get('name')}: {child.get('message')}" for child in case if child.tag != "properties"]
@@ -62,7 +62,7 @@ def outcomes(installed: tuple[Path, dict[str, str]]) -> dict[str, list[str]]:
 
 
 @needs_hatchling
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(TEMPLATES))
 def test_a_new_plugin_passes_its_tests(kind: str, outcomes: dict[str, list[str]]) -> None:
     """None fails, and none is skipped but for want of torch."""
     lacking = () if importlib.util.find_spec("torch") else ("a policy loss needs torch",)
@@ -75,11 +75,11 @@ def test_new_plugins_are_listed(installed: tuple[Path, dict[str, str]]) -> None:
     done = run(installed[1], "-m", "toolrl", "list-plugins", "--json")
     assert done.returncode == 0, done.stderr
     plugins = {plugin["name"]: plugin for plugin in json.loads(done.stdout)["plugins"]}
-    for kind, about in KINDS.items():
+    for kind, about in TEMPLATES.items():
         plugin = plugins[f"demo-{kind}"]
         assert plugin["status"] == "ok", plugin
         expected = "count" if kind == "command" else f"demo-{kind}"
-        assert plugin["components"] == {about.hook.removeprefix("toolrl_"): [expected]}
+        assert plugin["components"] == {about.kind.name: [expected]}
 
 
 CONFIG = """
@@ -125,7 +125,7 @@ def test_a_new_command_runs(installed: tuple[Path, dict[str, str]], tmp_path: Pa
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(TEMPLATES))
 def test_what_is_written_is_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-plugin", "my_plug-in2", "--kind", kind, "--dir", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

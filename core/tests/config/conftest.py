@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolrl import Component, hookimpl
-from toolrl.component import KINDS
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
 
 MODULE = "config_test_components"
@@ -94,7 +94,7 @@ def registry() -> Iterator[Registry]:
         "observers": [component("console")],
     }
     for kind, components in given.items():
-        setattr(demo, KINDS[kind], _hook(kind, *components))
+        setattr(demo, KINDS[kind].hook, _hook(kind, *components))
     made = Registry.from_modules({"demo": demo})
     assert made.unusable() == []
     yield made

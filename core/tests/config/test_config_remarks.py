@@ -201,8 +201,8 @@ def test_files_that_components_miss_are_told_with_their_places(
     assert list(missing_files(config, registry)) == [
         "model.path: there is no folder './tiny' here; paths are relative to the current directory",
         "sft.from_run: there is no folder 'runs/none' here",
-        "data.eval.options: no file matches 'x'",
         "environments.default.tools[1].options: its files can't be checked: KeyError: \"a plugin's mistake\"",
+        "data.eval.options: no file matches 'x'",
     ]
 
 

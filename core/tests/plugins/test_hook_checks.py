@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from toolrl import Component, hookimpl, hookspecs
-from toolrl.component import KINDS
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import EVENTS, REGISTRATION, check_components, check_plugin_module, nearest
 
@@ -30,7 +29,6 @@ def function(name: str, *, mark: Any = hookimpl) -> Any:
 def test_the_names_of_hooks_and_events_are_those_of_the_specs() -> None:
     specs = {name for name, value in vars(hookspecs).items() if hasattr(value, "toolrl_spec")}
     assert {*REGISTRATION, *EVENTS} == specs
-    assert tuple(KINDS.values()) == REGISTRATION
 
 
 @pytest.mark.parametrize("name", REGISTRATION)

@@ -10,10 +10,10 @@ from pagemaker.markdown import anchor, code, page, plural, prose, table
 from pagemaker.models import field_table, fields, section
 from pagemaker.source import module_doc
 from toolrl.config.algorithm import PRESETS, AlgorithmConfig
+from toolrl.config.components import component_fields
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config
-from toolrl.config.schema import FIELDS
-from toolrl.plugins.info import KIND_LABELS
+from toolrl.kinds import KINDS
 from toolrl.tools.policy import PolicyOptions
 
 _INTRO = """\
@@ -78,12 +78,13 @@ def _section(path: str, model: type[BaseModel]) -> list[str]:
 def _types(model: type[BaseModel]) -> dict[str, str]:
     """The type's text of fields that hold components or sections."""
     texts = {}
+    kinds = {name: kind for owner, name, kind in component_fields() if owner is model}
     for name, field in fields(model):
-        kind = FIELDS.get((model.__name__, name))
+        kind = kinds.get(name)
         inner = section(field.annotation)
         if kind is not None:
             many = "list of " if "list[" in str(field.annotation) else ""
-            label = KIND_LABELS[kind]
+            label = KINDS[kind].label
             link = f"[{plural(label) if many else label}](plugins.md#{anchor(plural(label))})"
             texts[name] = many + link
         elif inner is not None and model is Config:

@@ -7,7 +7,7 @@ import re
 
 from pagemaker.markdown import anchor, code, page, prose, table, visible
 from pagemaker.source import ClassDoc, classes, module_doc, tree
-from toolrl.component import KINDS
+from toolrl.kinds import KINDS
 
 _INTRO = """\
 The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plugin](../howto/write-a-plugin.md). The
@@ -29,22 +29,28 @@ def make() -> str:
     known = classes("protocols")
     parts = [prose(module_doc("hookspecs")), _INTRO]
     rows = [
-        (f"[{code(hook)}](#{anchor(hook)})", code(kind), code(_protocol(specs[hook])), visible(_first(specs[hook])))
-        for kind, hook in KINDS.items()
+        (
+            f"[{code(kind.hook)}](#{anchor(kind.hook)})",
+            code(kind.name),
+            code(kind.protocols[0]),
+            visible(_first(specs[kind.hook])),
+        )
+        for kind in KINDS.values()
     ]
     parts += ["## Registration", table(("hook", "kind", "of", "registers"), rows)]
     parts += ["### Component", *_class(classes("component")["Component"], level=4, heading=False)]
     parts += ["### What a target is called with", prose(module_doc("protocols").partition("\n\n")[2])]
     parts += _class(known["BuildContext"], level=4)
-    for hook in KINDS.values():
-        parts += [f"### {hook}", prose(ast.get_docstring(specs[hook]) or "")]
-        protocol = _protocol(specs[hook])
+    for kind in KINDS.values():
+        parts += [f"### {kind.hook}", prose(ast.get_docstring(specs[kind.hook]) or "")]
+        protocol = kind.protocols[0]
         for name in (protocol, *_WITH.get(protocol, ())):
             parts += _class(known[name], level=4)
         if protocol == "Toolset":
             parts += _class(known["EpisodeContext"], level=4)
     parts += ["## Events", _events_intro()]
-    parts += [_event(function) for name, function in specs.items() if name not in KINDS.values()]
+    registration = {kind.hook for kind in KINDS.values()}
+    parts += [_event(function) for name, function in specs.items() if name not in registration]
     return page("Hooks", *parts)
 
 
@@ -55,14 +61,6 @@ def _specs() -> dict[str, ast.FunctionDef]:
         for node in tree("hookspecs").body
         if isinstance(node, ast.FunctionDef) and any(ast.unparse(it) == "hookspec" for it in node.decorator_list)
     }
-
-
-def _protocol(function: ast.FunctionDef) -> str:
-    assert function.returns is not None
-    match = re.search(r"Component\[(\w+)\]", ast.unparse(function.returns))
-    if match is None:
-        raise ValueError(f"{function.name}: its return hint names no Component[…]")
-    return match[1]
 
 
 def _first(function: ast.FunctionDef) -> str:

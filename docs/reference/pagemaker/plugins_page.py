@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from pagemaker.markdown import anchor, code, page, plural, prose, table
 from pagemaker.models import field_table, fields, section
 from pagemaker.source import packages, registry
-from toolrl.component import KINDS
-from toolrl.plugins.info import KIND_LABELS
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found
 
 _INTRO = """\
@@ -27,16 +26,16 @@ def make() -> str:
         plugin = registry().plugin(package.plugin)
         assert plugin is not None
         gives = "; ".join(
-            f"{KIND_LABELS[kind]} {', '.join(code(it.name) for it in plugin.components[kind])}"
+            f"{KINDS[kind].label} {', '.join(code(it.name) for it in plugin.components[kind])}"
             for kind in KINDS
             if kind in plugin.components
         )
         rows.append((code(package.plugin), code(package.distribution), package.description, gives))
     parts = [_INTRO, table(("plugin", "distribution", "what it is for", "gives"), rows)]
-    for kind, label in KIND_LABELS.items():
+    for kind, about in KINDS.items():
         found = list(registry().components(kind))
-        parts.append(f"## {plural(label).capitalize()}")
-        parts.append(f"Registered by [{code(KINDS[kind])}](hooks.md#{anchor(KINDS[kind])}).")
+        parts.append(f"## {plural(about.label).capitalize()}")
+        parts.append(f"Registered by [{code(about.hook)}](hooks.md#{anchor(about.hook)}).")
         if not found:
             parts.append("No plugin of this repository has any.")
         for it in found:
@@ -62,7 +61,7 @@ def heading(found: Found, kind: str) -> str:
     """A component's heading: by its full name where two plugins give one of this name."""
     name = found.component.name
     alone = sum(it.component.name == name for it in registry().components(kind)) == 1
-    return f"{KIND_LABELS[kind].capitalize()} {code(name if alone else found.qualified)}"
+    return f"{KINDS[kind].label.capitalize()} {code(name if alone else found.qualified)}"
 
 
 def _component(found: Found, kind: str) -> Iterator[str]:

@@ -20,9 +20,10 @@ import importlib_metadata
 
 import toolrl
 from toolrl.cli.output import UsageError, print_json, table
-from toolrl.component import KINDS, Component
+from toolrl.component import Component
 from toolrl.config.components import options_model
 from toolrl.errors import ComponentLoadError, ToolrlError
+from toolrl.kinds import KINDS
 from toolrl.plugins.checks import nearest
 from toolrl.plugins.discovery import DISABLE
 from toolrl.plugins.info import PluginInfo

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolrl.cli.output import print_json, table
-from toolrl.component import KINDS
+from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import load_registry
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import toolrl
 from toolrl.cli.output import UsageError, print_json
+from toolrl.kinds import KINDS, Kind
 
 HELP = "write a new plugin's package, tests included"
 EXAMPLE = "toolrl new-plugin demo --kind tool"
@@ -25,91 +26,47 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a kind of component needs in its templates."""
+class Template:
+    """The component that is written for a kind."""
 
-    hook: str
-    protocol: str
-    module: str
+    kind: Kind
+    summary: str
     target: str
     """A template of the target's name."""
-    summary: str
-    label: str
     component: str = "${name}"
     """A template of the component's name."""
     options: bool = True
+    named: str = ""
+    """Where a kind has several: what `--kind` calls this one."""
+
+    @property
+    def module(self) -> str:
+        """The module that is written, and the folder of its templates."""
+        return self.named or self.kind.singular
+
+    @property
+    def label(self) -> str:
+        """What the component is called in its texts."""
+        return self.named or self.kind.label
 
 
-KINDS: dict[str, Kind] = {
-    "tool": Kind("toolrl_tools", "Toolset", "tool", "build", "Counts the words of a text.", "tool"),
-    "parser": Kind(
-        "toolrl_parsers", "ToolParser", "parser", "${cls}Parser", "JSON calls between <call> tags.", "parser"
-    ),
-    "reward": Kind(
-        "toolrl_rewards", "Reward", "reward", "${cls}Reward", "The answer stands in the model's last turn.", "reward"
-    ),
-    "engine": Kind(
-        "toolrl_engines", "RolloutEngine", "engine", "${cls}Engine", "Samples every token equally often.", "engine"
-    ),
-    "dataset": Kind(
-        "toolrl_datasets",
-        "TaskSource",
-        "dataset",
-        "${cls}Dataset",
-        "Questions and answers from a file with tabs.",
-        "data set",
-    ),
-    "chat-format": Kind(
-        "toolrl_chat_formats",
-        "ChatFormat",
-        "chat_format",
-        "${cls}Format",
-        "Each message behind its role's name.",
-        "chat format",
-    ),
-    "advantage": Kind(
-        "toolrl_advantages",
-        "AdvantageEstimator",
-        "advantage",
-        "${cls}Advantage",
-        "Rewards against their group's median.",
-        "advantage estimator",
-    ),
-    "policy-loss": Kind(
-        "toolrl_policy_losses",
-        "PolicyLoss",
-        "policy_loss",
-        "${cls}Loss",
-        "A soft gate in the place of the clip.",
-        "policy loss",
-    ),
-    "observer": Kind(
-        "toolrl_observers",
-        "Observer",
-        "observer",
-        "${cls}Observer",
-        "Writes a metric of each step to a file.",
-        "observer",
-    ),
-    "command": Kind(
-        "toolrl_commands",
-        "Command",
-        "command",
-        "${cls}Command",
-        "Counts the lines of files.",
-        "command",
-        component="count",
-        options=False,
-    ),
-    "environment": Kind(
-        "toolrl_tools",
-        "Toolset",
-        "environment",
-        "${cls}Environment",
-        "A game: the model guesses a number.",
-        "environment",
-    ),
+TEMPLATES: dict[str, Template] = {
+    template.module.replace("_", "-"): template
+    for template in (
+        Template(KINDS["tools"], "Counts the words of a text.", "build"),
+        Template(KINDS["parsers"], "JSON calls between <call> tags.", "${cls}Parser"),
+        Template(KINDS["rewards"], "The answer stands in the model's last turn.", "${cls}Reward"),
+        Template(KINDS["engines"], "Samples every token equally often.", "${cls}Engine"),
+        Template(KINDS["datasets"], "Questions and answers from a file with tabs.", "${cls}Dataset"),
+        Template(KINDS["chat_formats"], "Each message behind its role's name.", "${cls}Format"),
+        Template(KINDS["advantages"], "Rewards against their group's median.", "${cls}Advantage"),
+        Template(KINDS["policy_losses"], "A soft gate in the place of the clip.", "${cls}Loss"),
+        Template(KINDS["observers"], "Writes a metric of each step to a file.", "${cls}Observer"),
+        Template(KINDS["commands"], "Counts the lines of files.", "${cls}Command", component="count", options=False),
+        Template(KINDS["tools"], "A game: the model guesses a number.", "${cls}Environment", named="environment"),
+    )
 }
+"""By what `--kind` calls them."""
 
 _COMMON = {
     "pyproject.toml": "pyproject.toml",
@@ -131,7 +88,7 @@ _OF_KIND = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add arguments."""
     parser.add_argument("name", metavar="NAME", help="the plugin's name: lower-case letters, digits, '-' and '_'")
-    parser.add_argument("--kind", required=True, choices=list(KINDS), help="what it gives to toolrl")
+    parser.add_argument("--kind", required=True, choices=list(TEMPLATES), help="what it gives to toolrl")
     parser.add_argument("--dir", default=".", type=Path, help="where to make its folder (default: here)")
     parser.add_argument("--json", action="store_true", help="print the folder and its files as JSON")
 
@@ -174,7 +131,7 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
     """Write a plugin's package into a folder that doesn't exist yet; the files. Raises UsageError."""
     values = _values(check_name(name), kind)
     templates = importlib.resources.files("toolrl.cli") / "templates"
-    own = templates / KINDS[kind].module
+    own = templates / TEMPLATES[kind].module
     values["usage"] = _filled((own / "usage.md.tmpl").read_text(encoding="utf-8"), values)
     sources = {where: templates / "common" / f"{source}.tmpl" for source, where in _COMMON.items()}
     sources |= {where: own / f"{source}.tmpl" for source, where in _OF_KIND.items()}
@@ -199,7 +156,7 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
 
 
 def _values(name: str, kind_name: str) -> dict[str, str]:
-    kind = KINDS[kind_name]
+    template = TEMPLATES[kind_name]
     ident = name.replace("-", "_")
     major, minor = toolrl.__version__.split(".")[:2]
     values = {
@@ -208,17 +165,17 @@ def _values(name: str, kind_name: str) -> dict[str, str]:
         "distribution": f"{_PREFIX}{name.replace('_', '-')}",
         "package": f"toolrl_plugin_{ident}",
         "cls": "".join(part.capitalize() for part in ident.split("_")),
-        "label": kind.label,
-        "hook": kind.hook,
-        "protocol": kind.protocol,
-        "module": kind.module,
-        "summary": kind.summary,
+        "label": template.label,
+        "hook": template.kind.hook,
+        "protocol": template.kind.protocols[0],
+        "module": template.module,
+        "summary": template.summary,
         "toolrl_low": f"{major}.{minor}",
         "toolrl_high": f"{major}.{int(minor) + 1}",
     }
-    values["component"] = _filled(kind.component, values)
-    values["target"] = _filled(kind.target, values)
-    options = f'        options="{values["package"]}.options:{values["cls"]}Options",\n' if kind.options else ""
+    values["component"] = _filled(template.component, values)
+    values["target"] = _filled(template.target, values)
+    options = f'        options="{values["package"]}.options:{values["cls"]}Options",\n' if template.options else ""
     values["options_line"] = options
     return values
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -18,11 +18,11 @@ from pydantic import BaseModel, ValidationError
 from toolrl import protocols
 from toolrl.component import Component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.model import Config, EnvironmentConfig
+from toolrl.config.model import Config
 from toolrl.config.paths import Path, format_path
-from toolrl.config.problems import UNKNOWN_KEY, Problem, Shown, find_problems, show_value
+from toolrl.config.problems import UNKNOWN_KEY, Problem, Shown, find_problems, model_at, show_value
 from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError
-from toolrl.plugins.info import KIND_LABELS
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext
 
@@ -31,20 +31,6 @@ END_FLAGS = "toolrl.parsing.flags:EndFlags"
 FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
 """Who reads a file, by its ending: for somebody who wrote it in the place of a data set's name."""
 AS_TOOLSET = "toolrl.tools.toolset:as_toolset"
-
-_PROTOCOLS: dict[str, type] = {
-    "parsers": protocols.ToolParser,
-    "rewards": protocols.Reward,
-    "engines": protocols.RolloutEngine,
-    "datasets": protocols.TaskSource,
-    "advantages": protocols.AdvantageEstimator,
-    "policy_losses": protocols.PolicyLoss,
-    "chat_formats": protocols.ChatFormat,
-    "commands": protocols.Command,
-}
-"""What a built component is checked against; tools and observers are checked where they are taken in."""
-_INSTEAD: dict[str, type] = {"rewards": protocols.ScoresGroups}
-"""What a component of the kind may follow in place of that."""
 
 
 @dataclass(frozen=True)
@@ -63,48 +49,42 @@ class Site:
 
 def sites(tree: dict[str, Any]) -> Iterator[Site]:
     """Every component that a config names or gets by default; what isn't in the form of one is left out."""
-    data = _section(tree, "data")
-    yield from _site("datasets", data, ("data", "train"))
-    yield from _site("datasets", data, ("data", "eval"))
-    for name, environment in _section(tree, "environments").items():
-        if not isinstance(environment, dict):
-            continue
-        at: Path = ("environments", name)
-        for kind, key in (("parsers", "parser"), ("chat_formats", "chat_format")):
-            default = EnvironmentConfig.model_fields[key].get_default(call_default_factory=True)
-            yield from _site(kind, environment, (*at, key), default)
-        yield from _list("tools", environment, (*at, "tools"))
-        yield from _list("rewards", environment, (*at, "rewards"))
-    yield from _site("engines", tree, ("engine",), Config.model_fields["engine"].get_default(call_default_factory=True))
-    algorithm = _section(tree, "algorithm")
-    yield from _site("advantages", algorithm, ("algorithm", "advantage"))
-    yield from _site("policy_losses", algorithm, ("algorithm", "policy_loss"))
-    yield from _site("datasets", _section(tree, "sft"), ("sft", "data"))
-    if "observers" in tree:
-        yield from _list("observers", tree, ("observers",))
-    else:
-        for index, use in enumerate(Config.model_fields["observers"].get_default(call_default_factory=True)):
-            yield Site("observers", ("observers", index), use.use, is_default=True)
+    for kind in KINDS.values():
+        for place in kind.places:
+            *parents, key = place.removesuffix("[]").split(".")
+            for at, section in _sections(tree, parents):
+                path = (*at, key)
+                if key not in section:
+                    yield from _defaults(kind.name, path)
+                elif not place.endswith("[]"):
+                    yield from _one(kind.name, section[key], path)
+                elif isinstance(section[key], list):
+                    for index, item in enumerate(section[key]):
+                        yield from _one(kind.name, item, (*path, index))
 
 
-def _section(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    value = tree.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _site(kind: str, parent: dict[str, Any], path: Path, default: ComponentUse | None = None) -> Iterator[Site]:
-    value = parent.get(str(path[-1]), default)
-    if value is default:
-        if default is not None:
-            yield Site(kind, path, default.use, is_default=True)
+def _sections(tree: Any, keys: Sequence[str], path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The sections at a place of the table of kinds, where `*` stands for any key; one that is left out is empty."""
+    if not isinstance(tree, dict):
         return
-    yield from _one(kind, value, path)
+    if not keys:
+        yield path, tree
+    elif keys[0] != "*":
+        yield from _sections(tree.get(keys[0], {}), keys[1:], (*path, keys[0]))
+    else:
+        for name, section in tree.items():
+            yield from _sections(section, keys[1:], (*path, name))
 
 
-def _list(kind: str, parent: dict[str, Any], path: Path) -> Iterator[Site]:
-    items = parent.get(str(path[-1]))
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        yield from _one(kind, item, (*path, index))
+def _defaults(kind: str, path: Path) -> Iterator[Site]:
+    """What the frame names where a config leaves a field out."""
+    model = model_at(Config, path[:-1])
+    default = model.model_fields[str(path[-1])].get_default(call_default_factory=True) if model else None
+    if isinstance(default, ComponentUse):
+        yield Site(kind, path, default.use, is_default=True)
+    elif isinstance(default, list):
+        for index, use in enumerate(default):
+            yield Site(kind, (*path, index), use.use, is_default=True)
 
 
 def _one(kind: str, value: Any, path: Path) -> Iterator[Site]:
@@ -113,6 +93,16 @@ def _one(kind: str, value: Any, path: Path) -> Iterator[Site]:
     elif isinstance(value, dict) and isinstance(value.get("use"), str) and value["use"]:
         rename = value.get("as", value.get("rename"))
         yield Site(kind, path, value["use"], value.get("options", {}), value.get("policy"), rename)
+
+
+def component_fields() -> Iterator[tuple[type[BaseModel], str, str]]:
+    """The fields of a config that name a component: model, field and kind."""
+    for kind in KINDS.values():
+        for place in kind.places:
+            *parents, key = place.removesuffix("[]").split(".")
+            model = model_at(Config, parents)
+            assert model is not None, f"{kind.name}: the config has no section {'.'.join(parents)}"
+            yield model, key, kind.name
 
 
 def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> list[Problem]:
@@ -188,15 +178,15 @@ def find_duplicates(found: list[Site]) -> list[Problem]:
 def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
     """What is wrong with the end flags of each environment."""
     problems = []
-    for name, environment in _section(tree, "environments").items():
-        flags = environment.get("end_flags") if isinstance(environment, dict) else None
+    for path, environment in _sections(tree, ("environments", "*")):
+        flags = environment.get("end_flags")
         for index, flag in enumerate(flags if isinstance(flags, list) else []):
             if not isinstance(flag, str):
                 continue  # The frame says so.
             try:
                 late(END_FLAGS)([flag])
             except ConfigError as error:
-                problems.append(Problem(("environments", name, "end_flags", index), "; ".join(error.problems)))
+                problems.append(Problem((*path, "end_flags", index), "; ".join(error.problems)))
     return problems
 
 
@@ -211,7 +201,7 @@ def build_component(registry: Registry, kind: str, use: ComponentUse, context: B
     if problems:
         raise ConfigError([problem.line(f"{where}.options" if where else "options") for problem in problems])
     target = component.load()
-    label = f"{KIND_LABELS[kind]} {use.use!r}"
+    label = f"{KINDS[kind].label} {use.use!r}"
     try:
         if kind == "tools":
             return late(AS_TOOLSET)(target, options, context)
@@ -228,17 +218,20 @@ def build_component(registry: Registry, kind: str, use: ComponentUse, context: B
 
 def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:
     """Raises ComponentLoadError where the built object lacks a method of its kind."""
-    protocol = _PROTOCOLS.get(kind)
-    if protocol is None or isinstance(built, _INSTEAD.get(kind, ())):
-        return
-    wanted = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name not in _MACHINERY]
-    lacking = [name for name in wanted if not callable(getattr(built, name, None))]
-    if lacking:
+    missing = {name: _missing(built, getattr(protocols, name)) for name in KINDS[kind].protocols}
+    if all(missing.values()):
+        protocol, methods = next(iter(missing.items()))
         raise ComponentLoadError(
-            f"{label} gave a {type(built).__name__} without {', '.join(lacking)}",
+            f"{label} gave a {type(built).__name__} without {', '.join(methods)}",
             where=where or None,
-            hint=f"It must follow toolrl.protocols.{protocol.__name__}.",
+            hint=f"It must follow toolrl.protocols.{protocol}.",
         )
+
+
+def _missing(built: Any, protocol: type) -> list[str]:
+    """The methods of a protocol that an object lacks."""
+    wanted = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name not in _MACHINERY]
+    return [name for name in wanted if not callable(getattr(built, name, None))]
 
 
 _MACHINERY = ("__init__", "__subclasshook__")

@@ -143,7 +143,7 @@ _ELSEWHERE = (
 
 def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     key = str(path[-1]) if path else ""
-    owner = _model_at(model, path[:-1])
+    owner = model_at(model, path[:-1])
     if owner is None:
         return UNKNOWN_KEY
     names = [field.alias or name for name, field in owner.model_fields.items()]
@@ -156,7 +156,7 @@ def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     return f"{UNKNOWN_KEY}; did you mean {near!r}?" if near else f"{UNKNOWN_KEY}; there are: {', '.join(names)}"
 
 
-def _model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
+def model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
     """The model of the mapping at `path`, or None where no one model says what it is."""
     annotation: Any = model
     for part in path:

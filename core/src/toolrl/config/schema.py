@@ -7,33 +7,18 @@ named. It is made from the same models that check a config, so it says what they
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
-from toolrl.config.components import POLICY, late, options_model
+from toolrl.config.components import POLICY, component_fields, late, options_model
 from toolrl.config.model import Config
 from toolrl.errors import PluginError
-from toolrl.plugins.info import KIND_LABELS
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found, Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-FIELDS: dict[tuple[str, str], str] = {
-    ("DataConfig", "train"): "datasets",
-    ("DataConfig", "eval"): "datasets",
-    ("EnvironmentConfig", "parser"): "parsers",
-    ("EnvironmentConfig", "chat_format"): "chat_formats",
-    ("EnvironmentConfig", "tools"): "tools",
-    ("EnvironmentConfig", "rewards"): "rewards",
-    ("AlgorithmConfig", "advantage"): "advantages",
-    ("AlgorithmConfig", "policy_loss"): "policy_losses",
-    ("Config", "engine"): "engines",
-    ("Config", "observers"): "observers",
-    ("SftConfig", "data"): "datasets",
-}
-"""Model and field to the kind of component that it names."""
-
-_FORMS = {"tools": "ToolUse", "rewards": "RewardUse"}
 _VARIABLE = r"\$\{"
 
 
@@ -44,17 +29,28 @@ def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
     problems: list[str] = []
     definitions["PolicyOptions"] = _schema_of(late(POLICY), "PolicyOptions", definitions)
     definitions["ToolUse"]["properties"]["policy"] = {"$ref": "#/$defs/PolicyOptions"}
-    kinds = sorted(set(FIELDS.values()))
-    forms = {kind: copy.deepcopy(definitions[_FORMS.get(kind, "ComponentUse")]) for kind in kinds}
-    for (model, name), kind in FIELDS.items():
-        owner = schema if model == "Config" else definitions[model]
-        owner["properties"][name] = _redirected(owner["properties"][name], f"#/$defs/{kind}")
-    for kind in kinds:
-        definitions[kind] = _use_of(kind, forms[kind], registry, definitions, problems)
-    for form in ("ComponentUse", *_FORMS.values()):
+    forms: dict[str, str] = {}
+    for model, name, kind in component_fields():
+        owner = schema if model is Config else definitions[model.__name__]
+        field = owner["properties"][name]
+        (forms[kind],) = set(_references(field))
+        owner["properties"][name] = _redirected(field, f"#/$defs/{kind}")
+    for kind, form in forms.items():
+        definitions[kind] = _use_of(kind, copy.deepcopy(definitions[form]), registry, definitions, problems)
+    for form in set(forms.values()):
         del definitions[form]
     _allow_variables(schema)
     return {"$schema": DIALECT, "title": "toolrl config", **{k: v for k, v in schema.items() if k != "title"}}, problems
+
+
+def _references(node: Any) -> Iterator[str]:
+    """The names of the definitions that a field's schema refers to."""
+    if isinstance(node, dict):
+        if "$ref" in node:
+            yield node["$ref"].rpartition("/")[2]
+        node = list(node.values())
+    for item in node if isinstance(node, list) else ():
+        yield from _references(item)
 
 
 def _redirected(node: Any, target: str) -> Any:
@@ -82,7 +78,7 @@ def _use_of(
                 "then": {"properties": {"options": options}},
             }
         )
-    installed = {"enum": sorted(choices), "description": f"An installed {KIND_LABELS[kind]}."}
+    installed = {"enum": sorted(choices), "description": f"An installed {KINDS[kind].label}."}
     # A name may also come from an environment variable.
     name = {"anyOf": [installed, {"type": "string", "pattern": _VARIABLE}]}
     form["properties"]["use"] = name

@@ -11,12 +11,13 @@ import inspect
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from toolrl.component import KINDS, Component
+from toolrl.component import Component
 from toolrl.errors import PluginError
 from toolrl.hookspecs import PROJECT
+from toolrl.kinds import KINDS
 
 PREFIX = f"{PROJECT}_"
-REGISTRATION = tuple(KINDS.values())
+REGISTRATION = tuple(kind.hook for kind in KINDS.values())
 EVENTS = (
     "toolrl_run_start",
     "toolrl_episode_end",

@@ -9,20 +9,6 @@ from toolrl.component import Component
 
 Status = Literal["ok", "disabled", "incompatible", "broken"]
 
-KIND_LABELS: dict[str, str] = {
-    "parsers": "parser",
-    "tools": "tool",
-    "rewards": "reward",
-    "engines": "engine",
-    "datasets": "data set",
-    "chat_formats": "chat format",
-    "advantages": "advantage estimator",
-    "policy_losses": "policy loss",
-    "observers": "observer",
-    "commands": "command",
-}
-"""What one component of a kind is called in a message."""
-
 
 @dataclass(frozen=True)
 class PluginInfo:

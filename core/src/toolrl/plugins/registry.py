@@ -21,11 +21,12 @@ import pluggy
 
 import toolrl
 from toolrl import hookspecs
-from toolrl.component import KINDS, Component
+from toolrl.component import Component
 from toolrl.errors import AmbiguousComponentError, PluginError, UnknownComponentError
+from toolrl.kinds import KINDS
 from toolrl.plugins.checks import check_components, check_plugin_module, nearest
 from toolrl.plugins.discovery import DISABLE, broken, examine, find_candidates, import_plugin
-from toolrl.plugins.info import KIND_LABELS, PluginInfo
+from toolrl.plugins.info import PluginInfo
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Registry:
         return cls(_register([(module, PluginInfo(name)) for name, module in sorted(modules.items())]))
 
     def components(self, kind: str) -> Iterator[Found]:
-        """All components of a kind, in the order of their plugins. `kind` is a key of `toolrl.component.KINDS`."""
+        """All components of a kind, in the order of their plugins. `kind` is a key of `toolrl.kinds.KINDS`."""
         yield from self._of(kind)
 
     def names(self, kind: str) -> list[str]:
@@ -84,10 +85,9 @@ class Registry:
             raise self._unknown(kind, name)
         if len(matches) > 1:
             names = [it.qualified for it in matches]
-            label = KIND_LABELS[kind]
-            article = "an" if label[0] in "aeiou" else "a"
             raise AmbiguousComponentError(
-                f"{len(names)} plugins give {article} {label} named {name!r}", hint=f"Write {' or '.join(names)}."
+                f"{len(names)} plugins give {KINDS[kind].label_with_article} named {name!r}",
+                hint=f"Write {' or '.join(names)}.",
             )
         return matches[0]
 
@@ -102,7 +102,7 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> UnknownComponentError:
         """The error for a name that no usable plugin gives, with whatever may explain it."""
-        label = KIND_LABELS[kind]
+        label = KINDS[kind].label
         plugin_name, slash, _ = name.rpartition("/")
         culprit = next((it for it in self.unusable() if it.name == (plugin_name if slash else name)), None)
         if culprit is not None:
@@ -180,15 +180,15 @@ def _collect(pm: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> 
         pm.register(module, info.name)
         others = [plugin for plugin in pm.get_plugins() if plugin is not module]
         components: dict[str, list[Component[Any]]] = {}
-        for kind, hook in KINDS.items():
-            if not any(impl.plugin is module for impl in getattr(pm.hook, hook).get_hookimpls()):
+        for kind in KINDS.values():
+            if not any(impl.plugin is module for impl in getattr(pm.hook, kind.hook).get_hookimpls()):
                 continue
             with contextlib.redirect_stdout(sys.stderr):
-                results = pm.subset_hook_caller(hook, others)()
+                results = pm.subset_hook_caller(kind.hook, others)()
                 # pluggy leaves out a result that is None. A generator runs, and prints, only here.
-                given = [item for result in results or [None] for item in check_components(hook, result)]
+                given = [item for result in results or [None] for item in check_components(kind.hook, result)]
             if given:
-                components[kind] = check_components(hook, given)
+                components[kind.name] = check_components(kind.hook, given)
     except PluginError as error:
         return replace(info, status="broken", reason=error.message, hint=error.hint or "")
     except KeyboardInterrupt:

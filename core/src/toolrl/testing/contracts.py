@@ -24,6 +24,7 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.component import Component
+from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import BuildContext, RolloutEngine, Toolset
 from toolrl.testing.checks import chat_formats, datasets, engines, fail, others, require, rewards, tools, training
@@ -31,18 +32,7 @@ from toolrl.testing.checks import plugin as plugin_checks
 from toolrl.testing.fakes import make_build_context, make_task
 from toolrl.types import Episode, Group, Task
 
-ARGUMENTS = {
-    "parser": "parsers",
-    "tool": "tools",
-    "reward": "rewards",
-    "engine": "engines",
-    "dataset": "datasets",
-    "chat_format": "chat_formats",
-    "advantage": "advantages",
-    "policy_loss": "policy_losses",
-    "observer": "observers",
-    "command": "commands",
-}
+ARGUMENTS = {kind.singular: kind.name for kind in KINDS.values()}
 """Test argument to the kind whose components it runs over. The argument `component` runs over those of every kind."""
 
 
