@@ -13,8 +13,8 @@ from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import DataError, RewardError, ToolsetError
 from toolrl.testing import make_build_context, make_episode, make_task
+from toolrl.tools import http_client
 from toolrl.types import Score
-from toolrl_plugin_sandbox_fusion import patience
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
@@ -28,8 +28,8 @@ TEXT = "So:\n```python\nprint(2 * int(input()))\n```"
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE", 0.02)
 
 
 def score(

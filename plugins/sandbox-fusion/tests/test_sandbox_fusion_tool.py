@@ -16,8 +16,8 @@ from sandbox_stub import Reply, Stub, finished
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
 from toolrl.testing import make_build_context, make_episode_context, make_task
+from toolrl.tools import http_client
 from toolrl.types import ToolCall, ToolResult
-from toolrl_plugin_sandbox_fusion import patience
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import PROBE, CodeInterpreter
@@ -25,7 +25,7 @@ from toolrl_plugin_sandbox_fusion.tool import PROBE, CodeInterpreter
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
 
 
 def make(url: str, **options: Any) -> CodeInterpreter:

@@ -19,7 +19,7 @@ from toolrl.tools.options import PolicyOptions, RetryOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult
-from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, detail, read_result
+from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, read_result
 from toolrl_plugin_search.options import SearchOptions
 from toolrl_plugin_search.passages import Hit
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchTool, make_query_rag, make_search
@@ -237,36 +237,3 @@ class TestClient:
             ("5", "a", 0.0),
             ("", "T\nx", 2.0),
         ]
-
-    def test_an_answer_that_is_too_large(self, stub: Stub) -> None:
-        with pytest.raises(RetrievalApiError, match=r"larger than 0\.000"):
-            ask(stub.url, topk=50, max_response_bytes=500)
-
-    def test_no_answer_in_time(self, stub: Stub) -> None:
-        import threading
-
-        gate = threading.Event()
-        usual = stub.answer
-
-        def slow(request: dict[str, Any]) -> Reply:
-            gate.wait(60)
-            return usual(request)
-
-        stub.answer = slow
-        try:
-            with pytest.raises(TransientToolError, match=r"no answer within 0\.2 s"):
-                ask(stub.url, timeout=0.2)
-        finally:
-            gate.set()
-
-    def test_a_wait_that_the_server_asks_for(self, stub: Stub) -> None:
-        stub.script(Reply({}, 429, {"Retry-After": "7"}))
-        with pytest.raises(TransientToolError) as raised:
-            ask(stub.url)
-        assert raised.value.retry_after == 7
-
-    def test_details(self) -> None:
-        assert detail(b'{"detail": [{"msg": "a"}, {"msg": "b"}]}') == "a; b"
-        assert detail(b'{"detail": 1}') == '{"detail": 1}'
-        assert detail(b"") == "without a word"
-        assert detail(b"\xff" * 9999).startswith("\ufffd")

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from toolrl.tools.breaker import BreakerGate, BreakerWatch
 from toolrl.tools.cache import Cache
 from toolrl.tools.endpoints import Endpoints
+from toolrl.tools.http_client import without_secrets
 from toolrl.tools.invocation import Invocation, Layer, Next, call_tool, compose
 from toolrl.tools.limit_layer import Limited
 from toolrl.tools.options import PolicyOptions
@@ -54,13 +55,15 @@ class Asker:
         self._options = options
         self._prompt = prompt
         self._client = ChatClient(options.base_url, options.api_key, options.headers)
+        self.address = without_secrets(self._client.url)
         self._ask: Next | None = None
         self._shared: _Shared | None = None
 
     async def open(self) -> None:
         """Meet others that ask the same address. Raises ConfigError where they ask for other limits."""
         options = self._options
-        address = self._client.shown
+        address = self.address
+        await self._client.__aenter__()
         self._shared = _Shared.of_this_loop()
         self._shared.users += 1
         endpoints = self._shared.endpoints
@@ -85,7 +88,7 @@ class Asker:
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.leave()
-        await self._client.close()
+        await self._client.__aexit__()
 
     async def ask(self, fields: Mapping[str, str], sample: int, episode: str) -> Asked:
         """One verdict. Raises ToolError where there is none, MisconfiguredError where there never will be."""
@@ -97,7 +100,7 @@ class Asker:
             spec=_SPEC,
             session=self,  # type: ignore[arg-type]  # of a session, only `call` is asked
             traits=ToolTraits(pure=True),
-            endpoint=self._client.shown,
+            endpoint=self.address,
             episode=episode,
         )
         clock = asyncio.get_running_loop().time
@@ -138,7 +141,7 @@ class Asker:
     def _identity(self) -> Sequence[Any]:
         options = self._options
         bounds = [options.verdict, list(options.scale), [it.name for it in options.criteria]]
-        return [self._client.shown, self._sampling(0), options.system, self._prompt.identity, bounds]
+        return [self.address, self._sampling(0), options.system, self._prompt.identity, bounds]
 
 
 class _Shared:

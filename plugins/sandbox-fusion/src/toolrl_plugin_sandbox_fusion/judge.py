@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.errors import ToolError
+from toolrl.tools.http_client import patiently
 from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, after_compile_error, verdict
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
-from toolrl_plugin_sandbox_fusion.patience import patiently
 
 
 @dataclass(frozen=True, slots=True)

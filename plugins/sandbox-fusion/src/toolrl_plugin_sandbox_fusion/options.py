@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from toolrl_plugin_sandbox_fusion.address import run_code_url
 from toolrl_plugin_sandbox_fusion.api import LANGUAGES
+from toolrl_plugin_sandbox_fusion.client import run_code_url
 
 DESCRIPTION = "A tool for executing code."
 """What verl's tool is described as."""

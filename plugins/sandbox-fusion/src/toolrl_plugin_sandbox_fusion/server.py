@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import web
 from pydantic import ValidationError
 
-from toolrl.errors import ConfigError
 from toolrl.tools.http_server import HttpServer
 from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, RunRequestBody
@@ -66,12 +65,6 @@ class SandboxServer:
         try:
             await self.runner.start()
             await self._http.start(self.settings.host, self.settings.port)
-        except OSError as error:
-            await self.__aexit__()
-            where = f"{self.settings.host}:{self.settings.port}"
-            raise ConfigError(
-                f"the server can't listen on {where}: {error.strerror or error}", hint="Choose another --port."
-            ) from error
         except BaseException:
             await self.__aexit__()
             raise

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from toolrl_plugin_search.address import retrieve_url
+from toolrl.tools.http_client import service_url
 
 MAX_TOPK = 1000
 """The most passages that one query may ask for."""
@@ -15,6 +15,11 @@ INSTRUCTION = (
     "Answer the question. Search as often as you need to. "
     "End with the answer alone, without an explanation, between <answer> and </answer>."
 )
+
+
+def retrieve_url(url: str) -> str:
+    """The address of `/retrieve`: as given, or with that path where the address has none. Raises ValueError."""
+    return service_url(url, "/retrieve", "http://127.0.0.1:8000/retrieve")
 
 
 def _address(url: str) -> str:

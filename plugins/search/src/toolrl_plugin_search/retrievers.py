@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from toolrl.errors import ToolError
+from toolrl.tools.http_client import patiently
 from toolrl.tools.threads import POOL
 from toolrl_plugin_search.batch import Batcher
-from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, patiently
+from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.passages import Hit
 
@@ -70,7 +71,7 @@ class RemoteRetriever:
         """Connect, and see that the server answers. Raises ToolsetError and TransientToolError."""
         await self._client.__aenter__()
         if self._patience is not None:
-            await patiently(self._client, self._patience)
+            await patiently(lambda: self._client.retrieve(["test"], 1), self._patience)
 
     async def search(self, query: str, topk: int) -> list[Hit]:
         return await self._batcher.ask((query, topk))

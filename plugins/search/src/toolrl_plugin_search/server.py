@@ -20,7 +20,6 @@ from typing import Any
 
 from aiohttp import web
 
-from toolrl.errors import ConfigError
 from toolrl.tools.http_server import HttpServer
 from toolrl.tools.threads import ThreadPool
 from toolrl_plugin_search.batch import Batcher
@@ -100,12 +99,6 @@ class RetrievalServer:
         """Listen. Raises ConfigError."""
         try:
             await self._http.start(self.settings.host, self.settings.port)
-        except OSError as error:
-            await self.__aexit__()
-            where = f"{self.settings.host}:{self.settings.port}"
-            raise ConfigError(
-                f"the server can't listen on {where}: {error.strerror or error}", hint="Choose another --port."
-            ) from error
         except BaseException:
             await self.__aexit__()
             raise

@@ -71,8 +71,9 @@ def _process_single_case(
 
 
 async def _asked(url: str, request: Any) -> Any:
-    from toolrl_plugin_sandbox_fusion.client import SandboxClient
     from toolrl_plugin_sandbox_fusion.patience import patiently
+
+    from toolrl_plugin_sandbox_fusion.client import SandboxClient
 
     async with SandboxClient(url) as client:
         return await patiently(lambda: client.run(request), PATIENCE)
