@@ -1,15 +1,9 @@
 """Evaluates one arithmetic expression, exactly where that is possible, within bounds that keep every call short.
 
 The text is first brought into Python's notation (`notation.py`), parsed by `ast.parse`, and walked; nothing is ever
-executed. Three kinds of number flow through the walk:
-
-- `int` and `Fraction` are exact: literals (also `0.1`), `+ - * / // %`, integer powers, roots that come out even;
-- `mpf`, a float of mpmath with 16 guard digits more than are shown, stands for everything irrational.
-
-Work is bounded before it is done: the text's length (and by it the tree's nodes), the tree's depth, and the digits of
-every number on the way. A
-power, a factorial or a literal's exponent is refused by an estimate of its size, never by trying. All failures are a
-`ToolError` whose text tells the model what to write instead.
+executed. Work is bounded before it is done: the text's length, the tree's depth, and the digits of every number on the
+way. A power, a factorial or a literal's exponent is refused by an estimate of its size, never by trying. All failures
+are a `ToolError` whose text tells the model what to write instead.
 """
 
 from __future__ import annotations
@@ -24,15 +18,16 @@ from fractions import Fraction
 
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator import functions
-from toolrl_plugin_calculator.arithmetic import Arithmetic, Number, simplest
+from toolrl_plugin_calculator.arithmetic import Arithmetic, Number
 from toolrl_plugin_calculator.notation import to_python
 from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
 MAX_DEPTH = 100
-_ODD = re.compile(r"""['"\\]|[\da-fA-F.](?:and|else|for|if|in|is|not|or)""")
-"""What Python may warn of: escapes in quotes, and keywords that touch a number."""
-_LITERAL = re.compile(r"(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+_UNSUPPORTED = {
+    ast.LShift: "<<", ast.RShift: ">>", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.MatMult: "@",
+}  # fmt: skip
+_EXPONENT = re.compile(r"[eE]([+-]?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ class Evaluator:
         for link in reversed(chain):
             apply = self._binary.get(type(link.op))
             if apply is None:
-                raise ToolError(f"The operator {_symbol(link.op)} isn't supported. {ALLOWED}")
+                raise ToolError(f"The operator {_UNSUPPORTED[type(link.op)]} isn't supported. {ALLOWED}")
             value = apply(value, self._walk(link.right, source, depth))
         return value
 
@@ -136,22 +131,14 @@ class Evaluator:
             raise ToolError(f"{_cut(ast.get_source_segment(source, node) or repr(value))} is no number. {ALLOWED}")
         # The float has lost digits already: read the text it was written as.
         text = source[node.col_offset : node.end_col_offset].replace("_", "")
-        match = _LITERAL.fullmatch(text)
-        if match is None:
-            raise ToolError(f"{_cut(text)} is no number that can be read. {ALLOWED}")
-        whole, part, exponent = match.groups(default="")
-        scale = int(exponent or 0) - len(part)
-        if abs(scale) > self.limits.max_digits:
+        exponent = _EXPONENT.search(text)
+        if exponent is not None and abs(int(exponent[1])) > self.limits.max_digits:
             raise ToolError(f"{_cut(text)} is out of range: numbers have at most {self.limits.max_digits} digits.")
-        digits = int(whole + part)
-        exact = Fraction(digits * 10**scale) if scale >= 0 else Fraction(digits, 10**-scale)
-        return self._arithmetic.bounded(simplest(exact))
+        return self._arithmetic.bounded(Fraction(text))
 
 
 def _parsed(source: str) -> ast.Expression:
     """The syntax tree. Python's own warnings of odd spellings, such as `1if 1else 2`, are for nobody's log."""
-    if not _ODD.search(source):
-        return ast.parse(source, mode="eval")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, mode="eval")
@@ -160,20 +147,6 @@ def _parsed(source: str) -> ast.Expression:
 def _cut(text: str, length: int = 40) -> str:
     text = text if len(text) <= length else text[: length - 1] + "…"
     return f"'{text}'"
-
-
-_SYMBOLS = {
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitOr: "|",
-    ast.BitAnd: "&",
-    ast.BitXor: "^",
-    ast.MatMult: "@",
-}
-
-
-def _symbol(node: ast.operator) -> str:
-    return _SYMBOLS.get(type(node), type(node).__name__)
 
 
 def _unsupported(node: ast.expr, source: str) -> str:

@@ -48,29 +48,15 @@ def to_python(text: str) -> str:
     What isn't understood is left as it is, for the parser to refuse; what is left outside ASCII is refused here, as
     `ast` counts columns in bytes.
     """
-    if not text.isascii() or "^" in text or "\n" in text or "\t" in text or "\r" in text:
-        text = text.translate(_CHARACTERS)
-    for character in "" if text.isascii() else text:
+    text = text.translate(_CHARACTERS)
+    for character in text:
         if not character.isascii():
             raise ToolError(f"The character {character!r} isn't understood: write plain digits and operators.")
-    text = text.strip()
-    if "math." in text:
-        text = _MODULE.sub("", text)
-    if "$" in text:
-        text = _DOLLAR.sub("", text)
-    if "=" in text:
-        text = _EQUALS.sub("", text)
-    if "," in text:
-        text = _join_thousands(text)
-    if "x" in text or "X" in text:
-        text = _TIMES.sub(" * ", text)
-    if "0" in text:
-        text = _LEADING_ZEROS.sub("", text)
-    if "%" in text:
-        text = _read_percent(text)
-    if "!" in text:
-        text = _FACTORIAL.sub(r"factorial(\1)", text)
-    return text
+    text = _MODULE.sub("", text.strip())
+    text = _DOLLAR.sub("", text)
+    text = _join_thousands(_EQUALS.sub("", text))
+    text = _LEADING_ZEROS.sub("", _TIMES.sub(" * ", text))
+    return _FACTORIAL.sub(r"factorial(\1)", _read_percent(text))
 
 
 def _read_percent(text: str) -> str:
@@ -89,20 +75,12 @@ def _join_thousands(text: str) -> str:
     """Take the commas out of `1,234`, except where a comma separates a function's arguments."""
     pieces: list[str] = []
     calls: list[bool] = []  # for each open parenthesis: does it belong to a function?
-    start = 0
-    for at, character in enumerate(text):
-        if character not in "()":
-            continue
-        pieces.append(_without_commas(text[start:at], inside_call=any(calls)))
-        if character == "(":
-            calls.append(bool(_IDENTIFIER_END.search(text[start:at])))
-        elif calls:
-            calls.pop()
-        pieces.append(character)
-        start = at + 1
-    pieces.append(_without_commas(text[start:], inside_call=any(calls)))
+    for piece in re.split(r"([()])", text):
+        if piece == "(":
+            calls.append(bool(pieces and _IDENTIFIER_END.search(pieces[-1])))
+        elif piece == ")":
+            del calls[-1:]
+        elif not any(calls):
+            piece = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), piece)
+        pieces.append(piece)
     return "".join(pieces)
-
-
-def _without_commas(piece: str, *, inside_call: bool) -> str:
-    return piece if inside_call else _THOUSANDS.sub(lambda match: match.group().replace(",", ""), piece)
