@@ -165,7 +165,7 @@ def openenv(session: nox.Session) -> None:
     own, as OpenEnv brings an older mcp along."""
     plugins = [ROOT / "plugins" / name for name in ("qwen", "openenv", "transformers")]
     _install(session, *TEST, "openenv>=0.6", "gymnasium>=1.0", packages=[CORE, *plugins, *KIT], extras="[train]")
-    tests = ("plugins/openenv/tests", "tests/test_openenv_example.py")
+    tests = ("plugins/openenv/tests", "tests/e2e/test_openenv_example.py")
     session.run(*PYTEST, *TWO, *tests, *session.posargs, env=ONE_THREAD)
 
 

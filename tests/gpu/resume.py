@@ -1,7 +1,7 @@
 """A deterministic run on the device, killed and resumed, against one that nobody touched; and one that is repeated.
 
-The run is that of `tests/kill_battery.py`, with its tiny model: what is asked is whether the device's kernels give the
-same bits again.
+The run is that of `tests/batteries/kill_battery.py`, with its tiny model: the question is whether the device's kernels
+give the same bits again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
     import yaml
 
-    sys.path.insert(0, str(checkout.ROOT / "tests"))
+    sys.path.insert(0, str(checkout.ROOT / "tests" / "batteries"))
     import kill_battery as battery
 
     folder = Path(settings.work) / "resume"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("TOOLRL_SHARED") or ROOT.parent / "shared")
 CONFIG = str(ROOT / "docs" / "examples" / "gsm8k" / "grpo.yaml")
 

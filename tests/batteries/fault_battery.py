@@ -1,7 +1,7 @@
 """Episodes with tools that do everything wrong, and what is lost by it.
 
-    python tests/fault_battery.py --episodes 2000           # prints a table
-    python tests/fault_battery.py --episodes 20000 --json   # prints one JSON object
+    python tests/batteries/fault_battery.py --episodes 2000           # prints a table
+    python tests/batteries/fault_battery.py --episodes 20000 --json   # prints one JSON object
 
 A scripted engine makes episodes of four turns, each with one to three calls of random tools: tools that raise (also
 what ends a process), hang on the event loop, in a thread and in a process, swallow their cancellation, return ten

@@ -18,7 +18,7 @@ for name in ("torch", "transformers", "PIL", "toolrl_plugin_qwen", "toolrl_plugi
 pytest.importorskip("av", reason="needs PyAV: pip install av")
 
 ORDER = ("extract_frames", "detect_objects", "caption_frame", "check_answer")
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "video"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "video"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 for name in ("torch", "transformers", "pyarrow", "PIL", "toolrl_plugin_geo3k", "toolrl_plugin_qwen"):
     pytest.importorskip(name)
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "geo3k" / "example.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "geo3k" / "example.py"
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

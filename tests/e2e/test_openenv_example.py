@@ -14,7 +14,7 @@ for name in ("torch", "transformers", "openenv", "fastmcp", "toolrl_plugin_opene
              "toolrl_plugin_transformers"):  # fmt: skip
     pytest.importorskip(name, reason=f"{name} isn't installed; nox -s openenv has all that this needs")
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "openenv" / "two_environments.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "openenv" / "two_environments.py"
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

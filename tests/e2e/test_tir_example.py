@@ -13,7 +13,7 @@ for name in ("torch", "transformers", "math_verify", "toolrl_plugin_areal", "too
              "toolrl_plugin_calculator", "toolrl_plugin_transformers"):  # fmt: skip
     pytest.importorskip(name)
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "tir"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "tir"
 CONFIG = """
 # Each section that AReaL's tir_math_config.yaml has, with its references.
 experiment_name: converted

@@ -28,7 +28,7 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
 from toolrl.types import ToolCall, ToolResult  # noqa: E402
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "video"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "video"
 NAMES = ("extract_frames", "detect_objects", "caption_frame", "check_answer")
 RATE, FRAMES = 8, 30
 """A video's frames a second, and in all: it ends at 3.75 s."""

@@ -1,10 +1,10 @@
 """The escape battery: attacks on the tool `python`, each of which is first shown to be a real one.
 
-    python tests/escape_battery.py                  # prints a table
-    python tests/escape_battery.py --json
-    python tests/escape_battery.py --isolation landlock
-    python tests/escape_battery.py --only network --only read_a_file
-    python tests/escape_battery.py --isolation landlock --as container
+    python tests/batteries/escape_battery.py                  # prints a table
+    python tests/batteries/escape_battery.py --json
+    python tests/batteries/escape_battery.py --isolation landlock
+    python tests/batteries/escape_battery.py --only network --only read_a_file
+    python tests/batteries/escape_battery.py --isolation landlock --as container
 
 Each attack runs twice. Under `isolation: none`, with wide limits and in a process that is thrown away, it has to
 succeed: what can't is no attack. Under the isolation that is examined it must not, nothing outside may have changed,

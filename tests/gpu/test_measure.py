@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 for name in ("transformers", "qwen", "calculator", "math"):
     pytest.importorskip(f"toolrl_plugin_{name}")
 
-FOLDER = Path(__file__).parent / "gpu"
+FOLDER = Path(__file__).parent
 
 
 def measure(*arguments: str) -> subprocess.CompletedProcess[str]:

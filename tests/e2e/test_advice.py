@@ -13,7 +13,7 @@ from pathlib import Path
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import load_registry
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECTS = {file.parent: tomllib.loads(file.read_text())["project"] for file in ROOT.glob("*/**/pyproject.toml")}
 PACKAGES = {
     project["name"]: set(project.get("optional-dependencies", ()))

@@ -1,7 +1,7 @@
 """Kills a training run with SIGKILL at random moments, resumes it each time, and compares what comes of it, bit for
 bit, with a run that nobody touched.
 
-    python tests/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora] [--json OUT.json]
+    python tests/batteries/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora] [--json OUT.json]
 
 The config is deterministic: episodes with calls, two updates a step, a KL term, evaluations, a checkpoint each step. A
 run that has ended before its kill counts as finished, and a new one is begun, until there were as many kills as asked
@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 5
 CONFIG: dict[str, Any] = {
     "deterministic": True,

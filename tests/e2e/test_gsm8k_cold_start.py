@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("toolrl_plugin_calculator", reason="needs the plugin calculator")
 pytest.importorskip("toolrl_plugin_math", reason="needs the plugin math")
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "examples" / "gsm8k" / "cold_start.py"
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "gsm8k" / "cold_start.py"
 PEN = {
     "question": "Tom buys 12 boxes with 48/2 pens each and sells 3 pens. How many are left?",
     "answer": "A box has 48/2=<<48/2=24>>24 pens.\nThat makes 12*24 = $<<12*24=288>>288.00 pens.\n"

@@ -26,7 +26,7 @@ for name in ("torch", "transformers", "numpy", "aiohttp", "toolrl_plugin_search"
              "toolrl_plugin_transformers"):  # fmt: skip
     pytest.importorskip(name)
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "search"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "search"
 
 
 def needs(through: str) -> None:

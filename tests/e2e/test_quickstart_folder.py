@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "examples" / "quickstart" / "quickstart.py"
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "quickstart" / "quickstart.py"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {
     "reading files",
     "writing files",
@@ -30,7 +30,7 @@ CLASSES = {
 }
 
 
-BATTERY = str(ROOT / "tests" / "escape_battery.py")
+BATTERY = str(ROOT / "tests" / "batteries" / "escape_battery.py")
 SOME_USER = 23456
 WAYS = {
     "landlock, container": ("landlock", "container", ["a user of its own"], ["namespaces", "control groups"]),
@@ -118,7 +118,7 @@ def test_what_hides_is_found_in_every_way(
 ) -> None:
     isolation, identity, has, has_not = WAYS[name]
     python, environment = public_python
-    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "batteries"))
     hiding = [it.name for it in vars(importlib.import_module("escapes.exhaustion")).values() if hasattr(it, "lingers")]
     command = [python, BATTERY, "--json", "--proven", f"--isolation={isolation}", *(f"--only={it}" for it in hiding)]
     command += ["--as", identity] if identity else []
@@ -145,7 +145,7 @@ def test_where_nothing_isolates_it_says_so(monkeypatch: pytest.MonkeyPatch, caps
     def refuse(*arguments: object) -> None:
         raise ConfigError("programs can't be isolated on this machine")
 
-    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "batteries"))
     battery = importlib.import_module("escape_battery")
     monkeypatch.setattr(battery, "way", refuse)
     monkeypatch.setattr(sys, "argv", ["escape_battery.py", "--json"])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("TOOLRL_SHARED") or ROOT.parent / "shared")
 TASKS, GROUP = 125, 4
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 PLUGINS = PACKAGES[1:]
 SUFFIXES = {".py", ".typed", ".tmpl", ".js", ".css", ".html", ".json"}

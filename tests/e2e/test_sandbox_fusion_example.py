@@ -14,7 +14,7 @@ for name in ("torch", "transformers", "pyarrow", "aiohttp", "toolrl_plugin_verl"
              "toolrl_plugin_python", "toolrl_plugin_qwen", "toolrl_plugin_transformers"):  # fmt: skip
     pytest.importorskip(name)
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "sandbox-fusion"
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "sandbox-fusion"
 
 
 @pytest.fixture(autouse=True)

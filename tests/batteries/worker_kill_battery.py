@@ -1,7 +1,7 @@
 """Kills processes of one training run by SIGKILL at random moments, and counts what comes of it.
 
-    python tests/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10] [--staleness 1] [--seed 0]
-                                        [--dir runs/worker-kills] [--json OUT.json]
+    python tests/batteries/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10]
+        [--staleness 1] [--seed 0] [--dir runs/worker-kills] [--json OUT.json]
 
 The run has two rollout workers on a Ray cluster that is started for it, and a model that calls a tool. A process of the
 kind is killed, chosen by chance, at a moment that is chosen by chance, whatever it does then; in three of ten cases its
@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 from kill_victims import KINDS, WORKERS, Run, Target, kind_of, wait_for_another
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROMPTS, GROUP = 4, 4
 LONGEST_RECOVERY = 30.0
 LONGEST_WAIT = 180.0
