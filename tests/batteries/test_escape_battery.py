@@ -112,6 +112,7 @@ def public_python() -> tuple[str, dict[str, str]]:
     pytest.skip("no interpreter that other users can read, or they can't read what is installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_what_hides_is_found_in_every_way(
     name: str, public_python: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch

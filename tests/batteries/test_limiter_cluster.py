@@ -165,6 +165,7 @@ def test_64_workers_on_three_nodes_never_exceed_the_limit(crowd: list[Any]) -> N
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_those_who_wait_are_served_in_order_over_all_nodes(crowd: list[Any]) -> None:
     spec, some = LimitSpec(concurrency=1, lease=60), crowd[:9]
     ray.get(some[0].take.remote("order", spec))
@@ -202,6 +203,7 @@ def test_a_killed_processs_permit_comes_back_within_the_lease_and_a_living_ones_
     ray.get(heir.leave.remote())
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_actor_loses_no_permit_and_makes_none(crowd: list[Any]) -> None:
     spec, some = LimitSpec(concurrency=3, lease=LEASE), crowd[:6]
     running = [it.rounds.remote("restart", spec, count=8, seconds=0.5) for it in some]
@@ -213,6 +215,7 @@ def test_a_restart_of_the_actor_loses_no_permit_and_makes_none(crowd: list[Any])
     ray.get([it.leave.remote() for it in some])
 
 
+@pytest.mark.slow
 def test_after_a_restart_nobody_waits_for_the_lease_while_all_live(crowd: list[Any]) -> None:
     spec, some = LimitSpec(concurrency=2, lease=3600), crowd[:4]
     running = [it.rounds.remote("quick", spec, count=8, seconds=0.5) for it in some]
@@ -254,6 +257,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_drivers_share_a_limit_and_may_not_disagree(cluster: Any, tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
@@ -291,6 +295,7 @@ def test_drivers_share_a_limit_and_may_not_disagree(cluster: Any, tmp_path: Path
     assert most_at_once([*held, *theirs]) <= 2
 
 
+@pytest.mark.slow
 def test_the_actor_ends_when_its_last_client_was_killed(cluster: Any) -> None:
     spec, (last,) = LimitSpec(concurrency=1, lease=LEASE), make(1)
     ray.get(last.take.remote("last", spec))

@@ -130,6 +130,7 @@ def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any,
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_workers_sample_with_an_adapter(cluster: Any, own_place: Any, here: Any) -> None:
     pytest.importorskip("peft")
     config = changes(cluster, "adapter", trainer={"steps": 3, "save_every": 0, "learning_rate": 1.0e-2})
@@ -179,7 +180,7 @@ class Killer:
         return metrics.read_text().count('"train"') if metrics.exists() else 0
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
     cluster: Any, slow_site: Any, own_place: Any, staleness: int
 ) -> None:
@@ -219,6 +220,7 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
     assert any(seconds is not None for seconds in queued), "calls go through the cluster's limit"
 
 
+@pytest.mark.slow
 def test_each_worker_starts_mcp_servers_of_its_own(cluster: Any, own_place: Any, here: Any) -> None:
     """What is sent to a worker is the config: a toolset opens its connections there, and closes them there."""
     pytest.importorskip("mcp")
@@ -249,6 +251,7 @@ def worker_pid(folder: Path, number: int) -> int:
     return int(text.rpartition("starts: process ")[2].split()[0])
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_loses_no_episode(cluster: Any, slow_site: Any, own_place: Any) -> None:
     config = own_place.config(
         changes(

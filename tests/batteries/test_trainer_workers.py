@@ -191,6 +191,7 @@ def test_a_fixed_batch_is_trained_on_as_in_one_process(
         assert float((weights[name] - value).abs().max()) <= 1e-5, name
 
 
+@pytest.mark.slow
 def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: Any, own_place: Any) -> None:
     """Colocated. Each dies in the third step, where the tool stands; as there is no checkpoint yet, all begin anew."""
     stand = own_place.folder / "stand"
@@ -218,6 +219,7 @@ def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: An
     assert not (folder.directory / ".trainers.json").exists()
 
 
+@pytest.mark.slow
 def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: Any, own_place: Any, here: Any) -> None:
     """Split, with rollout and training overlapping: what only the first rank decides reaches the others. It is killed,
     and later the run is ended in order."""

@@ -17,6 +17,8 @@ pytest.importorskip("toolrl_plugin_calculator")
 pytest.importorskip("toolrl_plugin_math")
 pytest.importorskip("toolrl_plugin_qwen")
 
+pytestmark = pytest.mark.slow
+
 from toolrl.config.load import load_config
 from toolrl.protocols import EpisodeContext
 from toolrl.testing.fakes import make_build_context, make_task

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("toolrl_plugin_transformers", reason="needs the embedded engine")
 pytest.importorskip("toolrl_plugin_qwen", reason="needs the parser hermes")
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_part_is_timed_at_growing_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

@@ -13,6 +13,8 @@ pytest.importorskip("trl", reason="the comparison needs TRL: pip install 'trl>=1
 pytest.importorskip("toolrl_plugin_transformers", reason="needs the embedded engine")
 pytest.importorskip("toolrl_plugin_qwen", reason="needs the parser hermes")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:

@@ -165,12 +165,12 @@ def braked(own_place: Any) -> Iterator[Braked]:
 @pytest.mark.parametrize(
     ("at", "number", "status", "trained", "evaluated"),
     [
-        ("train-1/", signal.SIGTERM, 143, [], [0]),
+        pytest.param("train-1/", signal.SIGTERM, 143, [], [0], marks=pytest.mark.slow),
         ("train-2/", signal.SIGINT, 130, [1], [0]),
         ("update-2", signal.SIGTERM, 143, [1, 2], [0]),
-        ("weights-2", signal.SIGINT, 130, [1, 2], [0]),
-        ("save-2", signal.SIGTERM, 143, [1, 2], [0, 2]),
-        ("eval-3/", signal.SIGINT, 130, [1, 2, 3], [0, 2]),
+        pytest.param("weights-2", signal.SIGINT, 130, [1, 2], [0], marks=pytest.mark.slow),
+        pytest.param("save-2", signal.SIGTERM, 143, [1, 2], [0, 2], marks=pytest.mark.slow),
+        pytest.param("eval-3/", signal.SIGINT, 130, [1, 2, 3], [0, 2], marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupted_run_keeps_its_complete_steps_and_goes_on(
@@ -251,6 +251,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(braked: Braked, here: Any
     assert folder.summary()["resumed_at"] == [1]
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(braked: Braked, here: Any, steps_of: Any) -> None:
     process = braked.standing("update-2")
     process.send_signal(signal.SIGINT)
@@ -389,6 +390,7 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
         assert "Resume with the rollout.max_staleness that the run began with" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
     """What was finished, and what can be trained on again, is in the checkpoint."""
     settings = {

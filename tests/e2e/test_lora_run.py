@@ -149,6 +149,7 @@ DETERMINISTIC: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(own_place: Any, here: Any) -> None:
     """Adapter, critic, optimizers; activations are computed again in the backward pass."""
     from safetensors.torch import load_file

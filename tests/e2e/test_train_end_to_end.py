@@ -477,7 +477,7 @@ def test_an_advantage_that_is_no_number_stops_the_run(
     assert "Traceback" not in done.stderr
 
 
-PRESETS = ("gspo", "cispo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")
+PRESETS = ("gspo", "cispo", "rloo", "reinforce_plus_plus_baseline", "ppo")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

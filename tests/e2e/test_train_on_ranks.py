@@ -165,7 +165,7 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_each_others_checkpoi
     ("trip", "told"),
     [
         ("update", "rank 1 ended the run: OSError: a cosmic ray"),
-        ("weights", "rank 1 ended the run: OSError: no weights today"),
+        pytest.param("weights", "rank 1 ended the run: OSError: no weights today", marks=pytest.mark.slow),
         ("exit", "rank 0 lost the other ranks at 'the groups of train-2'"),
     ],
 )
@@ -179,6 +179,7 @@ def test_all_ranks_end_with_the_reason_of_the_first(ranks: Ranks, trip: str, tol
     assert told in summary["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_stays_behind_is_named(ranks: Ranks) -> None:
     config = ranks.config("late", environments=ADDER, cluster={"rank_timeout": 25})
     status, _, err = ranks.run("train", config, TRIP="stand")
@@ -188,6 +189,7 @@ def test_a_rank_that_stays_behind_is_named(ranks: Ranks) -> None:
     assert "cluster.rank_timeout" in err
 
 
+@pytest.mark.slow
 def test_sigterm_saves_what_is_done(ranks: Ranks) -> None:
     process = ranks.start("train", ranks.config("ended", environments=ADDER), TRIP="everybody stands")
     stands = [ranks.place.folder / f"stands-{rank}" for rank in range(2)]
@@ -213,6 +215,7 @@ def test_a_mistake_that_all_ranks_make_is_told_once(ranks: Ranks) -> None:
     assert err.count("rollout.max_staleness: where weights are spread over ranks") == 1
 
 
+@pytest.mark.slow
 def test_other_commands_say_that_they_are_for_one_process(ranks: Ranks) -> None:
     status, _, err = ranks.run("eval", ranks.config("e"))
     assert status != 0

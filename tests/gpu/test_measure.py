@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 for name in ("transformers", "qwen", "calculator", "math"):
     pytest.importorskip(f"toolrl_plugin_{name}")
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent
 
 
