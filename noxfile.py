@@ -184,7 +184,7 @@ def vllm(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """Batteries of kills, faults and escapes, Ray clusters, fuzzing at full size, a real model, the benchmarks' own
     tests, and the quickstart over five seeds."""
-    _install(session, *TEST, *PEERS, "gguf>=0.17", packages=[CORE, *PLUGINS], extras="[train,lora]")
+    _install(session, *TEST, *PEERS, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
@@ -215,8 +215,6 @@ def docs(session: nox.Session) -> None:
 
 BENCHES = ("grpo_step.py", "rollout_overhead.py")
 """Benchmarks besides those called bench_*.py."""
-SPECIAL = ("bench_vllm.py",)
-"""Need an environment of their own, and say in their own words which."""
 
 
 @nox.session
@@ -228,7 +226,7 @@ def bench(session: nox.Session) -> None:
     names = [name for name in session.posargs if not name.startswith("-")]
     found = sorted({path.name for path in folder.glob("bench_*.py")} | set(BENCHES))
     output.mkdir(exist_ok=True)
-    for script in names or [name for name in found if name not in SPECIAL]:
+    for script in names or found:
         text = (folder / script).read_text(encoding="utf-8")
         options = ["--json", str(output / f"{Path(script).stem}.json")] if '"--json"' in text else []
         if "--quick" in session.posargs and '"--quick"' in text:
@@ -249,5 +247,5 @@ def gpu(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def gpu_measure(session: nox.Session) -> None:
     """Speed against the card's limits, exactness, step time against TRL and learning on a GPU machine, with what is
-    installed there. Arguments go to measure.py; without any it says what is missing."""
-    session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["needs"]))
+    installed there. Arguments go to measure.py."""
+    session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["--help"]))

@@ -4,7 +4,7 @@
 
 An engine that answers after 0.1 s whatever it is asked, and an update that takes 0.5 s: so the figures are of waiting
 alone, and hold on a machine that is busy. Steps of 16 tasks with 8 episodes, each with one call of a tool that takes
-exp(N(−1, 0.8)) seconds, at most 5. `async_throughput.py` measures the same with a model.
+exp(N(−1, 0.8)) seconds, at most 5.
 """
 
 from __future__ import annotations

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import checkout
 from results import table
-from settings import PARTS, NotHereError, NotYetError, Settings
+from settings import PARTS, ROOT, NotHereError, NotYetError, Settings
 
-EXAMPLES = checkout.ROOT / "docs" / "examples" / "gsm8k"
+EXAMPLES = ROOT / "docs" / "examples" / "gsm8k"
 MARGIN = 60.0
 """Seconds that a run may need to write its checkpoint before the caller's time is over."""
 PROMPTS = {

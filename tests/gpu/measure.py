@@ -3,13 +3,11 @@
     python tests/gpu/measure.py all --model models/smollm2-135m-instruct --data data/gsm8k --out measured
     python tests/gpu/measure.py decode update --model … --out measured --minutes 9     # some parts, in nine minutes
     python tests/gpu/measure.py all --dry-run --out measured-dry                       # on a CPU, a tiny model, minutes
-    python tests/gpu/measure.py needs                                                  # which packages are missing here
 
-It runs from a clone: nothing of toolrl has to be installed, only what `needs` names. Each part is a process of its own,
-so that one that fails, hangs or runs out of memory takes no other along; what it found is in OUT/results.json and, as
-tables, in OUT/results.md before the next one begins. A part that is done is not done again unless `--again` is given:
-call the script as often as it takes, with `--minutes` where a call may only take so long. `learn` goes on where it was
-stopped as long as its work folder is there.
+Each part is a process of its own, so that one that fails, hangs or runs out of memory takes no other along; what it
+found is in OUT/results.json and, as tables, in OUT/results.md before the next one begins. A part that is done is not
+done again unless `--again` is given: call the script as often as it takes, with `--minutes` where a call may only take
+so long. `learn` goes on where it was stopped as long as its work folder is there.
 
 Parts: `card` (bandwidth and matmul peak, which the others compare with; it always comes first), `decode`, `update`,
 `exact`, `resume`, `trl`, and `learn`, which takes the longest. `--model` may be given several times.
@@ -32,9 +30,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import checkout  # noqa: E402 - beside this file
-from results import Result, Results  # noqa: E402
-from settings import PARTS, Settings  # noqa: E402
+from results import Result, Results  # noqa: E402 - beside this file
+from settings import PARTS, ROOT, Settings  # noqa: E402
 
 TAIL = 1500
 """Characters of a failed part's output that its reason keeps."""
@@ -46,12 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if args.child:
         return child(args.child[0], Path(args.child[1]))
-    if args.parts == ["needs"]:
-        return checkout.tell_needs()
     if unknown := {*args.parts} - {*PARTS, "all"}:
-        arguments().error(
-            f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}, all and needs"
-        )
+        arguments().error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)} and all")
     chosen = [name for name in PARTS if not args.parts or {name, "all"} & {*args.parts} or name == "card"]
     check(args)
     work = (args.work or args.out / "work").resolve()
@@ -71,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     models = [str(path.resolve()) for path in args.model]
     if args.dry_run:
         models, settings = tiny(settings)
-    results = Results(args.out, args.previous)
+    results = Results(args.out)
     if other := results.foreign(settings.kind):
-        arguments().error(f"the results in {args.out}, or those of --previous, are of: {other}; name another --out")
+        arguments().error(f"the results in {args.out} are of: {other}; name another --out")
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
     return run(chosen, models, settings, results, deadline, again=args.again)
 
@@ -83,8 +76,6 @@ def check(args: argparse.Namespace) -> None:
     for path in [*args.model, *([args.data] if args.data else [])]:
         if not path.is_dir():
             arguments().error(f"there is no folder {path}")
-    if args.previous and not args.previous.is_file():
-        arguments().error(f"there is no file {args.previous}")
     names = [path.resolve().name for path in args.model]
     if twice := {name for name in names if names.count(name) > 1}:
         arguments().error(f"results go by the folder's name, and two models are called {', '.join(sorted(twice))}")
@@ -92,12 +83,11 @@ def check(args: argparse.Namespace) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, all (the default) or needs")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or all (the default)")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a model's folder")
     parser.add_argument("--data", type=Path, help="the folder with GSM8K's train.jsonl and test.jsonl, for `learn`")
     parser.add_argument("--out", type=Path, default=Path("measured"), help="where results.json and results.md go")
     parser.add_argument("--work", type=Path, help="where runs, logs and checkpoints go; OUT/work unless given")
-    parser.add_argument("--previous", type=Path, help="a results.json of an earlier call whose parts count as done")
     parser.add_argument("--minutes", type=float, help="end within so many minutes; what isn't done is left for later")
     parser.add_argument("--again", action="store_true", help="do parts that are done once more")
     parser.add_argument("--device", help="cuda, cuda:N or cpu; cuda unless --dry-run")
@@ -115,7 +105,7 @@ def tiny(settings: Settings) -> tuple[list[str], Settings]:
 
     folder = Path(settings.work) / "tiny"
     if not (folder / "config.json").exists():
-        script = checkout.ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
+        script = ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
         subprocess.run([sys.executable, str(script), str(folder)], check=True, stdout=subprocess.DEVNULL)
     return [str(folder)], replace(settings, data=str(madeup.write(Path(settings.work) / "data")))
 
@@ -170,9 +160,7 @@ def isolated(name: str, key: str, settings: Settings) -> Result:
     command = [sys.executable, str(HERE / "measure.py"), "--child", name, str(question)]
     with log.open("w") as output:
         # Its own session: what it starts (a training run, interpreters of a tool) is ended with it.
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=checkout.environment(), start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status = process.wait(limit)
             reason = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
@@ -204,7 +192,6 @@ def child(name: str, question: Path) -> int:
     answer = question.with_name(question.name.replace(".settings.", ".result."))
     started = time.monotonic()
     try:
-        checkout.use()
         figures = importlib.import_module(PARTS[name].module).run(settings)
         result = Result("ok", 0.0, figures)
     except NotYetError as pause:

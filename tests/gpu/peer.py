@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkout
 from results import table
-from settings import NotHereError, Settings
+from settings import ROOT, NotHereError, Settings
 
 SIZES = {
     "5M": {},
@@ -31,7 +30,7 @@ def run(settings: Settings) -> dict[str, Any]:
     import torch
     import trl
 
-    sys.path.insert(0, str(checkout.ROOT / "tests" / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
     import grpo_step as bench
 
     bench.DEVICE = torch.device(settings.device)

@@ -28,15 +28,14 @@ class Result:
 
 
 class Results:
-    """Of all parts, in a folder. `previous`: a file of an earlier folder, whose results count too."""
+    """Of all parts, in a folder."""
 
-    def __init__(self, folder: Path, previous: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path, self.markdown_path = folder / "results.json", folder / "results.md"
         self._results: dict[str, Result] = {}
-        for file in (previous, self.path):
-            if file is not None and file.is_file():
-                found = json.loads(file.read_text(encoding="utf-8"))
-                self._results |= {key: Result(**value) for key, value in found.items()}
+        if self.path.is_file():
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            self._results = {key: Result(**value) for key, value in found.items()}
 
     def foreign(self, kind: str) -> str | None:
         """Another kind of which results are there."""

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import checkout
 from results import table
-from settings import Settings
+from settings import ROOT, Settings
 
 WAIT = 200.0
 """Seconds that a run may take."""
@@ -26,13 +25,13 @@ def run(settings: Settings) -> dict[str, Any]:
 
     import yaml
 
-    sys.path.insert(0, str(checkout.ROOT / "tests" / "batteries"))
+    sys.path.insert(0, str(ROOT / "tests" / "batteries"))
     import kill_battery as battery
 
     folder = Path(settings.work) / "resume"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    make = checkout.ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
+    make = ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
     environment = {**battery.CONFIG["environments"]["default"], "rewards": ["exact"]}
     config = {

@@ -57,24 +57,12 @@ def test_what_is_measured_is_there(quick: Path) -> None:
     assert exact["gradients"]["bfloat16"]["shared"]["norm"] < 0.1
 
 
-def test_the_tables_say_the_same(quick: Path) -> None:
-    text = (quick / "results.md").read_text()
-    for title in ("## card", "## decode, tiny", "## update, tiny", "## exact, tiny"):
-        assert title in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    widths = [line.count("|") for line in rows]
-    assert min(widths) > 2
-    assert f"{results(quick)['exact:tiny']['figures']['tokens']} tokens" in text
-
-
-def test_a_part_that_is_done_is_not_done_again(quick: Path, tmp_path: Path) -> None:
+def test_a_part_that_is_done_is_not_done_again(quick: Path) -> None:
     before = results(quick)
     done = measure("exact", "--dry-run", "--out", str(quick))
     assert done.returncode == 0
     assert "[exact:tiny] done earlier" in done.stdout
     assert results(quick) == before
-    done = measure("card", "--dry-run", "--out", str(tmp_path), "--previous", str(quick / "results.json"))
-    assert "[card] done earlier" in done.stdout
 
 
 def test_a_part_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
@@ -87,57 +75,6 @@ def test_a_part_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert found["learn:broken"]["status"] == "skipped"
     assert "--data" in found["learn:broken"]["reason"]
-
-
-def test_a_part_with_too_little_time_is_left_for_later(tmp_path: Path) -> None:
-    done = measure("resume", "--device", "cpu", "--minutes", "0.2", "--out", str(tmp_path))
-    assert "[resume] left out" in done.stdout
-    assert not (tmp_path / "results.json").exists() or "resume" not in results(tmp_path)
-
-
-def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
-    done = measure("deocde", "--dry-run", "--out", str(tmp_path))
-    assert done.returncode == 2
-    assert "no part is called deocde; there are card, decode" in done.stderr
-
-
-def test_needs_are_told() -> None:
-    done = measure("needs")
-    assert done.returncode == 0
-    needed, missing, *_ = done.stdout.splitlines()
-    assert {"pydantic", "pydantic-core", "pluggy", "jsonschema"} <= set(needed.split(": ")[1].split())
-    assert missing == "missing here: nothing"
-
-
-def test_without_a_gpu_the_card_is_skipped(tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    done = measure("card", "--out", str(tmp_path))
-    assert done.returncode == 0
-    assert "sees no CUDA device; --dry-run measures on the CPU" in done.stdout
-
-
-def test_a_clone_is_used_without_being_installed(tmp_path: Path) -> None:
-    """Its plugins are found by entry points that the script makes of its pyproject files."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import checkout; checkout.use();"
-        "import importlib_metadata as m; print(sorted(p.name for p in m.entry_points(group='toolrl.plugins')"
-        " if str(p.dist.locate_file('')).startswith(checkout._site())))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(FOLDER)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['builtin', 'calculator', 'math', 'python', 'qwen', 'transformers']"
-
-
-def test_what_isnt_there_to_be_compared_with_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import peer
-    from settings import NotHereError, Settings
-
-    monkeypatch.setattr(peer, "NEEDED", ("json", "no_such_peer"))
-    with pytest.raises(NotHereError, match=r"^no_such_peer can't be imported here"):
-        peer.run(Settings("cpu", True, "."))
 
 
 def test_a_dry_run_counts_for_nothing_but_dry_runs(quick: Path) -> None:
