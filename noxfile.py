@@ -9,6 +9,7 @@ requirements are complete.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -74,14 +75,15 @@ def _wheels(session: nox.Session, packages: list[Path]) -> list[Path]:
     """The packages' wheels, each built once a run."""
     missing = [package for package in packages if package not in _built]
     if missing:
+        if not _built:
+            shutil.rmtree(WHEELS, ignore_errors=True)
         session.install(*BUILD)
         session.run(
             "python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(WHEELS),
             *map(str, missing),
         )  # fmt: skip
     for package in missing:
-        name = _project(package)["name"].replace("-", "_")
-        _built[package] = max(WHEELS.glob(f"{name}-*.whl"), key=lambda path: path.stat().st_mtime)
+        (_built[package],) = WHEELS.glob(f"{_project(package)['name'].replace('-', '_')}-*.whl")
     return [_built[package] for package in packages]
 
 
@@ -109,7 +111,7 @@ def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
-    session.run(*PYTEST, *TWO, *folders, *session.posargs, env=ONE_THREAD)
+    session.run(*PYTEST, *TWO, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     for name in ("core", "contracts", "openenv", "lint", "types"):
         session.notify(name)
 

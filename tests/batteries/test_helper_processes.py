@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import runpy
 import sys
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation and /
 MISCHIEF = Path(__file__).with_name("helper_mischief.py")
 KINDS: Sequence[str] = runpy.run_path(str(MISCHIEF))["KINDS"]
 SECONDS = 2.0
+EXAMPLES = 15 if os.environ.get("TOOLRL_SLOW") else 4
 Ask = Callable[[int, Sequence[str]], Any]
 """The answer to a call with a number, which is that number, and None for a failure."""
 
@@ -231,7 +233,11 @@ def test_an_answer_is_that_of_its_own_call(helper: str, folder: Path, monkeypatc
         opened = HELPERS[helper](folder)
         ask = runner.run(opened.__aenter__())
 
-        @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(st.lists(st.lists(st.sampled_from(KINDS), max_size=2), min_size=1, max_size=3))
         def check(script: list[list[str]]) -> None:
             nonlocal number

@@ -2,7 +2,7 @@
 
 The checks are those of `tests/benchmarks/exact_rollout.py`, which also counts what a trainer that keeps texts would
 have got wrong. An ordinary run takes the tiny model; `nox -s slow` also takes Qwen2.5-Coder-0.5B-Instruct, which calls
-its tool of its own accord, where the folder `shared` with the script that makes it is at hand.
+its tool of its own accord, where TOOLRL_QWEN_CODER names its folder.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import runpy
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("TOOLRL_SHARED") or ROOT.parent / "shared")
+CODER = os.environ.get("TOOLRL_QWEN_CODER")
 TASKS, GROUP = 125, 4
 
 
@@ -97,28 +95,10 @@ def test_the_check_sees_a_change_of_one_token(proof: dict[str, Any]) -> None:
 # The same with a real model.
 
 
-@pytest.fixture(scope="module")
-def coder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's folder: that of TOOLRL_QWEN_CODER, or made anew."""
-    if given := os.environ.get("TOOLRL_QWEN_CODER"):
-        return Path(given)
-    script = SHARED / "models" / "get_model.py"
-    if not script.is_file():
-        pytest.skip(f"there is no {script}; set TOOLRL_SHARED to the folder that has it")
-    folder = tmp_path_factory.mktemp("models") / "coder"
-    command = [sys.executable, str(script), "model", "qwen2.5-coder-0.5b-instruct", str(folder)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"the model can't be made here: {made.stderr.strip().splitlines()[-1:]}")
-    return folder
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
-def test_500_episodes_of_a_real_model(
-    proof: dict[str, Any], coder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODEL", str(coder))
+@pytest.mark.skipif(not CODER, reason="set TOOLRL_QWEN_CODER to the folder of Qwen2.5-Coder-0.5B-Instruct")
+def test_500_episodes_of_a_real_model(proof: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL", str(CODER))
     monkeypatch.chdir(tmp_path)
     figures = asyncio.run(proof["prove"](proof["CONFIG"], TASKS, GROUP))
     print(asdict(figures))

@@ -69,9 +69,10 @@ class Wheel:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wheel]:
-    """The wheels by the name of the folder that each was built from."""
-    folder = tmp_path_factory.mktemp("wheels")
-    pip("wheel", "--no-build-isolation", "-w", str(folder), *map(str, PACKAGES))
+    """The wheels by the name of the folder that each was built from; TOOLRL_WHEELS names a folder that has them."""
+    folder = Path(os.environ.get("TOOLRL_WHEELS") or tmp_path_factory.mktemp("wheels"))
+    if not os.environ.get("TOOLRL_WHEELS"):
+        pip("wheel", "--no-build-isolation", "-w", str(folder), *map(str, PACKAGES))
     built = {path.name.split("-")[0]: Wheel(path) for path in folder.glob("*.whl")}
     return {package.name: built[project(package)["name"].replace("-", "_")] for package in PACKAGES}
 

@@ -1,45 +1,25 @@
 """A real model on real problems: SmolLM2-135M-Instruct with the calculator on GSM8K, as the example's config has it.
 
-Its chat template ignores `tools=`, so toolrl has to tell the model of its tool by itself. Takes minutes and 98 MB of
-download for the model: `nox -s slow` runs it where the folder `shared` with the data and the model's script is.
+Its chat template ignores `tools=`, so toolrl has to tell the model of its tool by itself. TOOLRL_SMOLLM2 names the
+model's folder, TOOLRL_GSM8K that of the data.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("TOOLRL_SHARED") or ROOT.parent / "shared")
-CONFIG = str(ROOT / "docs" / "examples" / "gsm8k" / "grpo.yaml")
+MODEL, DATA = os.environ.get("TOOLRL_SMOLLM2"), os.environ.get("TOOLRL_GSM8K")
+CONFIG = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "gsm8k" / "grpo.yaml")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it"),
-    pytest.mark.skipif(
-        not (SHARED / "data" / "gsm8k").is_dir() or not (SHARED / "models" / "get_model.py").is_file(),
-        reason=f"{SHARED} lacks data/gsm8k or models/get_model.py; set TOOLRL_SHARED to the folder that has them",
-    ),
+    pytest.mark.skipif(not (MODEL and DATA), reason="set TOOLRL_SMOLLM2 and TOOLRL_GSM8K to the folders of both"),
 ]
-
-
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's folder: that of TOOLRL_SMOLLM2, or made anew."""
-    if given := os.environ.get("TOOLRL_SMOLLM2"):
-        return Path(given)
-    folder = tmp_path_factory.mktemp("models") / "smollm2"
-    script = [sys.executable, str(SHARED / "models" / "get_model.py"), "model", "smollm2-135m-instruct", str(folder)]
-    made = subprocess.run(script, capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"the model can't be made here: {made.stderr.strip().splitlines()[-1:]}")
-    return folder
 
 
 def short(*arguments: str) -> list[str]:
@@ -48,8 +28,8 @@ def short(*arguments: str) -> list[str]:
     return [*arguments, CONFIG, "--json", *(part for value in sets for part in ("--set", value))]
 
 
-def test_an_evaluation_tells_the_model_of_its_tool(smollm2: Path, workplace: Any) -> None:
-    env = {"MODEL": str(smollm2), "GSM8K": str(SHARED / "data" / "gsm8k")}
+def test_an_evaluation_tells_the_model_of_its_tool(workplace: Any) -> None:
+    env = {"MODEL": str(MODEL), "GSM8K": str(DATA)}
     arguments = short("eval")
     done = workplace.toolrl(*arguments, "--set", "evaluation.tasks=6", "--set", "run.name=smollm2-eval", env=env)
     assert done.returncode == 0, done.stderr
@@ -59,7 +39,7 @@ def test_an_evaluation_tells_the_model_of_its_tool(smollm2: Path, workplace: Any
 
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
     for episode in episodes:
         prompt = tokenizer.decode(episode.ids[: episode.prompt_length])
         assert '"name": "calculator"' in prompt
@@ -67,8 +47,8 @@ def test_an_evaluation_tells_the_model_of_its_tool(smollm2: Path, workplace: Any
         assert episode.task.messages[-1].content in prompt
 
 
-def test_training_steps_are_finite_and_exact(smollm2: Path, workplace: Any) -> None:
-    env = {"MODEL": str(smollm2), "GSM8K": str(SHARED / "data" / "gsm8k")}
+def test_training_steps_are_finite_and_exact(workplace: Any) -> None:
+    env = {"MODEL": str(MODEL), "GSM8K": str(DATA)}
     sets = ["trainer.steps=2", "trainer.prompts_per_step=2", "run.name=smollm2-train", "data.eval=null"]
     arguments = [*short("train"), *(part for value in sets for part in ("--set", value))]
     done = workplace.toolrl(*arguments, env=env)

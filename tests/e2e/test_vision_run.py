@@ -94,7 +94,7 @@ def make_model(kind: str, tokenizer: Any) -> Any:
     )
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=[pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder, with tokenizer and image processor."""
     folder: Path = tmp_path_factory.mktemp("models") / request.param

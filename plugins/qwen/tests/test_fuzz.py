@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import pairwise
 
 import pytest
@@ -103,7 +102,6 @@ def test_random_texts(name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 @pytest.mark.parametrize("name", PARSERS)
 def test_many_random_texts(name):
     fuzz(name, 200_000)

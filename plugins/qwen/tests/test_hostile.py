@@ -7,7 +7,6 @@ wide; `nox -s slow` takes them at full length.
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -161,7 +160,6 @@ def test_texts_in_pieces_take_little_time(name, pattern):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_megabyte_takes_half_a_second(name):
     assert not slow_ones(PARSERS[name], LENGTH, SECONDS)

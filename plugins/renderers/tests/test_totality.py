@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from typing import Any
 
@@ -77,7 +76,6 @@ def test_any_ids(name: str, format_of: Any, parser_of: Any, tokenizer_of: Any, l
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 @every
 def test_many_texts_and_ids(name: str, format_of: Any, parser_of: Any, tokenizer_of: Any, look: ToolSpec) -> None:
     check_texts(name, format_of(name), parser_of(name), (look,), 2000)
@@ -174,7 +172,6 @@ def test_hostile_text(name: str, parser_of: Any, look: ToolSpec) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 @every
 def test_a_megabyte_of_hostile_text(name: str, parser_of: Any, look: ToolSpec) -> None:
     check_hostile(name, parser_of(name), (look,), 1_000_000)

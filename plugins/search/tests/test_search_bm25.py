@@ -315,7 +315,6 @@ for query, hits in zip(some, found):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 class TestLarge:
     def test_a_million_passages_fit_into_six_gigabytes(self, tmp_path: Path) -> None:
         """Indexing and searching, in a process of its own; what is found is what a reading of all passages finds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 
 import pytest
@@ -80,7 +79,6 @@ def test_random_texts(name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TOOLRL_SLOW"), reason="takes minutes; `nox -s slow` runs it")
 @pytest.mark.parametrize("name", PARSERS)
 def test_many_random_texts(name):
     fuzz(PARSERS[name], 200_000)
