@@ -91,7 +91,7 @@ class Workplace:
 
     def run(self, name: str) -> Any:
         """A run's folder, opened for reading."""
-        from toolrl.report.folder import RunFolder
+        from toolrl.runs.folder import RunFolder
 
         return RunFolder.open(self.folder / "runs" / name)
 

@@ -160,7 +160,7 @@ def lines(run: Path) -> dict[tuple[int, str], dict[str, Any]]:
 
 def tokens(run: Path) -> dict[str, tuple[int, ...]]:
     """Of every episode."""
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
     return {f"{item.kind} {item.episode.id}": item.episode.ids for item in RunFolder.open(run).episodes()}
 

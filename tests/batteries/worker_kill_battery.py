@@ -181,7 +181,7 @@ def _strike(target: Target, pid: int, gone: set[int], states: list[str]) -> floa
 
 def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
     """Note what isn't as it should be; what the run's folder says of what happened."""
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
     folder = RunFolder.open(run)
     stored = list(folder.episodes(kind="train"))

@@ -34,9 +34,9 @@ from typing import Any
 from scripted import Script, ScriptEngine, Work, add, make_environment, make_tasks, make_tokenizer, multiply
 from scripted import multiply_inline as inline
 
-from toolrl.report.episodes import EpisodeStore
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.runner import Runner
+from toolrl.runs.episodes import EpisodeStore
 from toolrl.types import Episode, Group
 
 TARGET = 200.0

@@ -131,7 +131,7 @@ def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Whee
     }
     from toolrl.cli.new_plugin import TEMPLATES
 
-    assert "toolrl/report/assets/page.html" in wheel.files
+    assert "toolrl_plugin_report/assets/page.html" in wheels["report"].files
     for kind in TEMPLATES.values():
         assert f"toolrl/cli/templates/{kind.module}/component.py.tmpl" in wheel.files
     extras = set(wheel.metadata.get_all("Provides-Extra", []))

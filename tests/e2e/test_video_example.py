@@ -119,7 +119,7 @@ def test_episodes_go_through_all_four_tools(site: str, world: Path, plugin_site:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
     episodes = [item.episode for item in RunFolder.open(world / "runs/video/grpo").episodes()]
     assert len(episodes) == len(rows)

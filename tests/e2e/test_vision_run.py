@@ -31,9 +31,9 @@ from toolrl.config.model import ModelConfig, SftConfig, TrainerConfig  # noqa: E
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
 from toolrl.loop.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
-from toolrl.report.records import episode_from_json, episode_to_json  # noqa: E402
 from toolrl.rollout.environment import Environment, Limits, NamedReward  # noqa: E402
 from toolrl.rollout.runner import Runner  # noqa: E402
+from toolrl.runs.records import episode_from_json, episode_to_json  # noqa: E402
 from toolrl.tools import tool  # noqa: E402
 from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402

@@ -48,14 +48,14 @@ from toolrl.protocols import (
     TaskSource,
     WeightSource,
 )
-from toolrl.report.folder import RunFolder, run_and_checkpoint
-from toolrl.report.recorder import RunRecorder
-from toolrl.report.status import told_status
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.long_prompts import LongPrompts
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
+from toolrl.runs.folder import RunFolder, run_and_checkpoint
+from toolrl.runs.recorder import RunRecorder
+from toolrl.runs.status import told_status
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.restarts import RestartCount, Restarts
@@ -451,7 +451,19 @@ class Builder:
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):
             observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
+        observers |= self._observers_of_every_run({use.use for use in uses})
         return Events(folder, observers, self._hide)
+
+    def _observers_of_every_run(self, named: set[str]) -> dict[str, Observer]:
+        """Those that plugins add to each run. One that can't be built is logged: no config asked for it."""
+        observers: dict[str, Observer] = {}
+        for found in self._registry.components("observers"):
+            if found.component.every_run and named.isdisjoint(found.names):
+                try:
+                    observers[found.qualified] = self.build("observers", ComponentUse(use=found.qualified), "")
+                except ToolrlError as error:
+                    _log.warning("the run goes on without the observer %s: %s", found.qualified, error)
+        return observers
 
     def limits(self) -> Limits:
         rollout = self._config.rollout

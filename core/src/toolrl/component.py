@@ -39,6 +39,8 @@ class Component(Generic[T]):
     raises where the component can't work here."""
     short: bool = True
     """False where only `plugin/name` reaches it: for names of another library, which other plugins may give, too."""
+    every_run: bool = False
+    """For an observer: True where it observes every run, also those whose config doesn't name it."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

@@ -90,7 +90,8 @@ def toolrl_policy_losses() -> Iterable[Component[PolicyLoss]]:  # type: ignore[e
 
 @hookspec
 def toolrl_observers() -> Iterable[Component[Observer]]:  # type: ignore[empty-body]
-    """Observers: objects with some of the event methods below. Named in a config by `observers`."""
+    """Observers: objects with some of the event methods below. Named in a config by `observers`;
+    one with `every_run` observes every run where its plugin is installed."""
 
 
 @hookspec
@@ -98,8 +99,8 @@ def toolrl_commands() -> Iterable[Component[Command]]:  # type: ignore[empty-bod
     """Commands of a plugin's own, run as `toolrl <plugin> <name>`."""
 
 
-# Events. They fire in the controller process, in its main thread, for the observers that the config names. An observer
-# only reads. One that raises is logged and counted, and hides nothing from the others.
+# Events. They fire in the controller process, in its main thread, for the observers that the config names and those of
+# every run. An observer only reads. One that raises is logged and counted, and hides nothing from the others.
 
 
 @hookspec

@@ -21,10 +21,10 @@ from toolrl.loop.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTak
 from toolrl.loop.training import TrainingLoop
 from toolrl.preflight import check_fine_tuning
 from toolrl.protocols import StepReport
-from toolrl.report.buffered import BufferedEpisodes
-from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
+from toolrl.runs.episode_codec import StoredEpisodes
+from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
 from toolrl_plugin_torch.checkpoints.saver import Saved, Saver
 from toolrl_plugin_torch.objective.credit import is_flat
@@ -183,7 +183,7 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
             max_staleness=rollout.max_staleness,
             tell=runner.tell,
             replay=rollout.replay,
-            codec=BufferedEpisodes(),
+            codec=StoredEpisodes(),
         )
     return TurnTaking(runner, order, demand)
 

@@ -13,7 +13,7 @@ from toolrl.errors import ConfigError, DataError
 from toolrl.loop.data import CheckedTasks, GoodTasks
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, TaskSource
-from toolrl.report.folder import RunFolder, run_and_checkpoint
+from toolrl.runs.folder import RunFolder, run_and_checkpoint
 
 
 def check_start(

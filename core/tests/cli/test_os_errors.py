@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from toolrl.cli import status
 from toolrl.cli.main import EXIT_ERROR, main
-from toolrl.report.folder import RunFolder
+from toolrl.runs.folder import RunFolder
 
 
 @pytest.fixture
@@ -40,37 +39,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return err
 
 
-def test_a_report_that_can_not_be_written(run: Path, blocked: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"{blocked.parent}: File exists\n  → A file is in the place of a folder" in said(
-        capsys, "report", run, "--output", blocked
-    )
-    assert "/proc/nothing: No such file or directory\n  → " in said(
-        capsys, "report", run, "--output", "/proc/nothing/r.html"
-    )
-    (run / "report.html").mkdir()
-    assert f"{run / 'report.html'}: Is a directory" in said(capsys, "report", run)
-
-
-def test_the_error_of_the_write_is_the_one_that_is_told(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(path: Path, *_: Any, **__: Any) -> Any:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "open", refuses)
-    monkeypatch.setattr(Path, "unlink", lambda path, **_: refuses(Path("unlinked")))
-    err = said(capsys, "report", run)
-    assert "Read-only file system" in err
-    assert "unlinked" not in err
-
-
-def test_a_device_is_written_to_and_not_replaced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(run), "--output", "/dev/null"]) == 0
-    assert not Path("/dev/null").is_file()
-    assert "No space left" in said(capsys, "report", run, "--output", "/dev/full")
-    assert not Path("/dev/full").is_file()
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -84,8 +52,6 @@ def test_a_device_is_written_to_and_not_replaced(run: Path, capsys: pytest.Captu
         ["export", "{run}", "{path}"],
         ["parse", "--parser", "hermes", "--cases", "{path}"],
         ["parse", "--parser", "hermes", "--tools", "{path}", "x"],
-        ["report", "{path}"],
-        ["report", "{run}", "--compare", "{path}"],
         ["status", "{path}"],
         ["new-plugin", "x", "--kind", "tool", "--dir", "{path}"],
     ],

@@ -14,9 +14,9 @@ from toolrl.cli.main import COMMANDS, main
 from toolrl.cli.status import HELP
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
-from toolrl.report.folder import RunFolder
-from toolrl.report.status import NAME, TRAINERS, read_status, told_status
 from toolrl.rollout.activity import Activity
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.status import NAME, TRAINERS, read_status, told_status
 from toolrl.testing.fakes import make_episode
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
 

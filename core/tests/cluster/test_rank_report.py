@@ -9,7 +9,7 @@ from typing import Any
 from toolrl.cluster.rank_report import RankReport
 from toolrl.cluster.trainer_messages import Counted, StepDone, TrainerOrder
 from toolrl.protocols import StepReport
-from toolrl.report.folder import RunFolder
+from toolrl.runs.folder import RunFolder
 
 ORDER: Any = TrainerOrder(0, 2, None, "/", "/run", resume=False, overwrite=False, json=False)  # type: ignore[arg-type]
 RESTARTED, REPEATED = "cluster/restarted_trainers", "cluster/repeated_steps"

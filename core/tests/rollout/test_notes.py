@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
-from toolrl.report.records import episode_from_json, episode_to_json
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.rollout.notes import DEEPEST, plain_notes
+from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_episode, make_task
 from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry

@@ -33,7 +33,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from toolrl.report.folder import RunFolder
+from toolrl.runs.folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 from stages import stage, toolrl

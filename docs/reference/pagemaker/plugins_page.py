@@ -69,7 +69,9 @@ def _component(found: Found, kind: str) -> Iterator[str]:
     yield f"### {heading(found, kind)}"
     yield f"{component.summary} From `{found.plugin.name}`."
     if kind == "commands":
-        yield f"Run as `toolrl {found.plugin.name} {component.name}`; `--help` shows its arguments."
+        name = found.plugin.name
+        words = name if component.name == name else f"{name} {component.name}"
+        yield f"Run as `toolrl {words}`; `--help` shows its arguments."
         return
     model = component.load_options()
     if model is None:

@@ -6,13 +6,13 @@ from pagemaker.markdown import page, prose
 from pagemaker.source import module_doc
 
 _PARTS = (
-    ("The folder", "report.folder"),
-    ("Metrics", "report.metrics"),
-    ("Episodes", "report.episodes"),
-    ("Records of episodes", "report.records"),
-    ("Summary", "report.summary"),
+    ("The folder", "runs.folder"),
+    ("Metrics", "runs.metrics"),
+    ("Episodes", "runs.episodes"),
+    ("Records of episodes", "runs.records"),
+    ("Summary", "runs.summary"),
     ("Checkpoints", "torch:checkpoints.checkpoint"),
-    ("The report", "report.html"),
+    ("The report", "report:page"),
 )
 
 _LINKS = """\

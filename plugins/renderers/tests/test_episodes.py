@@ -157,7 +157,7 @@ def test_a_rollout_of_a_random_model(workplace: Path) -> None:
     from transformers import AutoTokenizer
 
     from toolrl.protocols import BuildContext
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
     from toolrl_plugin_renderers.chat import RenderersFormat
     from toolrl_plugin_renderers.options import FormatOptions
 

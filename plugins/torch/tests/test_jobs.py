@@ -19,8 +19,8 @@ from toolrl.config.model import Config, SftConfig
 from toolrl.errors import CheckpointError, ConfigError, DataError, ToolrlError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import StepReport
-from toolrl.report.folder import RunFolder
 from toolrl.rollout.environment import Limits
+from toolrl.runs.folder import RunFolder
 from toolrl.testing.fakes import make_episode
 from toolrl.types import RewardEntry
 

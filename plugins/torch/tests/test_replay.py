@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.overlap import Overlapping
 from toolrl.loop.supply import DataPosition, Demand
-from toolrl.report.buffered import BufferedEpisodes
 from toolrl.rollout.environment import Limits
+from toolrl.runs.episode_codec import StoredEpisodes
 from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import Episode, Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.checkpoints.checkpoint import TrainerState, load_state, save_checkpoint
@@ -152,7 +152,7 @@ def test_every_row_is_new_once_and_nothing_is_too_old(
 
         runner = Rows(hold)
         supply = supply_of(
-            runner, replay=replay, staleness=staleness, codec=BufferedEpisodes() if keeps else None, rows=rows,
+            runner, replay=replay, staleness=staleness, codec=StoredEpisodes() if keeps else None, rows=rows,
             steps=steps,
         )  # fmt: skip
         supply.resume(first, position)
@@ -189,7 +189,7 @@ def test_a_checkpoint_keeps_finished_groups_with_their_episodes(tmp_path: Path) 
             if row == 5:
                 await asyncio.Event().wait()
 
-        codec = BufferedEpisodes()
+        codec = StoredEpisodes()
         before = supply_of(Rows(hold), codec=codec)
         await step_of(before, 1)
         for _ in range(5):
@@ -238,7 +238,7 @@ def test_what_does_not_fit_the_config_any_more_is_sampled_again_or_left(change: 
             8, (5, 7), tuple(record(row, version, uses) for row, version, uses in [(7, 0, 0), (3, 0, 1)])
         )
         runner = Rows()
-        supply = supply_of(runner, codec=BufferedEpisodes(), **change)
+        supply = supply_of(runner, codec=StoredEpisodes(), **change)
         supply.resume(2, position)
         new, again = await step_of(supply, 3)
         if "replay" in change:
@@ -256,14 +256,14 @@ def test_what_does_not_fit_the_config_any_more_is_sampled_again_or_left(change: 
 
 def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
     group = make_group(row)
-    codec = BufferedEpisodes()
+    codec = StoredEpisodes()
     written = [codec.write(episode) for episode in group.episodes]
     return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
 
 
 def test_episodes_with_images_are_not_kept() -> None:
     image = MediaInput("image", (0, 1), "key", {})
-    assert BufferedEpisodes().write(make_episode("x", media=(image,))) is None
+    assert StoredEpisodes().write(make_episode("x", media=(image,))) is None
 
     async def main() -> None:
         class Images(Rows):
@@ -271,7 +271,7 @@ def test_episodes_with_images_are_not_kept() -> None:
                 group = await super().group(*arguments, **settings)
                 return make_group(int(group.task.id[1:]), group.id, media=(image,))
 
-        supply = supply_of(Images(), codec=BufferedEpisodes())
+        supply = supply_of(Images(), codec=StoredEpisodes())
         await step_of(supply, 1)
         position = supply.position(1)
         assert position.buffer == ()
@@ -283,7 +283,7 @@ def test_episodes_with_images_are_not_kept() -> None:
 
 def test_an_episode_comes_back_as_it_was_but_for_its_task() -> None:
     episode = make_episode("x", task=TASKS[3], logprobs=(0.0, -0.1234567890123456, -1e-30), metrics={"correct": 1.0})
-    codec = BufferedEpisodes()
+    codec = StoredEpisodes()
     written = codec.write(episode)
     assert written is not None
     back: Episode = codec.read(json.loads(json.dumps(written)))
@@ -305,7 +305,7 @@ def test_groups_of_tasks_that_the_data_no_longer_has_there_are_sampled_again() -
     """A run that goes on with other data must not put a task's episodes under another task."""
 
     async def main() -> None:
-        supply = supply_of(Rows(), codec=BufferedEpisodes())
+        supply = supply_of(Rows(), codec=StoredEpisodes())
         await step_of(supply, 1)
         position = supply.position(1)
         await supply.close()
@@ -318,7 +318,7 @@ def test_groups_of_tasks_that_the_data_no_longer_has_there_are_sampled_again() -
         order = EndlessOrder(TASKS[100:200], seed=0, shuffle=False)
         demand = Demand(steps=8, rows=4, group_size=2, limits=LIMITS)
         again = Overlapping(
-            runner, order, demand, max_staleness=2, tell=runner.tell, replay=0.5, codec=BufferedEpisodes()  # type: ignore[arg-type]
+            runner, order, demand, max_staleness=2, tell=runner.tell, replay=0.5, codec=StoredEpisodes()  # type: ignore[arg-type]
         )  # fmt: skip
         again.resume(1, position)
         groups = await again.take(2)

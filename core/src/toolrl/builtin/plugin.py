@@ -62,20 +62,20 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
     """Where a run's progress is shown."""
     yield Component(
         "console",
-        "toolrl.report.console:ConsoleObserver",
+        "toolrl.builtin.console:ConsoleObserver",
         summary="A live view in the terminal, plain lines elsewhere.",
-        options="toolrl.report.options:ConsoleOptions",
+        options="toolrl.builtin.options:ConsoleOptions",
     )
     yield Component(
         "jsonl",
-        "toolrl.report.observers:JsonlObserver",
+        "toolrl.builtin.observers:JsonlObserver",
         summary="One JSON line a step, to standard output or a file.",
-        options="toolrl.report.options:JsonlOptions",
+        options="toolrl.builtin.options:JsonlOptions",
     )
     yield Component(
         "tensorboard",
-        "toolrl.report.observers:TensorboardObserver",
+        "toolrl.builtin.observers:TensorboardObserver",
         summary="Scalars for TensorBoard.",
-        options="toolrl.report.options:TensorboardOptions",
-        check="toolrl.report.observers:check_tensorboard",
+        options="toolrl.builtin.options:TensorboardOptions",
+        check="toolrl.builtin.observers:check_tensorboard",
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toolrl.config.frame import ComponentUse
     from toolrl.config.load import LoadedConfig
     from toolrl.plugins.registry import Registry
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
 
 def add_run_arguments(
@@ -85,7 +85,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
 def _place_of(folder: Path) -> list[str]:
     """What has a run's own config stand for this folder, where it was moved. Raises DataError where it is no run's."""
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
     run = RunFolder.open(folder).config.get("run")
     place = run if isinstance(run, dict) else {}
@@ -119,7 +119,8 @@ def last_metrics(folder: RunFolder) -> dict[str, Any]:
 
 def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:
     """What a finished command says last."""
-    facts = {"run": str(folder.directory), "report": str(folder.report_path), **facts}
+    report = {"report": str(folder.report_path)} if folder.report_path.is_file() else {}
+    facts = {"run": str(folder.directory), **report, **facts}
     if args.json:
         print_json(facts)
         return

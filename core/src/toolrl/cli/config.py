@@ -117,7 +117,7 @@ def _build(loaded: LoadedConfig, registry: Registry) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     from toolrl.cli.common import read
-    from toolrl.report.folder import config_text
+    from toolrl.runs.folder import config_text
 
     loaded, _ = read(args)
     if args.json:

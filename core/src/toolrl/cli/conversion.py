@@ -24,7 +24,7 @@ from toolrl.config.load import check_config
 from toolrl.config.problems import NO_OVERSAMPLING
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
-from toolrl.report.folder import config_text
+from toolrl.runs.folder import config_text
 
 UNKNOWN_KEY = "toolrl has no counterpart that is known here"
 """Why a setting isn't carried over that no table names."""

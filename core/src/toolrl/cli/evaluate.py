@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from toolrl.report.folder import RunFolder, run_and_checkpoint
+    from toolrl.runs.folder import RunFolder, run_and_checkpoint
 
     folder = Path(args.config)
     named = run_and_checkpoint(args.config)

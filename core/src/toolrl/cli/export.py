@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if args.folder.exists() and (not args.folder.is_dir() or any(args.folder.iterdir())):
         raise UsageError("there is something here already", where=str(args.folder), hint="Name another folder.")
     from toolrl.assembly import model_source
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
     from toolrl_plugin_torch.checkpoints.export import export_model
 
     name = args.source

@@ -34,7 +34,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("toolrl.cli.export", "write a run's model as a folder for other programs"),
     "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
     "status": ("toolrl.cli.status", "say what a run and its workers do now"),
-    "report": ("toolrl.cli.report", "write the report of a run"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
 }
 """Command to its module and its one line in `toolrl --help`; the line equals the module's HELP."""
@@ -150,7 +149,15 @@ def overview() -> str:
             "Reinforcement learning of language models that use tools over many turns.",
             "",
             "commands:",
-            table([*rows, ("  PLUGIN VERB", "run a plugin's own command; `toolrl PLUGIN --help` lists them")]),
+            table(
+                [
+                    *rows,
+                    (
+                        "  PLUGIN VERB",
+                        "run a plugin's command, such as `toolrl report RUN`; `toolrl PLUGIN --help` lists them",
+                    ),
+                ]
+            ),
             "",
             "`toolrl COMMAND --help` shows a command's arguments and an example.",
         ]

@@ -1,4 +1,4 @@
-"""Commands that plugins bring: `toolrl <plugin> <verb>`."""
+"""Commands that plugins bring: `toolrl <plugin> <verb>`; the verb is left out where it is the plugin's name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
     name, *rest = words
     registry = load_registry()
     verbs = _verbs(name, registry, core_commands)
+    if name in verbs:  # `toolrl report RUN`: a command of its plugin's name needs no verb.
+        return _build(registry, verbs[name]), command_parser(name, verbs[name].component.summary), rest
     if not rest or rest[0] in ("-h", "--help"):
         if not rest:
             raise UsageError(f"toolrl {name}: which command?", hint=f"There are: {', '.join(verbs)}.")

@@ -12,7 +12,7 @@ from toolrl.cli.output import print_json, table
 from toolrl.tools.restarts import LIMITS, SERVERS
 
 if TYPE_CHECKING:
-    from toolrl.report.folder import RunFolder
+    from toolrl.runs.folder import RunFolder
 
 HELP = "say what a run and its workers do now"
 EXAMPLE = """toolrl status runs/grpo
@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from toolrl.report.folder import RunFolder, describe_run, describe_work
-    from toolrl.report.status import TRAINERS, read_status
+    from toolrl.runs.folder import RunFolder, describe_run, describe_work
+    from toolrl.runs.status import TRAINERS, read_status
 
     folder = RunFolder.open(args.run)
     live = folder.is_live()

@@ -62,8 +62,8 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
     """Ray places the processes that train; this one watches over them."""
     from toolrl.cluster.start import trainers_of
     from toolrl.config.spread import check_devices, check_ranks
-    from toolrl.report.folder import RunFolder
-    from toolrl.report.status import TRAINERS, told_status
+    from toolrl.runs.folder import RunFolder
+    from toolrl.runs.status import TRAINERS, told_status
 
     cluster = loaded.config.cluster
     check_ranks(loaded.config, cluster.trainer_workers > 1 or cluster.shard is True)

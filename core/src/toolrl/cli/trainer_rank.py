@@ -25,7 +25,7 @@ from toolrl.cluster.messages import pack_error
 from toolrl.cluster.rank_report import RankReport
 from toolrl.cluster.trainer_messages import Ended, TrainerOrder
 from toolrl.errors import ToolrlError
-from toolrl.report.folder import RunFolder
+from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.preload import warm
 
 _LOCK_SECONDS = 30.0

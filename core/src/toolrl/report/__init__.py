@@ -1,1 +1,1 @@
-"""The run folder: what a run writes, how it is read again, and the report made from it."""
+"""The names under which scripts may still import the run folder; it stands in `toolrl.runs`."""

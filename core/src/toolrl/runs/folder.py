@@ -1,0 +1,398 @@
+"""The run folder: everything a run leaves behind, written so that a kill at any moment leaves it readable.
+
+    config.yaml      the resolved config, secrets masked
+    plugins.json     versions of toolrl, of the plugins and of the libraries that matter
+    metrics.jsonl    one line for each step's report
+    episodes/        every episode, one compressed file for each step
+    tokens.jsonl     the text of each token id that occurs in the episodes
+    checkpoints/     the trainer's
+    summary.json     status, duration, first, last and best metrics
+    report.html      all of it in one page
+    .status.json     what the run does now, while it goes on
+    .trainers.json   what its trainer workers do, where there are any
+    workers/         logs of rollout workers and trainer workers, where there are any
+
+A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
+run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolrl.errors import DataError, ToolrlError
+from toolrl.runs.episodes import EpisodeStore
+from toolrl.runs.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
+from toolrl.runs.metrics import MetricsLine, MetricsLog
+from toolrl.runs.records import StoredEpisode
+from toolrl.runs.status import TRAINERS
+from toolrl.runs.summary import summarise
+
+_LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
+_OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
+_OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+
+
+_log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """A run's folder, for writing (`create`) or reading (`open`). Also the `RunInfo` that observers are handed."""
+
+    def __init__(self, directory: Path, config: Mapping[str, Any], total_steps: int) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self.config = config
+        self.total_steps = total_steps
+        self.start_step = 0
+        """The step that the run goes on from: 0, or the checkpoint's."""
+        self.checkpoints = directory / "checkpoints"
+        self.report_path = directory / "report.html"
+        self.metrics = MetricsLog(directory / "metrics.jsonl")
+        self.episode_store = EpisodeStore(directory / "episodes")
+        self.replaces = False
+        """Whether the folder still holds an older run, which `begin` deletes."""
+        self._plugins: dict[str, str | None] = {}
+        self._lock = FolderLock(directory / ".lock")
+        self._known_tokens: set[int] | None = None
+
+    # Opening.
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        total_steps: int,
+        plugins: Mapping[str, str | None] | None = None,
+        resume: bool | None = False,
+        overwrite: bool = False,
+    ) -> RunFolder:
+        """Start writing a run at `path`. `config` is the resolved one, secrets already masked; `plugins` gives each
+        plugin's version.
+
+        A folder that holds a run is refused. With `resume` that run is gone on with (None: the caller can't): call
+        `rewind` with the step it goes on from (0 where there is no checkpoint); a config that differs takes the place
+        of the old one then, which is kept beside it. With `overwrite` what the old run wrote is deleted by `begin`, its
+        checkpoints included; until then it is whole, so that a new run that can't start costs nothing. Where there is
+        no run yet, or one that ended before it reported anything, neither matters. Raises ToolrlError.
+        """
+        directory = Path(path).absolute()
+        is_run = is_run_folder(directory)
+        idle = is_run and _did_nothing(directory)
+        cls._refuse(directory, resume, overwrite, is_run and not idle)
+        folder = cls(directory, config, total_steps)
+        if not _claim(directory, folder._lock):
+            raise _being_written(directory)
+        folder._plugins = dict(plugins or {})
+        folder.replaces = is_run and not resume
+        if not is_run or (idle and not resume):
+            folder.begin()
+        return folder
+
+    @classmethod
+    def check(cls, path: str | Path, *, resume: bool | None, overwrite: bool) -> None:
+        """Find out whether `create` would take this folder, and leave it as it is. Raises ToolrlError."""
+        directory = Path(path).absolute()
+        cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _did_nothing(directory))
+        nearest = next(path for path in (directory, *directory.parents) if path.exists())
+        for path in (nearest, *(directory / name for name in _OWN_FOLDERS if (directory / name).exists())):
+            if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+                raise _unwritable(directory, f"{path} is no folder, or read-only for this user")
+        if FolderLock(directory / ".lock").held_elsewhere():
+            raise _being_written(directory)
+
+    @staticmethod
+    def _refuse(directory: Path, resume: bool | None, overwrite: bool, holds_work: bool) -> None:
+        if directory.exists() and not directory.is_dir():
+            raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
+        if holds_work and not (resume or overwrite):
+            raise ToolrlError(
+                f"there is a run here already ({describe_run(directory)})",
+                where=str(directory),
+                hint=("" if resume is None else "Go on with it by --resume. ")
+                + "Start over by --overwrite, or give the new run another name by "
+                "--set run.name=NAME.",
+            )
+        if not is_run_folder(directory) and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
+            raise ToolrlError(
+                "the folder isn't empty and holds no run",
+                where=str(directory),
+                hint="Give the run another name by --set run.name=NAME.",
+            )
+
+    def begin(self) -> None:
+        """Delete the older run that `overwrite` replaces, if there is one, and make the folder this run's."""
+        if self.replaces:
+            _delete_run(self.directory)
+            self.replaces = False
+        for path in (*self.directory.glob(".*.tmp"), *self.directory.glob("episodes/.*.tmp")):
+            path.unlink()
+        self._write_head(self._plugins)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Read a run. Raises DataError where there is none."""
+        directory = Path(path).absolute()
+        if not is_run_folder(directory):
+            children = directory.iterdir() if directory.is_dir() else ()
+            inside = sorted(child.name for child in children if is_run_folder(child))
+            hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
+            raise DataError("no run here", where=str(directory), hint=hint)
+        folder = cls(directory, read_config(directory / "config.yaml"), 0)
+        summary = folder.summary()
+        folder.total_steps = int(summary.get("total_steps", 0))
+        folder.start_step = int(summary.get("start_step", 0))
+        return folder
+
+    def configs_before(self) -> list[dict[str, Any]]:
+        """The resolved configs that stand in the folder, until `begin` all of them of processes before, the last one
+        first. What can't be read is left out."""
+        older = sorted(self.directory.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
+        found = []
+        for path in (self.directory / "config.yaml", *older):
+            with contextlib.suppress(OSError, DataError):
+                found.append(read_config(path))
+        return found
+
+    def _write_head(self, plugins: Mapping[str, str | None]) -> None:
+        config_path = self.directory / "config.yaml"
+        text = config_text(self.config)
+        if config_path.exists() and (old := config_path.read_bytes()) != text.encode("utf-8"):
+            number = 1 + len(list(self.directory.glob("config.before-*.yaml")))
+            write_atomic(self.directory / f"config.before-{number}.yaml", old)
+        versions = {
+            "python": platform.python_version(),
+            "libraries": {name: version for name in _LIBRARIES if (version := _version(name)) is not None},
+            "plugins": dict(sorted(plugins.items())),
+        }
+        self._remark_on_changes(versions)
+        write_atomic(self.directory / "plugins.json", json.dumps(versions, indent=2) + "\n")
+        # Last: this file makes the folder a run.
+        write_atomic(config_path, text)
+
+    def _remark_on_changes(self, versions: Mapping[str, Any]) -> None:
+        """Say where a run goes on with other versions than it had: its numbers may differ from here on."""
+        try:
+            before, now = _by_name(self.versions()), _by_name(versions)
+        except DataError:
+            return
+        changed = [
+            f"{name} {before.get(name) or 'missing'} → {now.get(name) or 'missing'}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+        if before and changed:
+            _log.warning("the run goes on with other versions: %s", ", ".join(changed))
+
+    # Writing.
+
+    def rewind(self, step: int) -> None:
+        """Go on from this step: metrics and episodes of later ones, and of the one that was cut off, are dropped."""
+        self.begin()
+        self.metrics.rewind(step)
+        self.episode_store.rewind(step)
+        self.start_step = step
+
+    def add_tokens(self, pieces: Mapping[int, str]) -> None:
+        """Keep the text of token ids, so that a report needs no tokenizer."""
+        known = self.known_tokens()
+        new = {str(token): piece for token, piece in pieces.items() if token not in known}
+        if new:
+            self._known_tokens = None  # Where a full disk tears this line, the file is written anew before the next.
+            with (self.directory / "tokens.jsonl").open("ab") as file:
+                file.write(json_line(new))
+            self._known_tokens = known | set(map(int, new))
+
+    def known_tokens(self) -> set[int]:
+        """Ids whose text is kept."""
+        if self._known_tokens is None:
+            kept = self.tokens()
+            if kept:  # again as one line: a kill may have torn the last
+                write_atomic(self.directory / "tokens.jsonl", json_line({str(key): kept[key] for key in sorted(kept)}))
+            self._known_tokens = set(kept)
+        return self._known_tokens
+
+    def write_summary(self, facts: Mapping[str, Any], *, final: bool = False) -> None:
+        """Write summary.json: `facts`, and where it is the final one what the metrics came to."""
+        totals = {"total_steps": self.total_steps, "start_step": self.start_step}
+        summary = {"name": self.name, **facts, **totals, **(self._totals() if final else {})}
+        write_atomic(self.directory / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def _totals(self) -> dict[str, Any]:
+        lines = self.metrics.read()
+        done = [line.step for line in lines if line.kind != "eval"]
+        episodes = sum(line.episodes for line in lines)
+        return {"steps": max(done, default=0), "episodes": episodes, "metrics": summarise(lines)}
+
+    def close(self) -> None:
+        """Stop writing: let go of the folder."""
+        self.episode_store.close()
+        self._lock.release()
+
+    # Reading.
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json, with the status as it is now: a run that says "running" and whose process is gone was
+        interrupted. Empty where the run never started. Raises DataError."""
+        path = self.directory / "summary.json"
+        if not path.exists():
+            return {}
+        try:
+            summary: dict[str, Any] = dict(read_json(path.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not JSON: {error}", where=str(path)) from error
+        if summary.get("status") == "running" and not self.is_live():
+            summary["status"] = "interrupted"
+            summary["error"] = {"type": "Killed", "message": "The process was killed, or its machine stopped."}
+        return summary if "metrics" in summary else {**summary, **self._totals()}
+
+    def is_live(self) -> bool:
+        """Whether this or another process is writing the run now."""
+        return self._lock.held or self._lock.held_elsewhere()
+
+    def metrics_lines(self, kind: str | None = None) -> list[MetricsLine]:
+        """The lines of metrics.jsonl, of one kind where it is given."""
+        return [line for line in self.metrics.read() if kind is None or line.kind == kind]
+
+    def episodes(self, *, kind: str | None = None, steps: Collection[int] | None = None) -> Iterator[StoredEpisode]:
+        """Stored episodes by step; of one kind and of some steps where these are given."""
+        return self.episode_store.episodes(kind=kind, steps=steps)
+
+    def tokens(self) -> dict[int, str]:
+        """The text of each token id that occurs in the episodes; empty where the run didn't keep it."""
+        path = self.directory / "tokens.jsonl"
+        if not path.exists():
+            return {}
+        try:
+            with path.open("rb") as file:
+                return {int(key): str(text) for record in read_lines(file, str(path)) for key, text in record.items()}
+        except (AttributeError, ValueError) as error:
+            raise DataError(f"a line isn't a mapping of token ids to texts: {error}", where=str(path)) from error
+
+    def versions(self) -> dict[str, Any]:
+        """plugins.json, empty where it is missing."""
+        path = self.directory / "plugins.json"
+        try:
+            return dict(read_json(path.read_bytes())) if path.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to go on without it.") from error
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a run was started in this folder."""
+    return (path / "config.yaml").is_file()
+
+
+def run_and_checkpoint(path: str) -> tuple[Path, str] | None:
+    """A run's folder and the name of a checkpoint: `runs/first` means the last, `runs/first:best` another one. None for
+    a path that is no run's."""
+    if is_run_folder(Path(path)):
+        return Path(path), "last"
+    run, colon, name = path.rpartition(":")
+    return (Path(run), name) if colon and is_run_folder(Path(run)) else None
+
+
+def describe_run(directory: Path) -> str:
+    """A run's status and steps in a few words."""
+    summary = RunFolder(directory, {}, 0).summary()
+    if not summary:
+        return "not started"
+    return f"{summary.get('status')}, {describe_work(summary)}"
+
+
+def describe_work(summary: Mapping[str, Any]) -> str:
+    """How far a run came, or how many episodes one gave that has no steps to do."""
+    if summary.get("total_steps") == 0:
+        count = summary.get("episodes", 0)
+        return "1 episode" if count == 1 else f"{count} episodes"
+    return f"{summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
+
+
+def _did_nothing(directory: Path) -> bool:
+    """Whether the run here ended before it left anything that somebody could miss."""
+    metrics = directory / "metrics.jsonl"
+    folders = (directory / name for name in _OWN_FOLDERS)
+    return not (metrics.exists() and metrics.stat().st_size) and not any(
+        folder.is_dir() and any(folder.iterdir()) for folder in folders
+    )
+
+
+def _being_written(directory: Path) -> ToolrlError:
+    return ToolrlError(
+        "another process is writing this run",
+        where=str(directory),
+        hint="Wait for it or stop it, or give this run another name by --set run.name=NAME.",
+    )
+
+
+def _claim(directory: Path, lock: FolderLock) -> bool:
+    """Make the folder and lock it: False where another process holds it, ToolrlError where it can't be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return lock.acquire()
+    except OSError as error:
+        raise _unwritable(directory, str(error.strerror or error)) from error
+
+
+def _unwritable(directory: Path, reason: str) -> ToolrlError:
+    return ToolrlError(
+        f"the run folder can't be written: {reason}",
+        where=str(directory),
+        hint="Name another place by --set run.dir=FOLDER.",
+    )
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file is what a run leaves that was killed before it wrote its config."""
+    return path.name in (".lock", "plugins.json", "workers", TRAINERS) or (
+        path.name.startswith(".") and path.suffix == ".tmp"
+    )
+
+
+def _delete_run(directory: Path) -> None:
+    for name in _OWN_FOLDERS:
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
+        path.unlink(missing_ok=True)
+
+
+def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """What plugins.json holds, without its sections. Empty where there is none."""
+    parts = [part for part in (versions.get("libraries"), versions.get("plugins")) if isinstance(part, dict)]
+    own = {"python": versions["python"]} if "python" in versions else {}
+    return {**own, **{name: version for part in parts for name, version in part.items()}}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config as YAML."""
+    text: str = yaml.safe_dump(_yamlable(config), sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def _yamlable(value: Any) -> Any:
+    """A config as YAML's own types: paths and enums become text, tuples become lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _yamlable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_yamlable(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

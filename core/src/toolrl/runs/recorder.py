@@ -1,0 +1,117 @@
+"""What writes the run folder while a run goes on.
+
+Every run has one recorder, registered before the observers that the config names: when one of those is told of a step,
+the step is on the disk. It has the event methods of `toolrl.hookspecs`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from toolrl.errors import DataError
+from toolrl.protocols import RunInfo, StepReport
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.summary import describe_error, status_of
+from toolrl.types import Episode
+
+_log = logging.getLogger(__name__)
+
+TokenPieces = Callable[[Sequence[int]], Sequence[str]]
+"""The text of each of these token ids by itself, in their order."""
+
+
+class RunRecorder:
+    """Writes metrics, episodes and summary of a run into its folder.
+
+    `token_pieces` gives the text of single tokens for readers of the folder; without it they show turns as text.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        save_episodes: bool = True,
+        token_pieces: TokenPieces | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        hide: Callable[[str], str] = str,
+    ) -> None:
+        """`hide` takes secrets out of the message of what ended the run."""
+        self._hide = hide
+        self._folder = folder
+        self._save_episodes = save_episodes
+        self._token_pieces = token_pieces
+        self._clock = clock
+        self._new_tokens: set[int] = set()
+        self._started = clock()
+        self._before = 0.0
+        self._facts: dict[str, Any] = {}
+
+    def toolrl_run_start(self, run: RunInfo) -> None:
+        """Say in the summary that the run goes on."""
+        earlier = self._earlier() if self._folder.start_step else {}
+        self._before = float(earlier.get("seconds", 0.0))
+        self._started = self._clock()
+        self._facts = {"started": earlier.get("started", _now())}
+        if self._folder.start_step:
+            self._facts["resumed_at"] = [*earlier.get("resumed_at", []), self._folder.start_step]
+        self._write_summary("running")
+
+    def toolrl_episode_end(self, run: RunInfo, episode: Episode) -> None:
+        """Append the episode to the running step's file."""
+        if not self._save_episodes:
+            return
+        self._folder.episode_store.add(episode)
+        if self._token_pieces is not None:
+            self._new_tokens.update(episode.ids)
+
+    def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
+        """Close the step's file of episodes, add its metrics, bring the summary up to date."""
+        count = 0
+        try:
+            count = self._folder.episode_store.close_step(report.step, report.kind)
+            self._keep_tokens()
+        finally:  # Episodes and texts that can't be written must not cost the step's metrics.
+            self._folder.metrics.append(report, count)
+            self._write_summary("running")
+
+    def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
+        """Write the final summary, then let go of the folder."""
+        if not self._facts and (self._folder.replaces or self._folder.metrics_lines()):
+            # It was refused before it began or went on: what the folder says of the run is still true.
+            self._folder.close()
+            return
+        try:
+            self._folder.metrics.write_waiting()
+            if error is not None:
+                self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
+            self._facts["ended"] = _now()
+            self._write_summary(status_of(error), final=True)
+            self._keep_tokens()
+        finally:
+            self._folder.close()
+
+    def _earlier(self) -> dict[str, Any]:
+        """The summary of who wrote this run before. It only tells when the run began, so the run goes on without it."""
+        try:
+            return self._folder.summary()
+        except DataError as error:
+            _log.warning("the summary is written anew: %s", error)
+            return {}
+
+    def _keep_tokens(self) -> None:
+        new = sorted(self._new_tokens - self._folder.known_tokens()) if self._new_tokens else []
+        self._new_tokens.clear()
+        if new and self._token_pieces is not None:
+            self._folder.add_tokens(dict(zip(new, self._token_pieces(new), strict=True)))
+
+    def _write_summary(self, status: str, *, final: bool = False) -> None:
+        seconds = round(self._before + self._clock() - self._started, 3)
+        self._folder.write_summary({"status": status, **self._facts, "seconds": seconds}, final=final)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,187 @@
+"""A run folder on a failing or full disk: what is broken is named, and costs nothing but itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolrl.cli.main import main
+from toolrl.errors import DataError
+from toolrl.protocols import StepReport
+from toolrl.runs.episodes import EpisodeStore
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.metrics import MetricsLog
+from toolrl.runs.recorder import RunRecorder
+from toolrl.types import Episode
+
+MakeRun = Callable[..., RunFolder]
+MakeEpisode = Callable[..., Episode]
+
+
+def fill(file: Path) -> None:
+    file.write_bytes(b"\x00\xff\xfe nonsense\n{}\n[1]\n")
+
+
+class FullDisk:
+    """A file of which only some bytes still find room."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self._room = file, room
+
+    def __enter__(self) -> FullDisk:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data[: self._room])
+        self._file.flush()
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """While this is entered nothing is appended to a file but ten bytes."""
+    opened = Path.open
+
+    def open_full(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        file = opened(path, mode, *more, **options)
+        return FullDisk(file, 10) if mode == "ab" else file
+
+    class Full:
+        def __enter__(self) -> None:
+            monkeypatch.setattr(Path, "open", open_full)
+
+        def __exit__(self, *error: object) -> None:
+            monkeypatch.undo()
+
+    return Full()
+
+
+def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_path: Path, full: Any) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(StepReport(1, "train", {}))
+    with full:
+        for step in (2, 3):
+            with pytest.raises(OSError, match="No space"):
+                log.append(StepReport(step, "train", {"a": 1.0}))
+    assert [line.step for line in MetricsLog(log.path).read()] == [1]
+    log.append(StepReport(2, "train", {"a": 2.0}))
+    log.append(StepReport(4, "train", {}))
+    assert [(line.step, line.metrics.get("a")) for line in MetricsLog(log.path).read()] == [
+        *((1, None), (2, 2.0), (3, 1.0), (4, None))
+    ]
+    with full, pytest.raises(OSError, match="No space"):
+        log.append(StepReport(5, "train", {}))
+    log.write_waiting()
+    log.write_waiting()
+    assert [line.step for line in MetricsLog(log.path).read()] == [1, 2, 3, 4, 5]
+
+
+def test_a_torn_line_of_texts_costs_no_later_one(tmp_path: Path, full: Any) -> None:
+    folder = RunFolder.create(tmp_path / "r", {}, total_steps=1)
+    folder.add_tokens({1: "a"})
+    with full, pytest.raises(OSError, match="No space"):
+        folder.add_tokens({2: "a longer one"})
+    folder.add_tokens({3: "c"})
+    folder.add_tokens({4: "d"})
+    assert folder.tokens() == {1: "a", 3: "c", 4: "d"}
+
+
+def test_episodes_that_a_full_disk_cut_off_stay_and_later_ones_are_kept(
+    tmp_path: Path, make_episode: MakeEpisode
+) -> None:
+    class Closing:
+        """The last bytes of the file find no room when it is closed."""
+
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def close(self) -> None:
+            self._file.write(b'{"id": "ha')
+            self._file.close()
+            raise OSError(28, "No space left on device")
+
+    store = EpisodeStore(tmp_path / "episodes")
+    store.add(make_episode(0))
+    store._file = Closing(store._file)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        store.close_step(1, "train")
+    store.add(make_episode(1))
+    assert store.close_step(2, "train") == 1
+    assert [(stored.step, stored.episode.index) for stored in store.episodes()] == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("name", ["summary.json", "tokens.jsonl", "config.yaml", "episodes/000001-train.jsonl.gz"])
+def test_a_run_goes_on_beside_a_broken_file(
+    make_run: MakeRun, make_episode: MakeEpisode, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = make_run().directory
+    fill(directory / name)
+    before = (directory / name).read_bytes()
+    folder = RunFolder.create(directory, {"new": 1}, total_steps=3, resume=True)
+    folder.rewind(2)
+    recorder = RunRecorder(folder, token_pieces=lambda ids: ["x"] * len(ids))
+    with caplog.at_level(logging.WARNING):
+        recorder.toolrl_run_start(folder)
+    assert ("summary.json: not JSON" in caplog.text) == (name == "summary.json")
+    recorder.toolrl_episode_end(folder, make_episode(7))
+    try:
+        recorder.toolrl_step_end(folder, StepReport(3, "train", {"loss": 0.5}))
+        recorder.toolrl_run_end(folder, None)
+    except DataError as error:
+        assert name in str(error.where)  # noqa: PT017 - what needs the file says so
+    folder.close()
+    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["kind"]) for line in metrics] == [(0, "eval"), (1, "train"), (2, "train"), (3, "train")]
+    assert json.loads((directory / "summary.json").read_text())["resumed_at"] == [2]
+    kept = {"config.yaml": "config.before-1.yaml"}.get(name, name)
+    assert name == "summary.json" or (directory / kept).read_bytes() == before
+
+
+def _aliases() -> str:
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
+    return f"a0: &a0 [x]\n{levels}run: {{name: r}}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(_aliases(), id="aliases that stand for billions of values"),
+        pytest.param("a: &a [*a]\n", id="a value within itself"),
+        pytest.param("a: " + "[" * 50_000, id="nested deep"),
+        pytest.param("a: 1\n" * 300_000, id="large"),
+        pytest.param("- 1\n", id="no mapping"),
+        pytest.param("a: 2020-99-99\n", id="no date"),
+        pytest.param("a: " + "9" * 5000, id="a number of thousands of digits"),
+    ],
+)
+def test_a_config_from_elsewhere_is_bounded(text: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run().directory
+    (run / "config.yaml").write_text(text)
+    assert main(["status", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert "config.yaml" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "summary.json", "tokens.jsonl", "plugins.json", "episodes/000002-train.jsonl"]
+)
+@pytest.mark.parametrize(
+    "content", [b"[" * 200_000, b'{"a":' * 200_000, b'{"step": 1' + b"0" * 400 + b', "kind": "train"}\n[1]\n', b"[1]"]
+)
+def test_files_from_elsewhere_are_errors_for_people(
+    name: str, content: bytes, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run().directory
+    (run / name).write_bytes(content + b"\n")
+    main(["status", str(run)])
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""Episodes go to JSON and come back the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolrl.runs.files import json_line
+from toolrl.runs.records import Opaque, episode_from_json, episode_to_json, from_plain, to_plain
+from toolrl.types import CallError, Episode, Media, MediaInput, Message, Task
+
+numbers = st.integers() | st.floats(allow_nan=False)
+scalars = st.none() | st.booleans() | numbers | st.text() | st.binary(max_size=20) | st.builds(Path, st.just("a/b"))
+anything = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text() | st.sampled_from(["$tuple", "$map"]) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+named = st.dictionaries(st.text(max_size=8), anything, max_size=3)
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json_line(value))
+
+
+@given(anything)
+def test_any_value_round_trips(value: Any) -> None:
+    back = from_plain(through_json(to_plain(value)))
+    assert back == value
+    assert _types(back) == _types(value)
+
+
+def _types(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value), [_types(item) for item in value]
+    if isinstance(value, dict):
+        return [(_types(key), _types(item)) for key, item in value.items()]
+    return type(value)
+
+
+# What `from_type` can't know: `Any` means anything that has a JSON form, and mappings are plain ones.
+st.register_type_strategy(
+    Task, st.builds(Task, id=st.text(), messages=st.just(()), answer=anything, extra=named, tools_kwargs=st.just({}))
+)
+st.register_type_strategy(
+    Media, st.builds(Media, kind=st.sampled_from(["image", "video"]), data=st.text() | st.binary(max_size=9))
+)
+
+
+@given(st.data())
+def test_episodes_round_trip(make_episode: Callable[..., Episode], data: st.DataObject) -> None:
+    text, floats = st.text(), st.floats(allow_nan=False)
+    episode = make_episode(
+        question=data.draw(text), said=data.draw(text), result=data.draw(text), failed=data.draw(st.booleans())
+    )
+    error = data.draw(st.builds(CallError, kind=text, message=text, name=st.none() | text, raw=text))
+    turn = replace(episode.turns[0], items=(*episode.turns[0].items, error))
+    media = Message("user", data.draw(text), media=tuple(data.draw(st.lists(st.from_type(Media), max_size=2))))
+    episode = replace(
+        episode,
+        task=data.draw(st.from_type(Task)),
+        turns=(turn, *episode.turns[1:]),
+        messages=(*episode.messages, media),
+        logprobs=tuple(data.draw(st.lists(floats, min_size=11, max_size=11))),
+        metrics=data.draw(st.dictionaries(text, floats, max_size=3)),
+        seconds=data.draw(floats),
+    )
+    assert episode_from_json(through_json(episode_to_json(episode))) == episode
+
+
+def test_numbers_that_are_not_finite(make_episode: Callable[..., Episode]) -> None:
+    episode = replace(make_episode(), logprobs=(-math.inf, math.nan), metrics={"x": math.nan})
+    back = episode_from_json(through_json(episode_to_json(episode)))
+    assert back.logprobs[0] == -math.inf
+    assert math.isnan(back.logprobs[1])
+    assert math.isnan(back.metrics["x"])
+
+
+def test_what_json_cannot_hold_is_named(make_episode: Callable[..., Episode]) -> None:
+    class Image:
+        pass
+
+    episode = replace(make_episode(), media=(MediaInput("image", (0, 1), "a", {"pixel_values": Image()}),))
+    (item,) = episode_from_json(through_json(episode_to_json(episode))).media
+    assert item.span == (0, 1)
+    stored = item.tensors["pixel_values"]
+    assert isinstance(stored, Opaque)
+    assert "Image" in stored.text
+
+
+def test_small_arrays_become_lists_and_large_ones_a_name() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert to_plain(numpy.float32(0.5)) == 0.5
+    assert to_plain({"a": numpy.arange(3)}) == {"a": [0, 1, 2]}
+    assert "(100, 100)" in to_plain(numpy.zeros((100, 100)))["$opaque"]
+
+
+def test_half_a_surrogate_pair_round_trips(make_episode: Callable[..., Episode]) -> None:
+    episode = make_episode(said="cut \ud83d here")
+    assert episode_from_json(through_json(episode_to_json(episode))) == episode
+
+
+def test_unknown_fields_are_passed_over_and_missing_ones_take_the_default(make_episode: Callable[..., Episode]) -> None:
+    record = episode_to_json(make_episode())
+    del record["temperature"]
+    assert episode_from_json({**record, "of_a_later_version": 1}) == make_episode()
+
+
+def test_a_record_that_is_no_episode_says_so() -> None:
+    with pytest.raises(ValueError, match="not an episode"):
+        episode_from_json({"id": "x"})
+
+
+def test_the_record_gives_the_summed_reward(make_episode: Callable[..., Episode]) -> None:
+    assert episode_to_json(make_episode())["reward"] == pytest.approx(1.1)

@@ -1,0 +1,1 @@
+"""The plugin `report`: a run of toolrl as one HTML page."""

@@ -1,0 +1,290 @@
+"""report.html: a run, or several beside each other, in one page that needs nothing else.
+
+The page is built from three kinds of parts. What is read at once (status, headline numbers, tables, the config) is
+written here as HTML with everything escaped. Curves and episodes travel as JSON in a script element of a type that no
+browser runs, with `<`, `>` and `&` as escapes, and are drawn by the page's own script, which puts text into the page as
+text only. A content security policy allows that one script by its hash and no connection at all, so that what a model
+or a tool wrote can't run even where an escape were forgotten.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolrl import __version__
+from toolrl.errors import DataError
+from toolrl.runs.files import write_atomic
+from toolrl.runs.folder import RunFolder, config_text
+from toolrl.runs.formatting import format_duration, format_number
+from toolrl.runs.metrics import MetricsLine
+from toolrl_plugin_report.charts import Unit, layout
+from toolrl_plugin_report.sample import Sample, Totals, sample_episodes, script_json, whole_characters
+from toolrl_plugin_report.series import Headline, curves, headlines, stages
+
+_log = logging.getLogger(__name__)
+
+PAGE_BYTES = 8 << 20
+"""Of episodes, as JSON."""
+
+_SCRIPTS = ("charts.js", "episodes.js", "page.js")
+
+
+def write_report(
+    folder: RunFolder,
+    output: Path | None = None,
+    *,
+    compare: Sequence[RunFolder] = (),
+    page_bytes: int = PAGE_BYTES,
+) -> Path:
+    """Write a run's report, into its folder where `output` is None; curves of other runs are drawn over its own.
+
+    Works for a run in any state: going on, interrupted, failed, without a single step. Raises DataError where a file of
+    the run can't be read; episodes and the texts of tokens are left out then, with a warning.
+    """
+    path = output or folder.report_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, build_page(folder, compare, page_bytes=page_bytes), durable=False)
+    return path
+
+
+def _tokens(folder: RunFolder) -> dict[int, str]:
+    """The texts of token ids; none where they can't be read, and turns are shown as text then."""
+    try:
+        return folder.tokens()
+    except DataError as error:
+        _log.warning("left out of the report: %s", error)
+        return {}
+
+
+def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_bytes: int = PAGE_BYTES) -> str:
+    """The page's text."""
+    runs = [(run, run.summary(), run.metrics_lines()) for run in (folder, *compare)]
+    names = _distinct_names([run for run, *_ in runs])
+    sample = sample_episodes(folder, page_bytes=page_bytes)
+    data = {
+        "runs": [{"name": name, "curves": curves(lines)} for name, (_, _, lines) in zip(names, runs, strict=True)],
+        "sections": _sections([line for _, _, lines in runs for line in lines]),
+        "tokens": {str(key): piece for key, piece in _tokens(folder).items() if key in sample.token_ids},
+    }
+    summary = runs[0][1]
+    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    parts = {
+        "title": escape(names[0]),
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        "style": _asset("page.css"),
+        "script": script,
+        "data": _data_json(data, sample.items),
+        "banner": _banner(summary, folder),
+        "facts": _facts(summary, folder),
+        "tiles": _tiles(runs[0][2], summary),
+        "comparison": _comparison(names, runs) if compare else "",
+        "episodes_note": escape(_episodes_note(sample, folder)),
+        "tables": _tables(sample.totals),
+        "setup": _setup(folder),
+        "footer": escape(f"toolrl {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
+    }
+    # One pass: a part's text is never searched for marks of other parts.
+    return whole_characters(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html")))
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _data_json(data: Mapping[str, Any], episodes: Sequence[str]) -> str:
+    return f'{script_json(data)[:-1]},"episodes":[{",".join(episodes)}]}}'
+
+
+def _sections(lines: Sequence[MetricsLine]) -> list[dict[str, Any]]:
+    names = {name for line in lines for name in line.metrics}
+    return [
+        {"title": title, "charts": [{**asdict(chart), "metrics": metrics} for chart, metrics in charts]}
+        for title, charts in layout(names)
+    ]
+
+
+def _distinct_names(runs: Sequence[RunFolder]) -> list[str]:
+    """Folder names, with the parent's where two are alike."""
+    names = [run.name for run in runs]
+    return [f"{run.directory.parent.name}/{run.name}" if names.count(run.name) > 1 else run.name for run in runs]
+
+
+# The parts that are plain HTML.
+
+_BANNERS = {
+    "running": ("live", "This run is going on. The page shows what it had written at {when}."),
+    "interrupted": ("warn", "This run was interrupted; the page shows what it did until then."),
+    "failed": ("bad", "This run failed; the page shows what it did until then."),
+    "": ("warn", "This run has not started."),
+}
+
+
+def _banner(summary: Mapping[str, Any], folder: RunFolder) -> str:
+    status = str(summary.get("status", ""))
+    if status == "finished":
+        return ""
+    style, text = _BANNERS.get(status, ("warn", f"Status: {status}."))
+    text = text.format(when=f"{datetime.now(UTC):%H:%M:%S} UTC")
+    if summary.get("steps", 0) < folder.total_steps and status != "running":
+        text += f" {summary.get('steps', 0)} of {folder.total_steps} steps were done."
+    error = summary.get("error") or {}
+    detail = f"<pre>{escape(error['type'])}: {escape(error['message'])}</pre>" if error.get("message") else ""
+    return f'<div class="banner {style}" role="status"><p>{escape(text)}</p>{detail}</div>'
+
+
+def _facts(summary: Mapping[str, Any], folder: RunFolder) -> str:
+    model = folder.config.get("model")
+    facts = [
+        str(summary.get("status", "not started")),
+        f"{summary.get('steps', 0)} of {folder.total_steps} steps" if folder.total_steps else "",
+        f"{summary.get('episodes', 0)} episodes",
+        format_duration(float(summary.get("seconds", 0.0))),
+        f"model {model['path']}" if isinstance(model, Mapping) and "path" in model else "",
+        f"started {summary['started'].replace('T', ' ').replace('+00:00', ' UTC')}" if "started" in summary else "",
+        f"resumed at step {', '.join(map(str, summary['resumed_at']))}" if summary.get("resumed_at") else "",
+    ]
+    return "".join(f"<li>{escape(fact)}</li>" for fact in facts if fact)
+
+
+def _number(value: float, unit: Unit) -> str:
+    return f"{100 * value:.1f}\u00a0%" if unit == "share" else format_number(value)
+
+
+def _tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:
+    tiles = [_tile(headline) for headline in headlines(lines)]
+    seconds = float(summary.get("seconds", 0.0))
+    spent = stages(lines, seconds)
+    whole = sum(took for _, took in spent)
+    if whole > 0:
+        bars = "".join(
+            f'<i class="stage-{index % 6}" style="width:{100 * took / whole:.2f}%" title="{escape(stage)}"></i>'
+            for index, (stage, took) in enumerate(spent)
+        )
+        legend = "".join(
+            f'<li><i class="stage-{index % 6}"></i>{escape(stage)} {escape(format_duration(took))}</li>'
+            for index, (stage, took) in enumerate(spent)
+        )
+        took = escape(format_duration(max(seconds, whole)))
+        tiles.append(
+            f'<div class="tile wide"><h3>Wall time</h3><p class="big">{took}</p>'
+            f'<div class="stages">{bars}</div><ul class="legend">{legend}</ul></div>'
+        )
+    return "".join(tiles) or '<p class="empty">No step has been reported yet.</p>'
+
+
+def _tile(headline: Headline) -> str:
+    over = "evaluations" if headline.kind == "eval" else f"{headline.kind} steps"
+    note = (
+        f"first and last of the {over}"
+        if headline.width == 1
+        else f"means of the first and last {headline.width} {over}"
+    )
+    start, end, best = (_number(value, headline.unit) for value in (headline.start, headline.end, headline.best))
+    return (
+        f'<div class="tile"><h3>{escape(headline.title)}</h3>'
+        f'<p class="big"><span class="from">{escape(start)} → </span>{escape(end)}</p>'
+        f'<p class="note">{escape(note)}; highest {escape(best)} at step {headline.best_step}</p></div>'
+    )
+
+
+def _comparison(names: Sequence[str], runs: Sequence[tuple[RunFolder, Mapping[str, Any], list[MetricsLine]]]) -> str:
+    per_run = [{headline.title: headline for headline in headlines(lines)} for *_, lines in runs]
+    titles = list(dict.fromkeys(title for found in per_run for title in found))
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("Run", *titles, "Steps", "Wall time"))
+    rows = []
+    for index, (name, found, (_, summary, _)) in enumerate(zip(names, per_run, runs, strict=True)):
+        cells = [_comparison_cell(found.get(title)) for title in titles]
+        cells += [str(summary.get("steps", 0)), format_duration(float(summary.get("seconds", 0.0)))]
+        swatch = f'<i class="swatch run-{index % 8}"></i>'
+        rows.append(f"<tr><th>{swatch}{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    return (
+        '<section><h2>Comparison</h2><div class="scroll"><table class="wide">'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _comparison_cell(headline: Headline | None) -> str:
+    if headline is None:
+        return "–"
+    start, end, best = (_number(value, headline.unit) for value in (headline.start, headline.end, headline.best))
+    return f"{start} → {end} (highest {best})"
+
+
+def _episodes_note(sample: Sample, folder: RunFolder) -> str:
+    if not sample.total:
+        saved = folder.config.get("run", {})
+        off = isinstance(saved, Mapping) and saved.get("save_episodes") is False
+        return "The run didn't save its episodes (run.save_episodes is false)." if off else "No episodes are stored."
+    if len(sample.items) == sample.total:
+        return f"All {sample.total} episodes."
+    return (
+        f"{len(sample.items)} of {sample.total} episodes: newest steps first, then from all over the run; of each step "
+        "failed, best and worst ones and whole groups."
+    )
+
+
+def _tables(totals: Totals) -> str:
+    if not totals.episodes:
+        return ""
+    sections = []
+    if totals.rewards:
+        sections.append(_reward_table(totals))
+    if totals.tools:
+        sections.append(_tool_table(totals))
+    return f'<div class="tables">{"".join(sections)}</div>' if sections else ""
+
+
+def _reward_table(totals: Totals) -> str:
+    turns = sorted({turn for _, turn in totals.rewards if turn is not None})[:12]
+    columns: list[int | None] = [None, *turns]
+    head = "".join(f"<th>{'whole' if turn is None else f'turn {turn + 1}'}</th>" for turn in columns)
+    rows = []
+    for source in sorted({source for source, _ in totals.rewards}):
+        cells = []
+        for turn in columns:
+            count, value = totals.rewards.get((source, turn), (0.0, 0.0))
+            cells.append(
+                f"<td title='{count:.0f} entries'>{format_number(value / count)}</td>" if count else "<td></td>"
+            )
+        rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
+    return (
+        f"<section><h2>Rewards by source and turn</h2><p class='note'>Mean of weight · value over {totals.episodes} "
+        f"episodes read.</p><div class='scroll'><table><thead><tr><th>source</th>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _tool_table(totals: Totals) -> str:
+    rows = []
+    for name, counts in sorted(totals.tools.items(), key=lambda item: -item[1]["calls"])[:40]:
+        errors = {key[6:]: count for key, count in counts.items() if key.startswith("error:")}
+        share = 1 - sum(errors.values()) / counts["calls"]
+        listed = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items(), key=lambda item: -item[1]))
+        cells = (counts["calls"], f"{100 * share:.1f} %", f"{counts['milliseconds'] / counts['calls']:.0f} ms", listed)
+        rows.append(f"<tr><th>{escape(name)}</th>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>")
+    return (
+        f"<section><h2>Tools</h2><p class='note'>Over {totals.episodes} episodes read.</p><div class='scroll'><table>"
+        "<thead><tr><th>tool</th><th>calls</th><th>success</th><th>mean time</th><th>errors</th></tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _setup(folder: RunFolder) -> str:
+    versions = yaml.safe_dump(folder.versions(), sort_keys=False)
+    return (
+        f"<details><summary>Config</summary><pre>{escape(config_text(folder.config))}</pre></details>"
+        f"<details><summary>Versions</summary><pre>{escape(versions)}</pre></details>"
+    )

@@ -1,0 +1,9 @@
+"""The report keeps the contracts of a plugin."""
+
+from __future__ import annotations
+
+from toolrl.testing import PluginContract
+
+
+class TestContract(PluginContract):
+    plugin = "report"
