@@ -17,6 +17,7 @@ from pagemaker import source
 from pagemaker.cli_page import command_parser
 
 from toolrl.cli.main import COMMANDS
+from toolrl.cli.plugin_commands import command_words
 
 SESSIONS = set(re.findall(r"^@nox\.session.*\n(?:@.*\n)*def (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
 _OPERATORS = {"&&", "||", "|", ";", "&"}
@@ -67,8 +68,8 @@ def _check_toolrl(words: list[str]) -> None:
         return
     name, *rest = words
     if name not in COMMANDS:
-        verbs = {(it.plugin.name, it.component.name) for it in source.registry().components("commands")}
-        if (name, rest[0] if rest else "") not in verbs:
+        known = {command_words(it) for it in source.registry().components("commands")}
+        if known.isdisjoint((name, " ".join(words[:2]))):
             raise ValueError(f"toolrl has no command {' '.join(words[:2])!r}")
         return
     if "--help" in rest:

@@ -10,6 +10,7 @@ from pagemaker.markdown import code, page, table
 from pagemaker.source import registry
 from toolrl.cli import main as entry
 from toolrl.cli import session
+from toolrl.cli.plugin_commands import command_words
 from toolrl.loop.ranks import TOKEN
 from toolrl.plugins.discovery import DISABLE
 
@@ -128,11 +129,11 @@ def _arguments(parser: argparse.ArgumentParser) -> str:
 
 
 def _plugin_commands() -> str:
-    found = [(code(f"toolrl {it.plugin.name} {it.component.name}"), it.component.summary)
+    found = [(code(f"toolrl {command_words(it)}"), it.component.summary)
              for it in registry().components("commands")]  # fmt: skip
     text = (
-        "A plugin's command is run as `toolrl PLUGIN VERB …`; `toolrl PLUGIN --help` lists a plugin's commands, and "
-        "`toolrl PLUGIN VERB --help` shows the arguments of one."
+        "A plugin's command is run as `toolrl PLUGIN VERB …`, without the verb where it is the plugin's name. "
+        "`toolrl PLUGIN --help` lists a plugin's commands, and `toolrl PLUGIN VERB --help` shows the arguments of one."
     )
     return text + ("\n\n" + table(("command", "what it does"), found) if found else "")
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pagemaker.markdown import anchor, code, page, plural, prose, table
 from pagemaker.models import field_table, fields, section
 from pagemaker.source import packages, registry
+from toolrl.cli.plugin_commands import command_words
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found
 
@@ -69,9 +70,7 @@ def _component(found: Found, kind: str) -> Iterator[str]:
     yield f"### {heading(found, kind)}"
     yield f"{component.summary} From `{found.plugin.name}`."
     if kind == "commands":
-        name = found.plugin.name
-        words = name if component.name == name else f"{name} {component.name}"
-        yield f"Run as `toolrl {words}`; `--help` shows its arguments."
+        yield f"Run as `toolrl {command_words(found)}`; `--help` shows its arguments."
         return
     model = component.load_options()
     if model is None:

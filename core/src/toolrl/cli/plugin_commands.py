@@ -44,6 +44,12 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
     return _build(registry, found), command_parser(f"{name} {verb}", found.component.summary), rest[1:]
 
 
+def command_words(found: Found) -> str:
+    """What is typed for a plugin's command: `areal convert`, or `report` for the plugin's name alone."""
+    plugin, verb = found.plugin.name, found.component.name
+    return plugin if verb == plugin else f"{plugin} {verb}"
+
+
 def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dict[str, Found]:
     """A plugin's commands by name; at least one."""
     plugin = registry.plugin(name)
