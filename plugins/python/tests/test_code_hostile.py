@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Score
 from toolrl_plugin_python.options import CodeOptions
@@ -165,37 +163,37 @@ def add(a, b): return {Key('x'): 3}
 }
 
 
-def scores_of(program: str, answers: Sequence[Any], isolation: str, *, timeout: float = 1, **extra: Any) -> list[Score]:
-    """The program's score for each of these tests."""
+def scores_of(pairs: Sequence[tuple[str, Any]], isolation: str, *, timeout: float = 1, **extra: Any) -> list[Score]:
+    """The score of each program for its tests."""
 
     async def run() -> list[Score]:
         options = CodeOptions(isolation=isolation, timeout=timeout, memory_mb=256, continuous=True)  # type: ignore[arg-type]
         reward = CodeReward(options, make_build_context("code"))
-        tasks = [make_task(answer=answer, extra=extra) for answer in answers]
+        episodes = [
+            make_episode(f"```python\n{program}\n```", task=make_task(answer=answer, extra=extra))
+            for program, answer in pairs
+        ]
         try:
             await reward.start()
-            return [await reward.score(make_episode(f"```python\n{program}\n```", task=task)) for task in tasks]
+            return await asyncio.gather(*(reward.score(episode) for episode in episodes))
         finally:
             await reward.stop()
 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_hostile_program_passes(name: str, isolation: str) -> None:
+def test_no_hostile_program_passes(isolation: str) -> None:
     answers = [CALLS, ASSERTS, CHECK] if isolation == "namespaces" else [ASSERTS]
-    for score in scores_of(HOSTILE[name], answers, isolation, entry_point="add"):
-        assert score.value == 0.0
-        assert score.metrics["correct"] == 0.0
+    pairs = [(name, answer) for name in HOSTILE for answer in answers]
+    scores = scores_of([(HOSTILE[name], answer) for name, answer in pairs], isolation, entry_point="add")
+    passed = [name for (name, _), score in zip(pairs, scores, strict=True) if score.value or score.metrics["correct"]]
+    assert passed == []
 
 
-@pytest.mark.parametrize("name", ["exits", "exits in the function", "answers without a value", "floods the channel"])
-def test_a_test_that_catches_everything_isnt_passed_by_going_away(name: str, isolation: str) -> None:
-    assert [score.value for score in scores_of(HOSTILE[name], [BARE_EXCEPT, SWALLOWS], isolation)] == [0.0, 0.0]
-
-
-def test_the_end_of_an_iteration_doesnt_end_what_is_tested(isolation: str) -> None:
-    assert scores_of("def add(a, b): raise StopIteration", [MAPPED], isolation)[0].value == 0.0
+def test_a_test_that_catches_everything_isnt_passed_by_going_away(isolation: str) -> None:
+    names = ("exits", "exits in the function", "answers without a value", "floods the channel")
+    pairs = [(HOSTILE[name], answer) for name in names for answer in (BARE_EXCEPT, SWALLOWS)]
+    assert {score.value for score in scores_of(pairs, isolation)} == {0.0}
 
 
 # A failed episode is left out of training, which is better than a 0: no program brings it about.
@@ -212,45 +210,45 @@ def inner(value):
         os._exit(0)
 def outer(value): return 3
 """
+SPOILS = [
+    ("def f(x): return '1 +'", ["assert eval(f(1)) == 3"]),
+    (NESTED, ["assert outer(inner(1)) == 3"]),
+    ("def f(x): raise SyntaxError", ["assert f(1) == 3"]),
+    ("def f(x): import no_such_module", ["assert f(1) == 3"]),
+    # In a generator it would end what is tested.
+    ("def add(a, b): raise StopIteration", MAPPED),
+]
 
 
-@pytest.mark.parametrize(
-    ("program", "test"),
-    [
-        ("def f(x): return '1 +'", "assert eval(f(1)) == 3"),
-        (NESTED, "assert outer(inner(1)) == 3"),
-        ("def f(x): raise SyntaxError", "assert f(1) == 3"),
-        ("def f(x): import no_such_module", "assert f(1) == 3"),
-    ],
-)
-def test_a_program_cant_make_a_test_one_that_cant_be_run(program: str, test: str, isolation: str) -> None:
-    assert scores_of(program, [[test]], isolation)[0].value == 0.0
+def test_a_program_cant_make_a_test_one_that_cant_be_run(isolation: str) -> None:
+    assert {score.value for score in scores_of(SPOILS, isolation)} == {0.0}
 
 
 def test_a_result_far_longer_than_what_is_expected_is_not_read(isolation: str) -> None:
     program = "def add(a, b): return [[]] * 500_000"
-    scores = scores_of(program, [CALLS, ["assert len(add(1, 2)) == 500_000"]], isolation, timeout=20)
+    pairs = [(program, CALLS), (program, ["assert len(add(1, 2)) == 500_000"])]
+    scores = scores_of(pairs, isolation, timeout=20)
     assert (scores[0].value, scores[0].metrics["limit"]) == (0.0, 1.0)
     assert scores[1].value == 1.0
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import os\nos._exit(0)",
-        "print('3')\nraise SystemExit(1)",
-        "import os, sys\nsys.stdout.write('3')\nsys.stdout.flush()\nos.abort()",
-        "print('passed')\nprint({'correct': 1.0})",
-        "import glob\nfor name in glob.glob('**', recursive=True) + ['/proc/self/cmdline']:\n"
-        "    print(open(name, errors='replace').read()) if '.' in name or 'proc' in name else 0",
-        "import sys\nsys.stdin.close()\nprint(sys.argv)",
-    ],
-)
-def test_no_hostile_whole_program_passes(program: str, isolation: str) -> None:
-    assert scores_of(program, [{"inputs": ["1 2"], "outputs": ["3"]}], isolation)[0].value == 0.0
+WHOLE = [
+    "import os\nos._exit(0)",
+    "print('3')\nraise SystemExit(1)",
+    "import os, sys\nsys.stdout.write('3')\nsys.stdout.flush()\nos.abort()",
+    "print('passed')\nprint({'correct': 1.0})",
+    "import glob\nfor name in glob.glob('**', recursive=True) + ['/proc/self/cmdline']:\n"
+    "    print(open(name, errors='replace').read()) if '.' in name or 'proc' in name else 0",
+    "import sys\nsys.stdin.close()\nprint(sys.argv)",
+]
+
+
+def test_no_hostile_whole_program_passes(isolation: str) -> None:
+    answer = {"inputs": ["1 2"], "outputs": ["3"]}
+    assert {score.value for score in scores_of([(program, answer) for program in WHOLE], isolation)} == {0.0}
 
 
 def test_an_honest_program_passes_them_all(isolation: str) -> None:
     honest = "def add(a, b): return a + b"
-    answers = [CALLS, ASSERTS, CHECK, BARE_EXCEPT, SWALLOWS]
-    assert [score.value for score in scores_of(honest, answers, isolation, timeout=20, entry_point="add")] == [1.0] * 5
+    pairs = [(honest, answer) for answer in (CALLS, ASSERTS, CHECK, BARE_EXCEPT, SWALLOWS)]
+    assert [score.value for score in scores_of(pairs, isolation, timeout=20, entry_point="add")] == [1.0] * 5

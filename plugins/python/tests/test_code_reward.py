@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ConfigError, DataError, RewardError
+from toolrl.errors import DataError, RewardError
 from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Episode, Score
-from toolrl_plugin_python import detection
-from toolrl_plugin_python import reward as reward_module
 from toolrl_plugin_python.link import KeeperError
 from toolrl_plugin_python.options import CodeOptions
 from toolrl_plugin_python.reward import CodeReward
@@ -179,20 +177,6 @@ def test_tests_that_cant_be_run_are_no_fault_of_the_program(scored: Scored, answ
         scored("def f(x): return x", answer)
 
 
-def test_an_unreadable_row_fails_before_a_program_is_looked_for(any_isolation: str) -> None:
-    with pytest.raises(DataError, match="missing"):
-        asyncio.run(scores([make_episode("no program")]))
-
-
-def test_without_isolation_it_refuses_to_start_as_the_tool_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unfit(*_: Any) -> Any:
-        raise detection.UnfitError("not here")
-
-    monkeypatch.setattr(detection, "probe", unfit)
-    with pytest.raises(ConfigError, match="can't be isolated"):
-        asyncio.run(scores([]))
-
-
 def test_a_sandbox_that_fails_once_is_asked_again_and_then_fails_the_scoring(
     any_isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,28 +209,6 @@ def test_a_dead_keeper_costs_no_score(any_isolation: str) -> None:
             await reward.stop()
 
     assert asyncio.run(run()).value == 1.0
-
-
-def test_it_scores_without_having_been_started(any_isolation: str) -> None:
-    reward = CodeReward(None, make_build_context("code"))
-    assert asyncio.run(reward.score(an_episode(ADD, CALLS))).value == 1.0
-
-
-def test_at_most_so_many_cases_run_at_once(any_isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most = 0, 0
-
-    async def verdict(self: Trials, case: Any, source: str) -> Verdict:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return Verdict("passed")
-
-    monkeypatch.setattr(reward_module.Trials, "verdict", verdict)
-    episodes = [an_episode(ADD, {"inputs": [""] * 9, "outputs": [""] * 9})] * 3
-    asyncio.run(scores(episodes, concurrency=4))
-    assert most == 4
 
 
 def test_nothing_is_left_behind(any_isolation: str, descriptors: Callable[[], set[str]]) -> None:

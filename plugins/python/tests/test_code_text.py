@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,11 +35,6 @@ def test_fences_and_indentation_go(text: str, code: str) -> None:
     assert runnable(text) == code
 
 
-@given(st.text())
-def test_any_text_is_taken(text: str) -> None:
-    assert isinstance(runnable(text), str)
-
-
 @given(
     st.lists(
         st.sampled_from(["x = 1", "if x:\n    y = 2", "s = '''\n  a\n'''", "# note", "", "f(x)", "`"]), max_size=6
@@ -51,9 +44,3 @@ def test_any_text_is_taken(text: str) -> None:
 def test_a_fence_changes_nothing_else(pieces: list[str], language: str) -> None:
     code = "\n".join(pieces)
     assert runnable(f"```{language}\n{code}\n```").strip("\n") == runnable(code)
-
-
-@given(st.lists(st.sampled_from(["x = 1", "if x:\n    y = 2", "for a in b:\n    c\n    d", "f(x)"]), min_size=1))
-def test_code_without_a_fence_means_the_same(pieces: list[str]) -> None:
-    code = "\n".join(pieces)
-    assert ast.dump(ast.parse(runnable(code))) == ast.dump(ast.parse(code))

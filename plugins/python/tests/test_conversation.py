@@ -85,11 +85,3 @@ def test_leaving_the_block_ends_it(sandbox: Sandbox, descriptors: Callable[[], s
     before = {entry.partition(" ")[2].partition(":")[0] for entry in descriptors()}
     leave()
     assert {entry.partition(" ")[2].partition(":")[0] for entry in descriptors()} <= before
-
-
-def test_a_program_that_isnt_there_hangs_up(sandbox: Sandbox) -> None:
-    async def run() -> bytes | None:
-        async with conversation(sandbox, ["/no/such/program"], limits=LIMITS) as program:
-            return await program.receive()
-
-    assert asyncio.run(run()) is None

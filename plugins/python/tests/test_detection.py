@@ -60,12 +60,6 @@ def test_it_refuses_rather_than_run_open(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(build_python(PythonOptions(), BuildContext(name="python")).start())
 
 
-def test_what_is_asked_for_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "probe", refuse(NAMESPACES))
-    with pytest.raises(ConfigError, match="namespaces is forbidden"):
-        detection.detect("namespaces", OPEN)
-
-
 def test_none_has_to_be_written_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     toolset = build_python(PythonOptions(isolation="none", pool_size=0), BuildContext(name="python"))
 

@@ -67,23 +67,6 @@ def test_a_flood_is_told_once_and_memory_stays_small() -> None:
     assert kept < 150_000
 
 
-def test_rest_ends_though_somebody_goes_on_writing() -> None:
-    async def run() -> int:
-        zero = os.open("/dev/urandom", os.O_RDONLY)  # always has more
-        drain = Drain.__new__(Drain)
-        loop = asyncio.get_running_loop()
-        # epoll takes no such file, so the drain is put together by hand.
-        drain.__dict__.update(
-            total=0, _descriptor=zero, _head_size=10, _tail_size=0, _head=bytearray(), _tail=bytearray(),
-            _on_flood=None, _flood=1, _loop=loop, _ended=loop.create_future(), _waiting=None,
-        )  # fmt: skip
-        drain.rest()
-        os.close(zero)
-        return drain.total
-
-    assert 1 << 20 <= asyncio.run(run()) <= 1 << 22
-
-
 def test_waiting_for_more_and_restarting() -> None:
     async def run() -> list[object]:
         read, write = os.pipe()

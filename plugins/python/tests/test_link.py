@@ -27,7 +27,7 @@ async def cut_short(work: asyncio.Task[None], ticks: int) -> None:
     await asyncio.gather(work, return_exceptions=True)
 
 
-@pytest.mark.parametrize("ticks", [1, 2, 5, 50])
+@pytest.mark.parametrize("ticks", [2, 50])
 def test_a_start_that_is_cancelled_leaves_nothing(descriptors: Callable[[], set[str]], ticks: int) -> None:
     async def work() -> None:
         before = descriptors()
@@ -41,7 +41,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(descriptors: Callable[[], set[
         os.waitpid(-1, os.WNOHANG)
 
 
-@pytest.mark.parametrize("ticks", [1, 2, 5, 50])
+@pytest.mark.parametrize("ticks", [2, 50])
 def test_an_interpreter_that_is_cancelled_leaves_nothing(
     any_isolation: str, descriptors: Callable[[], set[str]], ticks: int
 ) -> None:
@@ -95,20 +95,3 @@ def test_walls_that_can_not_be_built_are_an_error(any_isolation: str) -> None:
             await keeper.stop()
 
     asyncio.run(work())
-
-
-def test_many_jobs_are_ended_with_the_keeper(any_isolation: str) -> None:
-    async def work() -> list[bool]:
-        settings, _ = await asyncio.to_thread(detection.detect, any_isolation, SETTINGS)
-        keeper = Keeper(settings)
-        await keeper.start()
-        interpreters = [Interpreter(keeper, LIMITS, 100) for _ in range(12)]
-        await asyncio.gather(*(interpreter.start() for interpreter in interpreters))
-        assert all(interpreter.alive for interpreter in interpreters)
-        await keeper.stop()
-        alive = [interpreter.alive for interpreter in interpreters]
-        for interpreter in interpreters:
-            await interpreter.close()
-        return alive
-
-    assert asyncio.run(work()) == [False] * 12

@@ -57,17 +57,6 @@ def test_a_package_comes_with_what_it_requires() -> None:
     assert all(Path(path).exists() for path in readable)
 
 
-def test_everything_is_a_folder() -> None:
-    readable, folders = paths.package_paths(["*"])
-    assert readable == folders
-    assert all(Path(folder).is_dir() for folder in folders)
-
-
-def test_a_package_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="'no-such-package' isn't installed"):
-        paths.package_paths(["no-such-package"])
-
-
 @pytest.mark.parametrize("path", ["/", "/tmp", "/proc", "relative", "/no/such/path"])
 def test_paths_that_can_not_be_shown(path: str) -> None:
     with pytest.raises(ConfigError, match="readable"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -69,13 +68,6 @@ def test_a_number_that_is_used_again_is_not_signalled() -> None:
     finally:
         victim.kill()
         victim.wait()
-
-
-def test_a_process_that_is_gone() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert read_process(gone.pid) is None
-    assert read_process(os.getpid()) is not None
 
 
 _BEHIND = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -132,17 +131,6 @@ def test_episodes_do_not_see_each_other(tool: Callable[..., Any]) -> None:
     assert tool(work, persistent=True) == [f"({number}, '{number}')" for number in range(6)]
 
 
-def test_more_calls_than_slots(tool: Callable[..., Any]) -> None:
-    async def work(toolset: PythonToolset) -> list[str]:
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
-            codes = [f"import time; time.sleep(0.05); {n}" for n in range(12)]
-            results = await asyncio.gather(*(session.call(ToolCall("python", {"code": code})) for code in codes))
-        return [result.text for result in results]
-
-    assert tool(work, concurrency=2, pool_size=1) == [str(n) for n in range(12)]
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_cancelled_call_leaves_nothing(
     tool: Callable[..., Any], descriptors: Callable[[], set[str]], persistent: bool
@@ -180,28 +168,6 @@ def test_a_keeper_that_dies_is_replaced(tool: Callable[..., Any]) -> None:
             return [(await session.call(ToolCall("python", {"code": "2"}))).text for _ in range(3)]
 
     assert tool(work) == ["2", "2", "2"]
-
-
-def test_the_loop_is_not_held_up(tool: Callable[..., Any]) -> None:
-    async def work(toolset: PythonToolset) -> float:
-        longest, over = 0.0, False
-
-        async def tick() -> None:
-            nonlocal longest
-            while not over:
-                begin = time.monotonic()
-                await asyncio.sleep(0.01)
-                longest = max(longest, time.monotonic() - begin)
-
-        ticking = asyncio.create_task(tick())
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
-            await session.call(ToolCall("python", {"code": "import time; time.sleep(3)"}))
-        over = True
-        await ticking
-        return longest
-
-    assert tool(work) < 2
 
 
 def test_starting_and_stopping_in_every_order(descriptors: Callable[[], set[str]], any_isolation: str) -> None:
