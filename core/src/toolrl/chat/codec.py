@@ -16,7 +16,6 @@ from typing import Any
 
 from toolrl.chat.control import Shield, alternatives, finder, well_formed
 from toolrl.chat.decoding import Decoder
-from toolrl.chat.fixed import FixedPieces
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded
 
@@ -39,52 +38,13 @@ class Codec:
         self._special_finder = finder(self.special)
         self.add_control(self.special)
         self._decoder = Decoder(tokenizer)
-        self._direct = _direct_backend(tokenizer)
-        self._fixed: FixedPieces | None = None
         self._heads = self._find_heads()
 
     # Encoding.
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole text as the tokenizer splits it, nothing added."""
-        text = well_formed(text)
-        if not self._is_direct():
-            return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-        by_pieces = self._fixed(text) if self._fixed is not None and not self._direct.encode_special_tokens else None
-        return self._encode_directly(text) if by_pieces is None else by_pieces
-
-    def learn(self, text: str) -> None:
-        """Be quick from now on with what stands between the added tokens of this text, which a template writes."""
-        fixed = self._pieces()
-        if fixed is not None:
-            fixed.learn(well_formed(text))
-
-    def learn_what_returns(self, text: str) -> None:
-        """The same, of what this text has in common with one before it: instructions, and descriptions of tools."""
-        fixed = self._pieces()
-        if fixed is not None:
-            fixed.learn_what_returns(well_formed(text))
-
-    def _pieces(self) -> FixedPieces | None:
-        if not self._is_direct() or self._direct.encode_special_tokens:
-            return None
-        if self._fixed is None:
-            tokens = list(self.tokenizer.added_tokens_decoder.values())
-            self._fixed = FixedPieces(tokens, self.added, self._encode_directly)
-        return self._fixed
-
-    def _is_direct(self) -> bool:
-        direct = self._direct
-        return (
-            direct is not None
-            and direct.truncation is None
-            and direct.padding is None
-            and direct.encode_special_tokens == self.tokenizer.split_special_tokens
-        )
-
-    def _encode_directly(self, text: str) -> list[int]:
-        ids: list[int] = self._direct.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+        return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
 
     def encode_after(self, text: str, before: str = "") -> list[int]:
         """Ids of a text that goes on from another, which ends with `before` where that is known."""
@@ -150,15 +110,6 @@ class Codec:
             decoded = self._decoder(ids[:-1])
             return Decoded(decoded.text, (*decoded.offsets, len(decoded.text)))
         return self._decoder(ids)
-
-
-def _direct_backend(tokenizer: Any) -> Any:
-    """What encodes behind a fast tokenizer of transformers, where calling the tokenizer does nothing else with a text;
-    else None. The call itself takes as long again as encoding a tool's result."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    methods = [getattr(type(tokenizer), name, None) for name in ("__call__", "_encode_plus", "_batch_encode_plus")]
-    own = all(it is None or it.__module__.startswith("transformers.tokenization_utils") for it in methods)
-    return backend if own and hasattr(backend, "encode_batch_fast") else None
 
 
 class _PlainCopy:

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolrl.types import ToolSpec
+
 _MARK = "\U000f7000"
 """Of private use. A mark is this character and one that counts; where a text brings the character, it is hidden too.
 transformers gives U+F0000 and U+F0001 a meaning of its own."""
@@ -106,6 +108,14 @@ class Shield:
         if isinstance(value, list | tuple):
             return [self.hide_in(item, pattern) for item in value]
         return value
+
+    def hide_in_spec(self, spec: ToolSpec, pattern: re.Pattern[str]) -> ToolSpec:
+        """The same for all that a tool says of itself."""
+        return ToolSpec(
+            self.hide(spec.name, pattern),
+            self.hide(spec.description, pattern),
+            self.hide_in(spec.parameters, pattern),
+        )
 
     def _mark(self, match: re.Match[str]) -> str:
         return _MARK + chr(_FIRST + self._hidden.setdefault(match.group(), len(self._hidden)))

@@ -48,17 +48,6 @@ class Renderer:
         source = self._template if self._template is not None else self._tokenizer.chat_template
         return "\n".join(source.values()) if isinstance(source, Mapping) else str(source)
 
-    @property
-    def single_source(self) -> str | None:
-        """The template's source; None where it has several, of which each rendering picks one."""
-        source = self._template if self._template is not None else self._tokenizer.chat_template
-        return source if isinstance(source, str) else None
-
-    @property
-    def seen_variables(self) -> dict[str, Any]:
-        """What the template sees besides a conversation and its tools."""
-        return {**(getattr(self._tokenizer, "special_tokens_map", None) or {}), **self._variables}
-
     def __call__(
         self, messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool = False
     ) -> str:

@@ -14,32 +14,29 @@ write turn marks that are ordinary text (`[/INST]`) either: `control.py`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import RESULT, TOOL, study
+from toolrl.chat.abilities import study
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import Shield, finder, turn_marks
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.media import Images, check_marks
 from toolrl.chat.options import TemplateOptions
 from toolrl.chat.preamble import Wording
-from toolrl.chat.rendering import Renderer, call_id
+from toolrl.chat.rendering import Renderer
 from toolrl.chat.speech import Speech
 from toolrl.chat.thinking import opened_marks
 from toolrl.chat.tokens import TokenFormat, refuse_media
-from toolrl.chat.toolsets import KnownTools, ToolMemory
 from toolrl.chat.trial import try_out
 from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
 
-_KEPT_PROMPTS = 64
-
 
 class TemplateFormat(TokenFormat):
-    """See the module. Stateless but for caches; built once and shared by all episodes of an environment."""
+    """See the module. Stateless; built once and shared by all episodes of an environment."""
 
     def __init__(self, options: TemplateOptions | None, context: BuildContext, wording: Wording | None = None) -> None:
         """`wording`: how a subclass tells of its tools in plain messages."""
@@ -68,35 +65,20 @@ class TemplateFormat(TokenFormat):
         self._images = (
             Images(context.processor, context.tokenizer, self._where) if context.processor is not None else None
         )
-        self._tools = ToolMemory(self._outside)
-        self._opened: dict[Hashable, Rendered] = {}
 
     # The protocol.
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """The prompt of the first turn. Raises ChatFormatError."""
-        known = self._tools(tools)
-        key = _key(messages, known)
-        rendered = self._opened.get(key) if key is not None else None
-        if rendered is None:
-            shield = Shield()
-            text = self._conversation_text(messages, known, shield, generation_prompt=True)
-            if not shield:
-                self._codec.learn_what_returns(text)
-            rendered = self._rendered(self._codec.encode_shielded(text, shield), messages, text)
-            if key is not None:
-                # The episodes of a group open alike, one soon after the other.
-                if len(self._opened) >= _KEPT_PROMPTS:
-                    del self._opened[next(iter(self._opened))]
-                self._opened[key] = rendered
-        return rendered
+        shield = Shield()
+        text = self._conversation_text(messages, tools, shield, generation_prompt=True)
+        return self._rendered(self._codec.encode_shielded(text, shield), messages, text)
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
         hidden = self._hide([self.without_marks(message) for message in messages], shield)
-        known = self._tools(tools)
-        specs = known.shielded(shield, self._outside) if self._shape_bridges(known) else ()
+        specs = self._shielded(tools, shield) if self._ends.depend_on_tools else ()
         text = self._ends.after_turn(hidden, specs, generation_prompt=True)
         ids = self._codec.encode_shielded(text, shield)
         return self._rendered(self._ends.skip_mark(sampled_ids, ids), messages, text)
@@ -116,16 +98,13 @@ class TemplateFormat(TokenFormat):
         shield = Shield()
         first = next((index for index, message in enumerate(messages) if message.role == "assistant"), len(messages))
         messages = [*messages[:first], *map(self.without_marks, messages[first:])]
-        text = self._conversation_text(messages, self._tools(tools), shield, generation_prompt=False)
+        text = self._conversation_text(messages, tools, shield, generation_prompt=False)
         return self._rendered(self._codec.encode_shielded(text, shield), messages, text).ids
 
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
-        remarks on what the user may want to know. Done once for a set of tools."""
-        known = self._tools(tools)
-        if known.remarks is None:
-            known.remarks = tuple(try_out(self, self._conversation, self._options, tools))
-        return list(known.remarks)
+        remarks on what the user may want to know."""
+        return list(try_out(self, self._conversation, self._options, tools))
 
     def turn_by_turn(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The ids of a conversation as an episode would gather them: open, say, bridge, say … up to the last assistant
@@ -148,19 +127,14 @@ class TemplateFormat(TokenFormat):
         return Rendered(*self._images.put_in(ids, media), in_thinking=opened)
 
     def _conversation_text(
-        self, messages: Sequence[Message], known: KnownTools, shield: Shield, *, generation_prompt: bool
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], shield: Shield, *, generation_prompt: bool
     ) -> str:
-        hidden, specs = self._hide(messages, shield), known.shielded(shield, self._outside)
+        hidden, specs = self._hide(messages, shield), self._shielded(tools, shield)
         dicts = self._conversation.dicts(hidden, specs)
         return self._render(dicts, self._conversation.native_tools(specs), generation_prompt=generation_prompt)
 
-    def _shape_bridges(self, known: KnownTools) -> bool:
-        """Whether what follows a turn depends on the tools. In most templates it doesn't, and then they needn't be
-        rendered again at every turn."""
-        if known.shape_bridges is None:
-            follow = [[Message("user", RESULT)], [Message("tool", RESULT, tool_call_id=call_id(0), name=TOOL.name)]]
-            known.shape_bridges = any(not self._ends.same_without(messages, known.specs) for messages in follow)
-        return known.shape_bridges
+    def _shielded(self, tools: Sequence[ToolSpec], shield: Shield) -> list[ToolSpec]:
+        return [shield.hide_in_spec(spec, self._outside) for spec in tools]
 
     # Texts from outside.
 
@@ -199,10 +173,3 @@ class TemplateFormat(TokenFormat):
             return False
         written = text in self._render.source or text in self._conversation.markup
         return written or any(word in text.lower() for word in ("think", "tool"))
-
-
-def _key(messages: Sequence[Message], known: KnownTools) -> Hashable | None:
-    """What an opening depends on; None where it isn't kept."""
-    if any(message.tool_calls or message.media for message in messages):
-        return None
-    return known.text, tuple((m.role, m.content, m.tool_call_id, m.name, m.reasoning) for m in messages)

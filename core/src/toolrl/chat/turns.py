@@ -17,7 +17,6 @@ from toolrl.chat.codec import Codec
 from toolrl.chat.control import alternatives
 from toolrl.chat.conversation import Conversation
 from toolrl.chat.endings import model_end_ids, turn_end_ids
-from toolrl.chat.forms import Forms, Render
 from toolrl.chat.rendering import NAMELESS, Dict, Renderer, call_id
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
@@ -39,7 +38,6 @@ class TurnEnds:
         self._codec = codec
         self._conversation = conversation
         self._where = where
-        self._forms: Forms | None = None
         words = [text for text in codec.added if text.strip()]
         self._added = re.compile(alternatives(words)) if words else None
         self._probe_tools = conversation.native_tools([TOOL])
@@ -54,13 +52,8 @@ class TurnEnds:
         self._headers = self._find_headers()
         self.ids = tuple(dict.fromkeys([*self._find_ids(), *turn_end_ids(codec, turn_end, where)]))
         """Ids that end a turn."""
-        self._forms = Forms(
-            render.single_source,
-            render.seen_variables,
-            lambda messages, by: self._render_after_turn(messages, (), generation_prompt=True, render=by),
-            lambda text: self.mark(text) is not None,
-            codec.learn,
-        )
+        self.depend_on_tools = self._find_dependence()
+        """What follows a turn depends on the tools. In most templates it doesn't: they need no rendering then."""
 
     # What ends a turn.
 
@@ -162,21 +155,20 @@ class TurnEnds:
         marks = list(self._added.finditer(text)) if self._added else []
         return text[marks[-1].start() :] if marks else text
 
+    def _find_dependence(self) -> bool:
+        try:
+            return any(
+                self.after_turn(following, [TOOL], generation_prompt=True)
+                != self.after_turn(following, (), generation_prompt=True)
+                for following in ([Message("user", RESULT)], [_RESULT])
+            )
+        except ChatFormatError:
+            return True
+
     # Going on from a turn.
 
     def after_turn(self, messages: Sequence[Message], specs: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """The text behind an assistant's turn that `messages` follow: what ends it, and they."""
-        filled = self._forms.fill(messages) if generation_prompt and not specs and self._forms is not None else None
-        return filled or self._render_after_turn(messages, specs, generation_prompt=generation_prompt)
-
-    def _render_after_turn(
-        self,
-        messages: Sequence[Message],
-        specs: Sequence[ToolSpec],
-        *,
-        generation_prompt: bool,
-        render: Render | None = None,
-    ) -> str:
         calls = self._synthetic_calls(messages)
         dicts = [*self.opening(specs), self.probe_turn(calls), *self._conversation.plain_dicts(messages)]
         text = self._after_probe(
@@ -184,7 +176,6 @@ class TurnEnds:
             self._conversation.native_tools(specs),
             generation_prompt=generation_prompt,
             strict=True,
-            render=render,
         )
         close = self._close if calls else ""
         if calls:
@@ -196,14 +187,6 @@ class TurnEnds:
         if messages:
             self._first(end)
         return end
-
-    def same_without(self, messages: Sequence[Message], specs: Sequence[ToolSpec]) -> bool:
-        """Whether `after_turn` gives the same text without the tools."""
-        try:
-            without = self.after_turn(messages, (), generation_prompt=True)
-        except ChatFormatError:
-            return False
-        return without == self.after_turn(messages, specs, generation_prompt=True)
 
     def skip_mark(self, sampled_ids: Sequence[int], ids: list[int]) -> list[int]:
         """`ids` of a text from `after_turn`, without the end mark where the sampled turn brought its own."""
@@ -258,11 +241,9 @@ class TurnEnds:
         *,
         generation_prompt: bool,
         strict: bool = False,
-        render: Render | None = None,
     ) -> str | None:
         tools = self._probe_tools if tools is None and not strict else tools
-        rendered = render or (self._render if strict else self._render.attempt)
-        text = rendered(dicts, tools, generation_prompt=generation_prompt)
+        text = (self._render if strict else self._render.attempt)(dicts, tools, generation_prompt=generation_prompt)
         if text is None:
             return None
         shown = text.count(PROBE)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from toolrl.chat.control import Shield, finder
 from toolrl.chat.tokens import TokenFormat, refuse_media
-from toolrl.chat.toolsets import KnownTools, ToolMemory
+
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
