@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from toolrl.chat.agreement import calls_are_read
+from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.cluster.start import workers_of
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component

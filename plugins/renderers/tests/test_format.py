@@ -240,13 +240,3 @@ def test_settings_change_the_prompt(format_of: Any) -> None:
         for effort in ("low", "xhigh")
     }
     assert text["low"] != text["xhigh"]
-
-
-def test_openings_are_kept_but_not_for_ever(format_of: Any, look: ToolSpec) -> None:
-    chat = format_of("qwen3")
-    first = chat.open([Message("user", "0")], (look,))
-    assert chat.open([Message("user", "0")], (look,)) is first
-    for number in range(200):
-        chat.open([Message("user", str(number))], (look,))
-    assert len(chat._opened) <= 64
-    assert chat.open([Message("user", "0")], (look,)) == first

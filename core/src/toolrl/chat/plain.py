@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import Shield, finder, turn_marks
-from toolrl.chat.endings import model_end_ids, turn_end_ids
 from toolrl.chat.options import PlainOptions
 from toolrl.chat.preamble import preamble, with_calls
 from toolrl.chat.thinking import THINK, opened_marks
-from toolrl.chat.tokens import TokenFormat, refuse_media
+from toolrl.chat.tokens import TokenFormat, model_end_ids, refuse_media, turn_end_ids
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import study
+from toolrl.chat.abilities import QUESTION, study
+from toolrl.chat.assistant_rendering import AssistantRendering
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import Shield, finder, turn_marks
 from toolrl.chat.conversation import Conversation
@@ -25,17 +26,16 @@ from toolrl.chat.media import Images, check_marks
 from toolrl.chat.options import TemplateOptions
 from toolrl.chat.preamble import Wording
 from toolrl.chat.rendering import Renderer
-from toolrl.chat.speech import Speech
 from toolrl.chat.thinking import opened_marks
-from toolrl.chat.tokens import TokenFormat, refuse_media
-from toolrl.chat.trial import try_out
+from toolrl.chat.tokens import refuse_media
+from toolrl.chat.trial import WholeFormat, probe_call, probe_result
 from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
 
 
-class TemplateFormat(TokenFormat):
+class TemplateFormat(WholeFormat):
     """See the module. Stateless; built once and shared by all episodes of an environment."""
 
     def __init__(self, options: TemplateOptions | None, context: BuildContext, wording: Wording | None = None) -> None:
@@ -50,7 +50,7 @@ class TemplateFormat(TokenFormat):
         """What the template was found to do."""
         self._conversation = Conversation(self._options, self.abilities, self._where, wording)
         self._ends = TurnEnds(self._render, self._codec, self._conversation, self._options.turn_end, self._where)
-        self._speech = Speech(self._render, self._conversation, self._ends, self._where)
+        self._assistant = AssistantRendering(self._render, self._conversation, self._ends, self._where)
         self.end_ids = self._ends.ids
         structural = self._ends.structural_tokens()
         markup = {text for text in self._codec.added if self._is_markup(text)}
@@ -88,7 +88,7 @@ class TemplateFormat(TokenFormat):
         if message.role != "assistant":
             raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
         refuse_media([message], self._where)
-        prompt_end, text = self._speech(message)
+        prompt_end, text = self._assistant(message)
         return tuple(self._codec.encode_after(text, prompt_end))
 
     # Besides the protocol.
@@ -104,19 +104,31 @@ class TemplateFormat(TokenFormat):
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
         remarks on what the user may want to know."""
-        return list(try_out(self, self._conversation, self._options, tools))
+        preamble, conversation = self._options.preamble, self._conversation
+        remarks = []
+        if not conversation.shows_system:
+            remarks.append("shows no system message; one stands before the user's first words instead")
+        if tools and conversation.own_preamble and preamble == "auto":
+            remarks.append(f"ignores {conversation.ignored}; toolrl's own preamble tells the model of its tools")
+        if tools and preamble == "never" and conversation.ignored == "tools":
+            remarks.append("ignores tools and `preamble` is never: the model isn't told of its tools")
+        remarks = [f"the chat template {remark}" for remark in remarks]
+        thinks = self.open([Message("user", QUESTION)], tools).in_thinking
+        remarks += self.rewritten_turns("the chat template", tools, thinks=thinks)
+        return remarks + self._two_calls_fail(tools)
 
-    def turn_by_turn(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The ids of a conversation as an episode would gather them: open, say, bridge, say … up to the last assistant
-        message's end mark."""
-        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        ids = list(self.open(messages[: turns[0]], tools).ids)
-        for number, index in enumerate(turns):
-            said = self.say(messages[index])
-            ids += said
-            if number + 1 < len(turns):
-                ids += self.bridge(said, messages[index + 1 : turns[number + 1]], tools).ids
-        return tuple(ids)
+    def _two_calls_fail(self, tools: Sequence[ToolSpec]) -> list[str]:
+        """A remark where two calls in one turn can't be answered: a model may make them even so."""
+        if not tools:
+            return []
+        try:
+            self.bridge((), [probe_result(probe_call(tools, index)) for index in range(2)], tools)
+        except ChatFormatError as error:
+            return [
+                f"an episode in which the model makes two calls in one turn will fail: {error.message}. With "
+                "`options: {preamble: always}` toolrl lays calls and results out itself"
+            ]
+        return []
 
     def _rendered(self, ids: Sequence[int], messages: Sequence[Message], text: str) -> Rendered:
         """With the images of the messages among the ids."""

@@ -1,10 +1,18 @@
-"""What both chat formats do alike: everything that needs the tokenizer and no messages."""
+"""What all chat formats do alike: everything that needs the tokenizer and no messages.
+
+Besides a template's own mark, a turn ends with the tokens that the user names and those that the model names. A model's
+folder may name several end tokens in generation_config.json (Qwen3's names `<|im_end|>` and `<|endoftext|>`, Llama 3's
+three of them); servers stop at all of them, and so does a rollout. The tokenizer knows the folder that it was loaded
+from.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import broken_up
@@ -50,3 +58,44 @@ def refuse_media(messages: Iterable[Message], where: str) -> None:
                 hint="Images need a vision-language model and `chat_format: template`, in messages of the user or of "
                 "tools.",
             )
+
+
+def turn_end_ids(codec: Codec, texts: Sequence[str], where: str) -> list[int]:
+    """Ids of the option `turn_end`. Raises ChatFormatError for a text that isn't one token."""
+    ends = []
+    for text in texts:
+        ids = codec.encode(text)
+        if len(ids) != 1:
+            raise ChatFormatError(
+                f"turn_end {text!r} is {len(ids)} tokens of this tokenizer, and a turn ends with one",
+                where=where,
+                hint="Choose a text that is one token, or leave turn_end out to end turns with the "
+                "end-of-sequence token.",
+            )
+        ends += ids
+    return ends
+
+
+def model_end_ids(codec: Codec, where: str) -> list[int]:
+    """The tokenizer's end-of-sequence token, and those that the model's generation config names."""
+    eos = codec.tokenizer.eos_token_id
+    # A config may hold a default that means an ordinary token of this vocabulary; a real end mark is an added one.
+    further = [token_id for token_id in _of_generation_config(codec, where) if codec.is_added(token_id)]
+    return list(dict.fromkeys([eos, *further] if eos is not None else further))
+
+
+def _of_generation_config(codec: Codec, where: str) -> list[int]:
+    source = getattr(codec.tokenizer, "name_or_path", None)
+    path = Path(source) / "generation_config.json" if isinstance(source, str) and source else None
+    if path is None or not path.is_file():
+        return []
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ChatFormatError(
+            f"the model's generation config can't be read: {error}",
+            where=where,
+            hint=f"Mend or remove {path}, a JSON object.",
+        ) from error
+    ids = found if isinstance(found, list) else [found]
+    return [token_id for token_id in ids if isinstance(token_id, int) and not isinstance(token_id, bool)]

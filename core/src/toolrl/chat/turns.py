@@ -16,8 +16,8 @@ from toolrl.chat.abilities import ANSWER, PROBE, QUESTION, RESULT, TOOL, probe_c
 from toolrl.chat.codec import Codec
 from toolrl.chat.control import alternatives
 from toolrl.chat.conversation import Conversation
-from toolrl.chat.endings import model_end_ids, turn_end_ids
 from toolrl.chat.rendering import NAMELESS, Dict, Renderer, call_id
+from toolrl.chat.tokens import model_end_ids, turn_end_ids
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
 

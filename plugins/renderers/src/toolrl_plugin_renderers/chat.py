@@ -7,12 +7,12 @@ from outside (user messages, tool results, tool descriptions) are encoded as pla
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from toolrl.chat.control import Shield, finder
-from toolrl.chat.tokens import TokenFormat, refuse_media
-
+from toolrl.chat.tokens import refuse_media
+from toolrl.chat.trial import WholeFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
@@ -21,12 +21,11 @@ from toolrl_plugin_renderers.preamble import with_preamble
 from toolrl_plugin_renderers.setup import Setup
 from toolrl_plugin_renderers.turns import ANSWER, QUESTION, RESULT, Turns
 
-_KEPT_PROMPTS = 64
 _PROBE = ToolSpec("probe_tool", "Looks a probe up.", {"type": "object", "properties": {"a": {"type": "string"}}})
 
 
-class RenderersFormat(TokenFormat):
-    """See the module. Stateless but for caches; built once and shared by all episodes of an environment."""
+class RenderersFormat(WholeFormat):
+    """See the module. Stateless; built once and shared by all episodes of an environment."""
 
     def __init__(self, options: FormatOptions | None, context: BuildContext) -> None:
         self._setup = Setup(options or FormatOptions(), context.tokenizer, context.where or "chat_format")
@@ -41,8 +40,8 @@ class RenderersFormat(TokenFormat):
         # A user may speak of thinking, as many prompts do.
         tags = {text for text in markup if "think" not in text.lower()}
         self._from_user = finder(self._codec.special | turn_marks | tags)
-        self._tools = ToolMemory(self._outside)
-        self._opened: dict[Hashable, Rendered] = {}
+        self._depend_on_tools = self._find_dependence()
+        """What follows a turn depends on the tools. In most families it doesn't: they need no rendering then."""
 
     @property
     def renderer(self) -> str:
@@ -53,23 +52,13 @@ class RenderersFormat(TokenFormat):
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """The prompt of the first turn. Raises ChatFormatError."""
-        known = self._tools(tools)
-        key = _key(messages, known)
-        rendered = self._opened.get(key) if key is not None else None
-        if rendered is None:
-            rendered = self._rendered(self._whole(messages, known, generation_prompt=True))
-            if key is not None:
-                # The episodes of a group open alike, one soon after the other.
-                if len(self._opened) >= _KEPT_PROMPTS:
-                    del self._opened[next(iter(self._opened))]
-                self._opened[key] = rendered
-        return rendered
+        return self._rendered(self._whole(messages, tools, generation_prompt=True))
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
-        shield, known = Shield(), self._tools(tools)
+        shield = Shield()
         hidden = self._hide(self._with_native_ids(sampled_ids, messages), shield)
-        specs = self._shielded(known, shield) if self._shape_bridges(known) else ()
+        specs = self._shielded(tools, shield) if self._depend_on_tools else ()
         with self._setup.tokenizer.hiding(shield):
             mark, rest = self._turns.after(hidden, specs)
         self._turns.check_shown(messages, rest)
@@ -97,19 +86,7 @@ class RenderersFormat(TokenFormat):
 
     def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The library's rendering of a whole conversation, without a generation prompt."""
-        return tuple(self._whole(messages, self._tools(tools), generation_prompt=False))
-
-    def turn_by_turn(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The ids of a conversation as an episode would gather them: open, say, bridge, say … up to the last assistant
-        message's end mark."""
-        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        ids = list(self.open(messages[: turns[0]], tools).ids)
-        for number, index in enumerate(turns):
-            said = self.say(messages[index])
-            ids += said
-            if number + 1 < len(turns):
-                ids += self.bridge(said, messages[index + 1 : turns[number + 1]], tools).ids
-        return tuple(ids)
+        return tuple(self._whole(messages, tools, generation_prompt=False))
 
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be gone on from;
@@ -121,34 +98,16 @@ class RenderersFormat(TokenFormat):
             )
         if tools and not self._turns.several_calls:
             remarks.append(f"renderer {self.renderer!r} renders one call a turn")
-        for messages in self._probes(tools):
-            whole, ids = self.whole(messages, tools), self.turn_by_turn(messages, tools)
-            if whole[: len(ids)] != ids and whole != ids[:-1]:
-                roles = ", ".join(message.role for message in messages)
-                remarks.append(
-                    f"renderer {self.renderer!r} rewrites earlier turns of a conversation of {roles}; the model is "
-                    "trained on the tokens it saw, and these differ from a rendering of the whole conversation"
-                )
-        return remarks
-
-    def _probes(self, tools: Sequence[ToolSpec]) -> list[list[Message]]:
-        question = Message("user", QUESTION)
-        prompt = self.open([question], tools)
+        prompt = self.open([Message("user", QUESTION)], tools)
         unasked = self._setup.family.thinks_unasked and not self._setup.closes_thinking(prompt.ids)
-        thinks = "zqREASONqz" if prompt.in_thinking or unasked else None
-        answer = Message("assistant", ANSWER, reasoning=thinks)
-        probes = [[question, answer, Message("user", RESULT), answer]]
-        if tools:
-            call = ToolCall(tools[0].name, {}, id="call_1")
-            result = Message("tool", RESULT, tool_call_id=call.id, name=call.name)
-            probes.append([question, Message("assistant", "", tool_calls=(call,), reasoning=thinks), result, answer])
-        return probes
+        thinks = prompt.in_thinking or unasked
+        return [*remarks, *self.rewritten_turns(f"renderer {self.renderer!r}", tools, thinks=thinks)]
 
     # Rendering.
 
-    def _whole(self, messages: Sequence[Message], known: KnownTools, *, generation_prompt: bool) -> list[int]:
+    def _whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> list[int]:
         shield = Shield()
-        hidden, specs = self._hide(messages, shield), self._shielded(known, shield)
+        hidden, specs = self._hide(messages, shield), self._shielded(tools, shield)
         if specs and not self._turns.shows_tools:
             hidden = with_preamble(hidden, specs, self._turns.form)
         with self._setup.tokenizer.hiding(shield):
@@ -157,15 +116,10 @@ class RenderersFormat(TokenFormat):
     def _rendered(self, ids: Sequence[int]) -> Rendered:
         return Rendered(tuple(ids), in_thinking=self._setup.in_thinking(ids))
 
-    def _shape_bridges(self, known: KnownTools) -> bool:
-        """Whether what follows a turn depends on the tools. In most families it doesn't, and then they needn't be
-        rendered again at every turn."""
-        if known.shape_bridges is None:
-            follow = [[Message("user", RESULT)], [Message("tool", RESULT, tool_call_id="call_1", name=_PROBE.name)]]
-            known.shape_bridges = any(
-                self._turns.after(messages, known.specs) != self._turns.after(messages, ()) for messages in follow
-            )
-        return known.shape_bridges
+    def _find_dependence(self) -> bool:
+        result = Message("tool", RESULT, tool_call_id="call_1", name=_PROBE.name)
+        following = ([Message("user", RESULT)], [result])
+        return any(self._turns.after(messages, [_PROBE]) != self._turns.after(messages, ()) for messages in following)
 
     def _with_native_ids(self, sampled_ids: Sequence[int], messages: Sequence[Message]) -> Sequence[Message]:
         """The results with the ids that the model gave its calls, for families that repeat them."""
@@ -205,8 +159,10 @@ class RenderersFormat(TokenFormat):
         tags = (text for text in self._codec.added if len(text) > 2 and text[0] in "<[" and text[-1] in ">]")
         return {text for text in tags if any(word in text.lower() for word in ("think", "tool"))}
 
-    def _shielded(self, known: KnownTools, shield: Shield) -> Sequence[ToolSpec]:
-        return known.specs if self._setup.family.encodes_itself else known.shielded(shield, self._outside)
+    def _shielded(self, tools: Sequence[ToolSpec], shield: Shield) -> Sequence[ToolSpec]:
+        return (
+            tools if self._setup.family.encodes_itself else [shield.hide_in_spec(spec, self._outside) for spec in tools]
+        )
 
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
         refuse_media(messages, self._setup.where)
@@ -224,10 +180,3 @@ class RenderersFormat(TokenFormat):
             name=shield.hide(message.name, self._tool_output) if message.name else message.name,
             tool_call_id=shield.hide(message.tool_call_id, self._tool_output) if message.tool_call_id else None,
         )
-
-
-def _key(messages: Sequence[Message], known: KnownTools) -> Hashable | None:
-    """What an opening depends on; None where it isn't kept."""
-    if any(message.tool_calls or message.media for message in messages):
-        return None
-    return known.text, tuple((m.role, m.content, m.tool_call_id, m.name, m.reasoning) for m in messages)

@@ -18,8 +18,8 @@ from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolSpec
 
 
-class Speech:
-    """Says messages with one template."""
+class AssistantRendering:
+    """Renders assistant messages with one template."""
 
     def __init__(self, render: Renderer, conversation: Conversation, ends: TurnEnds, where: str) -> None:
         self._render = render

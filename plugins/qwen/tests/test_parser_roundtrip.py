@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolrl.chat.agreement import calls_are_read
+from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.errors import ChatFormatError
 from toolrl.testing import FakeChatFormat
 from toolrl.types import Message, ToolSpec
