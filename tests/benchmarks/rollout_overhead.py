@@ -39,7 +39,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.types import Episode, Group
 
-TARGET = 200.0
+TARGET = 1000.0
 """Microseconds of processor time a turn, at most."""
 GROUP = 8
 LIMITS = Limits(max_turn_tokens=512, max_episode_tokens=8192)

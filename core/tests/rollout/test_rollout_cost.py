@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 from typing import Any
 
 from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.garbage import OBJECTS, collected_rarely
 from toolrl.rollout.runner import Runner
 from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox
@@ -66,32 +63,3 @@ def test_a_turn_costs_what_the_first_one_did() -> None:
     assert opened[0] == "open"
     assert after == after[:2] * (turns - 1) + after[:1]
     assert parser.work == parser.work[:2] * turns
-
-
-def test_the_collector_is_as_it_was_when_the_last_rollout_ends() -> None:
-    before = gc.get_threshold()
-    with collected_rarely():
-        assert gc.get_threshold()[0] == OBJECTS
-        with collected_rarely():
-            assert gc.get_threshold()[0] == OBJECTS
-        assert gc.get_threshold()[0] == OBJECTS
-    assert gc.get_threshold() == before
-
-
-def test_a_collector_that_is_off_or_was_set_meanwhile_stays_so() -> None:
-    before = gc.get_threshold()
-    try:
-        gc.set_threshold(0)
-        with collected_rarely():
-            assert gc.get_threshold()[0] == 0
-        gc.set_threshold(700, 10, 10)
-        with collected_rarely():
-            gc.set_threshold(123, 4, 5)
-        assert gc.get_threshold() == (123, 4, 5)
-        gc.set_threshold(700, 10, 10)
-        with contextlib.ExitStack() as second, collected_rarely():
-            gc.set_threshold(123, 4, 5)
-            second.enter_context(collected_rarely())
-        assert gc.get_threshold() == (123, 4, 5)
-    finally:
-        gc.set_threshold(*before)

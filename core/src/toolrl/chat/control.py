@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from toolrl.types import ToolSpec
@@ -111,10 +112,11 @@ class Shield:
 
     def hide_in_spec(self, spec: ToolSpec, pattern: re.Pattern[str]) -> ToolSpec:
         """The same for all that a tool says of itself."""
-        return ToolSpec(
-            self.hide(spec.name, pattern),
-            self.hide(spec.description, pattern),
-            self.hide_in(spec.parameters, pattern),
+        return replace(
+            spec,
+            name=self.hide(spec.name, pattern),
+            description=self.hide(spec.description, pattern),
+            parameters=self.hide_in(spec.parameters, pattern),
         )
 
     def _mark(self, match: re.Match[str]) -> str:

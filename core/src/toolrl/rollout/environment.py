@@ -10,31 +10,13 @@ from typing import TypeVar
 
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
-from toolrl.protocols import ChatFormat, ReadsTokens, Reward, ScoresGroups, StartsAndStops, ToolParser
-from toolrl.rollout.one_at_a_time import OneAtATime
+from toolrl.protocols import ChatFormat, ReadsTokens, StartsAndStops, ToolParser
+from toolrl.rollout.rewards import NamedReward as NamedReward
 from toolrl.tools.toolbox import ToolBox
 from toolrl.tools.toolset import stop_in_time
 from toolrl.types import Message, Task
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class NamedReward:
-    """A reward function of an environment."""
-
-    name: str
-    reward: Reward | ScoresGroups
-    weight: float = 1.0
-    timeout: float | None = None
-    """Seconds for one episode, or one group; None for no limit. What waits for its turn in a thread isn't counted."""
-    turn: OneAtATime = field(default_factory=OneAtATime, repr=False, compare=False)
-    """Whose turn it is in a thread, for a reward that is no coroutine function."""
-
-    @cached_property
-    def scores_groups(self) -> bool:
-        """True where it sees all episodes of a task at once. Asked once: a look at a protocol costs microseconds."""
-        return isinstance(self.reward, ScoresGroups)
 
 
 @dataclass(frozen=True)

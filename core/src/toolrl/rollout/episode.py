@@ -24,7 +24,8 @@ from toolrl.parsing.results import tool_messages
 from toolrl.protocols import EpisodeContext, StopsByTools
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
-from toolrl.rollout.scoring import check_sum, failure_of, finite, score_of, with_score
+from toolrl.rollout.rewards import EpisodeReward, failure_of
+from toolrl.rollout.scoring import score_of
 from toolrl.rollout.turn import TurnText
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
@@ -36,7 +37,6 @@ from toolrl.types import (
     MediaInput,
     Message,
     ParsedTurn,
-    RewardEntry,
     Sampling,
     StopReason,
     Task,
@@ -111,8 +111,7 @@ class EpisodeRun:
         self._random = random.Random(plan.seed)
         self._turns: list[Turn] = []
         self._messages: list[Message] = []
-        self._rewards: list[RewardEntry] = []
-        self._metrics: dict[str, float] = {}
+        self._reward = EpisodeReward(environment.rewards, environment.call_cost)
         self._media: list[MediaInput] = []
         self._handed_on: dict[str, Any] = {}
         """`EpisodeContext.notes`, which the tools fill."""
@@ -186,7 +185,7 @@ class EpisodeRun:
             while stop is None:
                 stop = await self._turn(session)
             if self._turns:
-                self._rewards.extend(await session.rewards())
+                self._reward.add_toolsets(await session.rewards())
             return stop
 
     async def _turn(self, session: ToolBoxSession) -> StopReason | None:
@@ -252,19 +251,9 @@ class EpisodeRun:
         inline_possible = text.ended_by_string
         started = time.perf_counter()
         records = await session.answer(turn.items, started=started - self._started)
-        turn = Turn(
-            turn.index,
-            turn.segments,
-            turn.items,
-            tuple(records),
-            turn.finish,
-            turn.content,
-            turn.reasoning,
-            turn.generate_seconds,
-            time.perf_counter() - started,
-        )
+        turn = replace(turn, calls=tuple(records), tool_seconds=time.perf_counter() - started)
         self._turns[-1] = turn
-        self._credit(turn)
+        self._reward.add_turn(turn)
         answers = self.environment.parser.render_results(records)
         messages = tool_messages(records) if isinstance(answers, str) else answers
         self._messages.extend(messages)
@@ -286,8 +275,7 @@ class EpisodeRun:
         reply = await session.respond(turn)
         if reply is None:
             return "no_call"
-        if reply.reward is not None:
-            self._rewards.append(RewardEntry(turn.index, "step:environment", reply.reward))
+        self._reward.add_reply(turn, reply.reward)
         self._messages.extend(reply.messages)
         if reply.done:
             return "tool_done"
@@ -358,29 +346,13 @@ class EpisodeRun:
 
     # Rewards.
 
-    def _credit(self, turn: Turn) -> None:
-        for record in turn.calls:
-            name = record.call.name or "malformed"
-            if record.result.reward is not None:
-                self._rewards.append(
-                    RewardEntry(turn.index, f"step:{name}", finite(name, record.result.reward, ToolsetError))
-                )
-            for key, value in record.result.metrics.items():
-                key = f"tool/{name}/{key}"
-                self._metrics[key] = finite(key, self._metrics.get(key, 0.0) + float(value), ToolsetError)
-        if self.environment.call_cost:
-            cost = RewardEntry(turn.index, "call_cost", -float(len(turn.calls)), self.environment.call_cost)
-            self._rewards.append(cost)
-
     async def _score(self, stop: StopReason) -> None:
-        rewards = self.environment.rewards
-        episode = seen = self._scored = self._episode(stop, None)
-        for named in rewards:
+        episode = self._scored = self._episode(stop, None)
+        for named in self.environment.rewards:
             if not named.scores_groups:
-                episode = with_score(episode, named, await score_of(named, seen), rewards)
-                # Kept as it comes: where a later reward fails, the episode still shows what the others said.
-                self._rewards, self._metrics = list(episode.rewards), dict(episode.metrics)
-        check_sum(episode)
+                # Added as it comes: where a later reward fails, the episode still shows what the others said.
+                self._reward.add_score(named, await score_of(named, episode), len(episode.turns))
+        self._reward.check()
 
     # The result.
 
@@ -396,8 +368,8 @@ class EpisodeRun:
             return replace(
                 self._scored,
                 stop_reason=stop,
-                rewards=tuple(self._rewards),
-                metrics=dict(self._metrics),
+                rewards=tuple(self._reward.entries),
+                metrics=dict(self._reward.metrics),
                 failure=failure,
                 seconds=time.perf_counter() - self._started,
             )
@@ -418,8 +390,8 @@ class EpisodeRun:
             messages=tuple(self._messages),
             stop_reason=stop,
             answer=self._answer,
-            rewards=tuple(self._rewards),
-            metrics=dict(self._metrics),
+            rewards=tuple(self._reward.entries),
+            metrics=dict(self._reward.metrics),
             failure=failure,
             seconds=time.perf_counter() - self._started,
             temperature=self.limits.temperature or 1.0,

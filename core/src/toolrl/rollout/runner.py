@@ -17,7 +17,6 @@ from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.rollout.garbage import collected_rarely
 from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.scoring import scored_together
 from toolrl.rollout.source import Oversight
@@ -165,7 +164,7 @@ class Runner:
             return episode
 
         try:
-            with collected_rarely(), watching(), visible_prints():
+            with watching(), visible_prints():
                 return await self._gathered(plans, one, tell)
         except BaseExceptionGroup as group:
             # What leaves an episode is a bug or a mistake in the data: the first says it, the others say it again.

@@ -11,63 +11,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolrl.errors import RewardError, ToolrlError
+from toolrl.errors import RewardError
 from toolrl.protocols import ScoresGroups
-from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.one_at_a_time import StuckError
+from toolrl.rollout.rewards import EpisodeReward, NamedReward, failure_of, reward_raised
 from toolrl.tools import cancellation
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import Watched, called_inside
 from toolrl.tools.threads import POOL, Job
-from toolrl.tracebacks import format_error
-from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score
+from toolrl.types import Episode
 
 _log = logging.getLogger(__name__)
-
-LARGEST = 1e100
-"""Of a reward or a metric: a batch's sums and squares of larger ones overflow, and what trains on them is no number."""
-
-
-def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> float:
-    """The value as a float. Raises `error` for what is no number to train on."""
-    value = float(value)
-    if not abs(value) <= LARGEST:
-        raise error(
-            f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
-            hint="Return 0.0 where there is nothing to say.",
-        )
-    return value
-
-
-def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> EpisodeFailure:
-    """An exception as an episode keeps it; `fault` is whose it is where the exception doesn't say."""
-    fault = error.fault if isinstance(error, ToolrlError) else fault
-    component = (error.where if isinstance(error, ToolrlError) else None) or fault
-    text = f"{type(error).__name__}: {error}"
-    return EpisodeFailure(fault, component, hide(text), hide(format_error(error)))
 
 
 async def score_of(named: NamedReward, episode: Episode) -> Any:
     """What a reward gives for one episode. Raises RewardError."""
     return await _asked(named, "score", episode)
-
-
-def with_score(episode: Episode, named: NamedReward, score: Any, rewards: Sequence[NamedReward]) -> Episode:
-    """The episode with what one of its environment's rewards gave. Raises RewardError for what is no Score."""
-    if not isinstance(score, Score):
-        raise RewardError(f"reward {named.name!r} gave {type(score).__name__} {score!r:.80}, expected a Score")
-    try:
-        entries, metrics = _read(named, score, len(episode.turns))
-    except RewardError:
-        raise
-    except Exception as error:  # a value that isn't even a number
-        raise _raised(named, error) from error
-    all_metrics = _with_accuracy({**episode.metrics, **metrics}, rewards)
-    return replace(episode, rewards=(*episode.rewards, *entries), metrics=all_metrics)
 
 
 async def scored_together(
@@ -82,11 +45,6 @@ async def scored_together(
         for place, score in zip(places, await _group_scores(named, [found[it] for it in places]), strict=True):
             found[place] = _settled(found[place], named, score, rewards, hide)
     return found
-
-
-def check_sum(episode: Episode) -> None:
-    """Raises RewardError where the parts of the reward add up to no finite number."""
-    finite("the sum of all rewards", episode.reward)
 
 
 async def _group_scores(named: NamedReward, episodes: Sequence[Episode]) -> Sequence[Any]:
@@ -108,12 +66,13 @@ def _settled(
     """The episode with a score, or failed."""
     try:
         if isinstance(score, BaseException):
-            raise score if isinstance(score, RewardError) else _raised(named, score) from score
-        episode = with_score(episode, named, score, rewards)
-        check_sum(episode)
+            raise score if isinstance(score, RewardError) else reward_raised(named, score) from score
+        reward = EpisodeReward.of(episode, rewards)
+        reward.add_score(named, score, len(episode.turns))
+        reward.check()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this episode's data
         return replace(episode, failure=failure_of(error, "reward", hide), stop_reason="error")
-    return episode
+    return reward.put_on(episode)
 
 
 async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
@@ -140,7 +99,7 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
     except BaseException as error:
         if not watch.failed(error):
             raise
-        raise _raised(named, error) from error
+        raise reward_raised(named, error) from error
 
 
 async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
@@ -190,26 +149,3 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
 def _give_up(named: NamedReward, job: Job[Any]) -> None:
     if not job.ended:
         named.turn.give_up()
-
-
-def _raised(named: NamedReward, error: BaseException) -> RewardError:
-    return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}")
-
-
-def _read(named: NamedReward, score: Score, turns: int) -> tuple[list[RewardEntry], dict[str, float]]:
-    """The parts of the reward that a score stands for, and its metrics under their full names."""
-    source = f"reward:{named.name}"
-    entries = [RewardEntry(None, source, finite(named.name, score.value), named.weight)]
-    for index, credit in score.per_turn.items():
-        if index not in range(turns):
-            raise ValueError(f"per_turn names the turn {index!r}, and the episode has {turns}")
-        entries.append(RewardEntry(int(index), source, finite(named.name, credit), named.weight))
-    metrics = {f"{named.name}/{key}": value for key, value in score.metrics.items()}
-    return entries, {key: finite(key, value) for key, value in metrics.items()}
-
-
-def _with_accuracy(metrics: Mapping[str, float], rewards: Sequence[NamedReward]) -> dict[str, float]:
-    """The first reward of the config that judges the answer is what accuracy means in this environment."""
-    judged = (metrics[key] for named in rewards if (key := f"{named.name}/correct") in metrics)
-    first = next(judged, None)
-    return dict(metrics) if first is None else {**metrics, "correct": first}
