@@ -80,10 +80,10 @@ def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail(isolatio
 @both
 def test_a_step_that_hangs_fails_its_episode_and_no_other(isolation: str) -> None:
     async def work() -> None:
-        async with box_of(options(isolation=isolation, step_timeout=5.0, reset_timeout=100)) as box:
+        async with box_of(options(isolation=isolation, step_timeout=2.0, reset_timeout=100)) as box:
             async with episode(box) as session:
                 await session.opening()
-                with pytest.raises(ToolsetError, match="no answer to step within 5 s"):
+                with pytest.raises(ToolsetError, match="no answer to step within 2 s"):
                     await session.respond(turn("hang" if isolation == "thread" else "sleep"))
                 with pytest.raises(ToolsetError, match="no answer"):
                     await session.rewards()
@@ -126,7 +126,7 @@ def test_environments_in_threads_are_closed() -> None:
 
 def test_a_thread_that_comes_back_late_closes_its_environment() -> None:
     async def work() -> None:
-        async with box_of(options(step_timeout=3.0)) as box, episode(box) as session:
+        async with box_of(options(step_timeout=0.5)) as box, episode(box) as session:
             await session.opening()
             with pytest.raises(ToolsetError):
                 await session.respond(turn("hang"))

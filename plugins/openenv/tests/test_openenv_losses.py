@@ -34,7 +34,7 @@ def test_a_late_answer_belongs_to_no_other_step() -> None:
     async def work() -> None:
         async with FakeServer(tools=TOOLS).running() as server:
             server.script = script
-            async with box_of(options(server.url, step_timeout=3.0)) as box, episode(box) as session:
+            async with box_of(options(server.url, step_timeout=1.0)) as box, episode(box) as session:
                 slow, after = await session.answer([ToolCall("echo", {"text": "slow"}), COUNT])
                 assert slow.result.error == "timeout"
                 assert "look before you call it again" in slow.result.text
@@ -60,7 +60,7 @@ def test_a_cancelled_call_leaves_its_answer_to_nobody() -> None:
     async def work() -> None:
         async with FakeServer(tools=TOOLS).running() as server:
             server.script = script
-            async with box_of(options(server.url), policy={"timeout": 3.0}) as box, episode(box) as session:
+            async with box_of(options(server.url), policy={"timeout": 1.0}) as box, episode(box) as session:
                 await session.opening()
                 (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
                 assert slow.result.error == "timeout"
@@ -82,7 +82,7 @@ def test_a_slow_step_of_a_talk_fails_the_episode() -> None:
     async def work() -> None:
         async with FakeServer().running() as server:
             server.script = script
-            async with box_of(options(server.url, step_timeout=3.0, close_timeout=0.2)) as box:
+            async with box_of(options(server.url, step_timeout=1.0, close_timeout=0.2)) as box:
                 async with episode(box) as session:
                     await session.opening()
                     with pytest.raises(ToolsetError, match="no answer within"):
@@ -271,7 +271,7 @@ def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: b
     async def work() -> None:
         async with FakeServer(tools=TOOLS).running() as server:
             server.script = script
-            given = options(server.url, step_timeout=3.0, reconnect={"replay": replay})
+            given = options(server.url, step_timeout=1.0, reconnect={"replay": replay})
             async with box_of(given) as box, episode(box) as session:
                 (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
                 assert slow.result.error == "timeout"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openenv_help import run
 from pydantic import ValidationError
 
 from toolrl.testing import FakeChatFormat
@@ -19,7 +16,6 @@ from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.connection import Address
 from toolrl_plugin_openenv.observations import at_path, make_show, observation_text
 from toolrl_plugin_openenv.options import ActionOptions, GymnasiumOptions, OpenEnvOptions
-from toolrl_plugin_openenv.places import Places
 from toolrl_plugin_openenv.wire import Failure, Observed, State, read_answer, reset_message, step_message
 
 JSON = st.recursive(
@@ -98,96 +94,6 @@ def test_an_address_hides_its_secrets() -> None:
     address = Address("http://user:passwort@h/?key=abcd", {"Authorization": "Bearer tokentoken"})
     assert address.shown == "http://h/"
     assert address.hide("passwort, key=abcd, Bearer tokentoken") == "***, ***, ***"
-
-
-# Places.
-
-
-@given(st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=30))
-def test_places_are_given_in_order_and_never_too_many(most: int, holds: list[int]) -> None:
-    async def all_of_them() -> None:
-        places, begun, at_once = Places(most), [], 0
-
-        async def one(number: int, ticks: int) -> None:
-            nonlocal at_once
-            await places.take(places.number())
-            begun.append(number)
-            at_once += 1
-            assert at_once <= most
-            for _ in range(ticks):
-                await asyncio.sleep(0)
-            at_once -= 1
-            places.give_back()
-
-        async with asyncio.TaskGroup() as scope:
-            for number, ticks in enumerate(holds):
-                scope.create_task(one(number, ticks))
-        assert begun == sorted(begun)
-        assert (places.used, places.waiting) == (0, 0)
-
-    asyncio.run(all_of_them())
-
-
-@given(st.randoms(use_true_random=False))
-def test_cancelled_waits_lose_no_place(chance: random.Random) -> None:
-    async def work() -> None:
-        places = Places(2)
-
-        async def one() -> None:
-            await places.take(places.number())
-            try:
-                await asyncio.sleep(0)
-            finally:
-                places.give_back()
-
-        tasks = [asyncio.create_task(one()) for _ in range(12)]
-        for _ in range(6):
-            chance.choice(tasks).cancel()
-            for _ in range(chance.randrange(3)):
-                await asyncio.sleep(0)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert (places.used, places.waiting) == (0, 0)
-        await asyncio.wait_for(places.take(places.number()), 10)
-
-    asyncio.run(work())
-
-
-def test_refused_ones_wait_at_the_head_and_the_number_falls_to_what_the_server_takes() -> None:
-    async def work() -> None:
-        places = Places(10)
-        numbers = [places.number() for _ in range(4)]
-        for number in numbers:
-            await places.take(number)
-        later = asyncio.create_task(places.take(places.number()))
-        await later
-        assert places.refused(2)  # number 3
-        assert places.limit == 2
-        assert places.refused(2)  # the later one
-        first = asyncio.create_task(places.take(numbers[3]))
-        second = asyncio.create_task(places.take(places.number()))
-        await asyncio.sleep(0)
-        for _ in range(2):
-            places.give_back()
-        await asyncio.sleep(0)
-        assert first.done()
-        assert not second.done()
-        places.give_back()
-        await second
-        for _ in range(2):
-            places.give_back()
-        assert places.used == 0
-
-    run(work)
-
-
-def test_whoever_is_refused_alone_keeps_the_place() -> None:
-    async def work() -> None:
-        places = Places(10)
-        await places.take(places.number())
-        assert not places.refused(None)
-        assert (places.used, places.limit) == (1, 1)
-
-    run(work)
 
 
 # Actions.

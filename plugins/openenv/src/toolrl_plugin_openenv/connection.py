@@ -46,11 +46,6 @@ class FullError(ToolrlError):
 
     fault = "tool"
 
-    def __init__(self, message: str, places: int | None) -> None:
-        super().__init__(message, hint=FULL)
-        self.places = places
-        """How many it takes, where it says so."""
-
 
 class SlowError(ToolrlError):
     """No answer came in time. It may still come."""
@@ -234,10 +229,7 @@ async def connect(address: Address) -> Connection:
 def _refuse(failure: Failure, address: Address) -> None:
     """Raises where the server gave no session. An environment whose state can't be asked for has one all the same."""
     if failure.code == CAPACITY:
-        places = failure.data.get("max_sessions")
-        raise FullError(
-            f"{address.shown}: {failure.message[:300]}", places if isinstance(places, int) and places > 0 else None
-        )
+        raise FullError(f"{address.shown}: {failure.message[:300]}", hint=FULL)
     if failure.code in FATAL:
         raise LostError(
             f"{address.shown} opened no session: {failure.message[:500]} ({failure.code})", hint="Its log says why."

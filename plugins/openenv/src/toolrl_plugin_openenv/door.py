@@ -1,23 +1,21 @@
-"""The way into a server: who may enter, and how a session is opened.
+"""The way into a server: how many sessions are open at once, and how a session is opened.
 
-An episode takes a place, then opens a session; where the server is full it waits for its turn. A session in which
-nothing was asked (an episode that only wanted to know its tools) is kept for a second, for the next one.
+An episode takes a place, then opens a session. Where the server is full, because it takes fewer sessions or others use
+them, the episodes wait in line: the first asks again now and then, and whenever one of ours ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_openenv.connection import NOT_THERE, Address, Connection, FullError, LostError, SlowError, connect
 from toolrl_plugin_openenv.options import ReconnectOptions
-from toolrl_plugin_openenv.places import Places
 
-SPARE_SECONDS = 1.0
-FULL_DELAY = 0.2
-LONGEST_FULL_DELAY = 5.0
+FULL_DELAY = 1.0
 """Seconds between tries where a server is full with sessions of others."""
 _log = logging.getLogger(__name__)
 
@@ -35,38 +33,40 @@ class Door:
         name: str = "openenv",
     ) -> None:
         """`name` is the toolset's, for errors."""
-        self.places = Places(most)
+        self.sessions = 0
+        """How many are open."""
         self._address = address
         self._reconnect = reconnect
         self._queue_timeout = queue_timeout
         self._name = name
-        self._spare: Connection | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(most)
+        self._line = asyncio.Lock()
+        """Held by the first of those that wait because the server is full."""
+        self._freed = asyncio.Event()
         self._said_full = False
 
     async def enter(self) -> Connection:
         """A session, when there is a place. Raises ToolsetError where none comes in time, or the server isn't there."""
-        spare = self._take_spare()
-        if spare is not None:
-            return spare
         try:
             async with asyncio.timeout(self._queue_timeout):
-                return await self._enter()
+                await self._places.acquire()
+                try:
+                    connection = await self._first_in_line()
+                except BaseException:
+                    self._places.release()
+                    raise
         except TimeoutError:
             raise ToolsetError(
                 f"no session of {self._address.shown} came free within {self._queue_timeout:g} s (queue_timeout); "
-                f"{self.places.used} of ours are open, {self.places.waiting} episodes wait",
+                f"{self.sessions} of ours are open",
                 where=self._name,
                 hint="Let the server take more sessions (max_concurrent_envs), or lower rollout.concurrency.",
             ) from None
+        self.sessions += 1
+        return connection
 
-    async def leave(self, connection: Connection, *, fresh: bool = False) -> None:
-        """Close a session and give its place back, whatever happens meanwhile. `fresh`: nothing was asked in it."""
-        if fresh and connection.lost is None and self._spare is None and not self.places.waiting:
-            self._spare = connection
-            self._timer = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._drop_spare)
-            return
+    async def leave(self, connection: Connection) -> None:
+        """Close a session and give its place back, whatever happens meanwhile."""
         await uninterrupted(self._close(connection))
 
     async def open(self) -> Connection:
@@ -86,51 +86,28 @@ class Door:
             delay = min(2 * delay, self._reconnect.max_delay)
         raise AssertionError("there is at least one attempt")
 
-    async def shut(self) -> None:
-        """Close what is still open and belongs to no episode."""
-        self._drop_spare()
-        if self._closing:
-            await uninterrupted(asyncio.gather(*self._closing, return_exceptions=True))
-
-    async def _enter(self) -> Connection:
-        number, delay, held = self.places.number(), FULL_DELAY, False
-        try:
+    async def _first_in_line(self) -> Connection:
+        if not self._line.locked():
+            with suppress(FullError):
+                return await self.open()
+        async with self._line:
             while True:
-                if not held:
-                    await self.places.take(number)
-                    held = True
+                self._freed.clear()
                 try:
                     return await self.open()
                 except FullError as error:
                     self._say_full(error)
-                    held = not self.places.refused(error.places)
-                    if held:
-                        await asyncio.sleep(delay)
-                        delay = min(2 * delay, LONGEST_FULL_DELAY)
-        except BaseException:
-            if held:
-                self.places.give_back()
-            raise
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FULL_DELAY):
+                        await self._freed.wait()
 
     async def _close(self, connection: Connection) -> None:
         try:
             await connection.close()
         finally:
-            self.places.give_back()
-
-    def _take_spare(self) -> Connection | None:
-        spare, self._spare = self._spare, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return spare
-
-    def _drop_spare(self) -> None:
-        spare = self._take_spare()
-        if spare is not None:
-            closing = asyncio.get_running_loop().create_task(self._close(spare))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self.sessions -= 1
+            self._places.release()
+            self._freed.set()
 
     def _say_full(self, error: FullError) -> None:
         if not self._said_full:

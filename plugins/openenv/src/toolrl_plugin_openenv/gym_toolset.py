@@ -14,7 +14,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolError, ToolsetError
@@ -26,8 +25,8 @@ from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
 from toolrl_plugin_openenv.gym_hosts import EnvError, Host, ProcessHost, ThreadHost
 from toolrl_plugin_openenv.observations import make_show
+from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import GymnasiumOptions
-from toolrl_plugin_openenv.places import Places
 from toolrl_plugin_openenv.play import RefusedError, Rewards
 from toolrl_plugin_openenv.talk import TalkSession
 from toolrl_plugin_openenv.wire import LARGEST, Observed
@@ -63,7 +62,7 @@ class GymnasiumToolset:
         self._context = context
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._lane = Lane(context.name, POOL)
-        self._places: Places | None = None
+        self._places = asyncio.Semaphore(options.max_sessions)
         self._idle: list[Host] = []
         self._reader: ActionReader | None = None
 
@@ -73,10 +72,9 @@ class GymnasiumToolset:
 
     async def start(self) -> None:
         """Make one environment, and see what actions it takes. Raises ToolsetError, ConfigError."""
-        self._places = Places(self._options.max_sessions)
         host = self._host()
         try:
-            await host.do("make", self.spec, self._options.reset_timeout)
+            await host.do("make", self._spec, self._options.reset_timeout)
             described = await host.do("describe", {}, self._options.step_timeout)
         except (EnvError, ToolError) as error:
             raise ToolsetError(
@@ -88,53 +86,53 @@ class GymnasiumToolset:
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
-        return _Opening(self, episode)
+
+        async def enter() -> GymGame:
+            await self._wait()
+            try:
+                arguments = reset_arguments(self._options, self._context.name, self._context.seed, episode)
+            except BaseException:
+                self._places.release()
+                raise
+            return GymGame(self._host, self._spec, arguments, self._options)
+
+        return Opening(enter, self._session, lambda game: uninterrupted(self._leave(game)))
 
     async def stop(self) -> None:
         """End the processes."""
-        idle, self._idle = self._idle, []
-        self._places = None
+        idle, self._idle, self._reader = self._idle, [], None
         await uninterrupted(asyncio.gather(*(host.end() for host in idle)))
 
-    # For sessions.
-
     @property
-    def spec(self) -> Mapping[str, Any]:
+    def _spec(self) -> Mapping[str, Any]:
         """What an environment is made from."""
         options = self._options
         return {"id": options.id, "target": options.target, "kwargs": options.kwargs, "render": options.render}
 
-    async def wait(self) -> None:
+    async def _wait(self) -> None:
         """Until there is a place. Raises ToolsetError."""
-        if self._places is None:
+        if self._reader is None:
             raise ToolsetError("the toolset wasn't started")
         try:
             async with asyncio.timeout(self._options.queue_timeout):
-                await self._places.take(self._places.number())
+                await self._places.acquire()
         except TimeoutError:
             raise ToolsetError(
                 f"no environment came free within {self._options.queue_timeout:g} s (queue_timeout)",
                 hint="Raise `max_sessions`, or lower rollout.concurrency.",
             ) from None
 
-    def session(self, episode: EpisodeContext) -> tuple[ToolSession, GymGame]:
-        """What the rollout gets of an episode. Raises DataError."""
+    def _session(self, game: GymGame) -> ToolSession:
         assert self._reader is not None
-        arguments = reset_arguments(self._options, self._context.name, self._context.seed, episode)
-        game = GymGame(self._host, self.spec, arguments, self._options)
-        return TalkSession(game, self._reader, self._show, self._options.action.invalid_reward), game
+        return TalkSession(game, self._reader, self._show, self._options.action.invalid_reward)
 
-    async def leave(self, game: GymGame | None, places: Places) -> None:
+    async def _leave(self, game: GymGame) -> None:
         """After an episode."""
         try:
-            if game is not None and game.host is not None:
+            if game.host is not None:
                 await self._put_back(game.host)
         finally:
-            places.give_back()
-
-    @property
-    def places(self) -> Places | None:
-        return self._places
+            self._places.release()
 
     def _host(self) -> Host:
         if self._options.isolation == "thread":
@@ -146,12 +144,12 @@ class GymnasiumToolset:
         return ProcessHost()
 
     async def _put_back(self, host: Host) -> None:
-        if isinstance(host, ProcessHost) and host.usable and self._places is not None:
+        if isinstance(host, ProcessHost) and host.usable:
             try:
                 await host.do("close", {}, self._options.step_timeout)
             except (EnvError, ToolsetError, ToolError) as error:
                 _log.warning("an environment couldn't be closed: %s", error)
-            if host.usable and self._places is not None:
+            if host.usable and self._reader is not None:
                 self._idle.append(host)
                 return
         await host.end()
@@ -227,41 +225,6 @@ class GymGame:
     def _break(self, message: str) -> ToolsetError:
         self._broken = ToolsetError(message)
         return self._broken
-
-
-class _Opening(AbstractAsyncContextManager[ToolSession]):
-    """A session on its way. A tool box awaits `wait_turn` first, without a time limit of its own."""
-
-    def __init__(self, toolset: GymnasiumToolset, episode: EpisodeContext) -> None:
-        self._toolset = toolset
-        self._episode = episode
-        self._places: Places | None = None
-        self._game: GymGame | None = None
-
-    async def wait_turn(self) -> None:
-        """Wait for a place. Raises ToolsetError."""
-        if self._places is None:
-            await self._toolset.wait()
-            self._places = self._toolset.places
-
-    async def __aenter__(self) -> ToolSession:
-        await self.wait_turn()
-        try:
-            session, self._game = self._toolset.session(self._episode)
-        except BaseException:
-            await self._leave()
-            raise
-        return session
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        places, self._places = self._places, None
-        if places is not None:
-            await uninterrupted(self._toolset.leave(self._game, places))
 
 
 def _observed(answer: Mapping[str, Any]) -> Observed:

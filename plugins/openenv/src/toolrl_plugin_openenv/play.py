@@ -86,28 +86,28 @@ class Rewards:
         return self.last if self.final else (self.apart or None)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Time limits in seconds."""
-
-    step: float
-    reset: float
-
-
 class Play:
     """See the module's docstring. Steps of one turn may be asked for at once: they are made in that order."""
 
     def __init__(
-        self, door: Door, connection: Connection, arguments: Mapping[str, Any], pace: Pace, *, final: bool, replay: bool
+        self,
+        door: Door,
+        connection: Connection,
+        arguments: Mapping[str, Any],
+        *,
+        step_timeout: float,
+        reset_timeout: float,
+        final: bool,
+        replay: bool,
     ) -> None:
         """`arguments` are those of the reset. `final` and `replay` are the options."""
         self.connection = connection
         self.rewards = Rewards(final)
         self.done = False
-        self.begun = False
-        self._door = door
+        self.door = door
         self._arguments = arguments
-        self._pace = pace
+        self._step_timeout = step_timeout
+        self._reset_timeout = reset_timeout
         self._replay = replay
         self._lock = asyncio.Lock()
         self._first: Observed | None = None
@@ -163,14 +163,13 @@ class Play:
             raise self._broken
         if self._first is not None:
             return self._first
-        self.begun = True
         self.connection.late = self._late
         try:
             message = reset_message(self._arguments)
         except (TypeError, ValueError) as error:
             raise self._break(f"JSON can't hold the arguments of the reset: {error}") from error
         try:
-            answer = await self._asked(message, self._pace.reset)
+            answer = await self._asked(message, self._reset_timeout)
         except LostError:
             answer = await self._anew(message)
         if not isinstance(answer, Observed):
@@ -184,7 +183,7 @@ class Play:
 
     async def _made_step(self, message: str, *, can_restore: bool) -> Answer:
         try:
-            return await self._asked(message, self._pace.step, slow_breaks=False)
+            return await self._asked(message, self._step_timeout, slow_breaks=False)
         except _RefusalError:
             raise
         except LostError as error:
@@ -213,7 +212,7 @@ class Play:
 
     async def _repeated(self, message: str) -> Answer:
         try:
-            return await self._asked(message, self._pace.step)
+            return await self._asked(message, self._step_timeout)
         except LostError as error:
             raise self._break(f"{error.message}, again") from error
 
@@ -223,12 +222,10 @@ class Play:
         old.late = lambda _: None
         await old.close()
         try:
-            self.connection = await self._door.open()
+            self.connection = await self.door.open()
             self.connection.late = self._late
-            return await self._asked(message, self._pace.reset)
-        except (LostError, FullError) as error:
-            raise self._break(error.message) from error
-        except ToolsetError as error:
+            return await self._asked(message, self._reset_timeout)
+        except (LostError, FullError, ToolsetError) as error:
             raise self._break(error.message) from error
 
     async def _asked(self, message: str, seconds: float, *, slow_breaks: bool = True) -> Answer:

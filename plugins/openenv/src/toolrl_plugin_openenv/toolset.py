@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import jsonschema
@@ -33,8 +32,9 @@ from toolrl_plugin_openenv.connection import Address, Connection, FullError, Los
 from toolrl_plugin_openenv.container import Container
 from toolrl_plugin_openenv.door import Door
 from toolrl_plugin_openenv.observations import clean, make_show
+from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import OpenEnvOptions
-from toolrl_plugin_openenv.play import Pace, Play, RefusedError
+from toolrl_plugin_openenv.play import Play, RefusedError
 from toolrl_plugin_openenv.results import validation_text
 from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
 from toolrl_plugin_openenv.talk import TalkSession
@@ -80,15 +80,11 @@ class OpenEnvToolset:
         self._read = make_show(options.observation, None, options.max_observation_tokens)
         self._trouble: ToolrlError | None = None
         """Why the server couldn't be reached at the last try."""
-        self._door: Door | None = None
+        self.door: Door | None = None
+        """The way into the server; None before the start."""
         self._catalog: Catalog | None = None
         self._reader: ActionReader | None = None
         self._field: Field | None = None
-
-    @property
-    def door(self) -> Door | None:
-        """The way into the server; None before the start."""
-        return self._door
 
     def names(self) -> Sequence[str] | None:
         """What the model can call; None before the environment has said it."""
@@ -104,7 +100,7 @@ class OpenEnvToolset:
             self._container = Container(options.image, given, self._context.name)
             _log.info("starting a container of %s", options.image)
             self._address = replace(self._address, url=await self._container.start())
-        self._door = Door(
+        self.door = Door(
             self._address,
             options.reconnect,
             most=options.max_sessions,
@@ -130,35 +126,43 @@ class OpenEnvToolset:
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
-        return _Opening(self, episode)
+
+        async def enter() -> Play:
+            door = self.door
+            if door is None:
+                raise ToolsetError("the toolset wasn't started")
+            connection = await door.enter()
+            try:
+                return self._play(door, connection, episode)
+            except BaseException:
+                await door.leave(connection)
+                raise
+
+        return Opening(enter, self._session, lambda play: play.door.leave(play.connection))
 
     async def stop(self) -> None:
         """Close what is left."""
-        door, self._door, self._catalog, self._reader = self._door, None, None, None
+        self.door = self._catalog = self._reader = None
         container, self._container = self._container, None
-        try:
-            if door is not None:
-                await door.shut()
-        finally:
-            if container is not None:
-                await uninterrupted(container.stop())
+        if container is not None:
+            await uninterrupted(container.stop())
 
-    def play(self, connection: Connection, episode: EpisodeContext) -> Play:
+    def _play(self, door: Door, connection: Connection, episode: EpisodeContext) -> Play:
         """An episode in a session. Raises DataError."""
         options = self._options
-        assert self._door is not None
         arguments = {"episode_id": uuid.uuid4().hex}
         arguments.update(reset_arguments(options, self._context.name, self._context.seed, episode))
         return Play(
-            self._door,
+            door,
             connection,
             arguments,
-            Pace(options.step_timeout, options.reset_timeout),
+            step_timeout=options.step_timeout,
+            reset_timeout=options.reset_timeout,
             final=options.reward == "final",
             replay=options.reconnect.replay,
         )
 
-    def session(self, play: Play) -> ToolSession:
+    def _session(self, play: Play) -> ToolSession:
         """What the rollout gets of an episode."""
         if self._catalog is not None:
             return ToolsSession(
@@ -263,46 +267,6 @@ class OpenEnvGame:
     async def reward(self) -> float | None:
         """What no step was credited. Raises ToolsetError."""
         return await self._play.reward()
-
-
-class _Opening(AbstractAsyncContextManager[ToolSession]):
-    """A session on its way. A tool box awaits `wait_turn` first, without a time limit of its own."""
-
-    def __init__(self, toolset: OpenEnvToolset, episode: EpisodeContext) -> None:
-        self._toolset = toolset
-        self._episode = episode
-        self._door = toolset.door
-        self._connection: Connection | None = None
-        self._play: Play | None = None
-
-    async def wait_turn(self) -> None:
-        """Wait for a place, and open a session there. Raises ToolsetError."""
-        if self._door is None:
-            raise ToolsetError("the toolset wasn't started")
-        if self._connection is None:
-            self._connection = await self._door.enter()
-
-    async def __aenter__(self) -> ToolSession:
-        await self.wait_turn()
-        assert self._connection is not None
-        try:
-            self._play = self._toolset.play(self._connection, self._episode)
-            return self._toolset.session(self._play)
-        except BaseException:
-            await self._leave()
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave(clean=error is None)
-
-    async def _leave(self, *, clean: bool = False) -> None:
-        if self._door is None or self._connection is None:
-            return
-        connection = self._connection if self._play is None else self._play.connection
-        self._connection = None
-        await self._door.leave(connection, fresh=clean and self._play is not None and not self._play.begun)
 
 
 def make_catalog(listed: Sequence[Any], where: str) -> Catalog:
