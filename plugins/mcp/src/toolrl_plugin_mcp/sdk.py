@@ -34,8 +34,6 @@ MAX_PAGES = 1000
 """Of a list, so that a server whose list never ends can't hold up a start."""
 MAX_LIST_CHARS = 16 * 2**20
 """Of a list in all its pages, as JSON."""
-MAX_ASKED = 256
-"""Requests of a server to this client, such as pings, that wait for their answers to be sent."""
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 
@@ -189,37 +187,17 @@ class BaseLink:
 
 
 @asynccontextmanager
-async def mended(streams: Streams, signals: Signals) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport whose messages are mended (`mending.py`), and whose server can't ask for more and more: the SDK keeps
-    each request of the server until its answer is sent, and a server needn't read."""
-    asked = _Asked(signals)
+async def mended(streams: Streams) -> AsyncIterator[tuple[Any, Any]]:
+    """A transport whose messages are mended (`mending.py`)."""
     async with streams as (read, write):
-        yield _MendedStream(read, asked), _AnsweredStream(write, asked)
+        yield _MendedStream(read), write
 
 
-class _Asked:
-    """How many requests of the server have no answer yet."""
+class _MendedStream:
+    """What comes from the server; all else is the stream's own."""
 
-    def __init__(self, signals: Signals) -> None:
-        self._signals = signals
-        self._open = 0
-
-    def one_more(self) -> None:
-        self._open += 1
-        if self._open > MAX_ASKED:
-            self._signals.lost(f"it has asked {MAX_ASKED} things itself without reading an answer")
-            raise anyio.EndOfStream
-
-    def one_less(self) -> None:
-        self._open = max(self._open - 1, 0)
-
-
-class _Stream:
-    """A stream that passes everything on."""
-
-    def __init__(self, stream: Any, asked: _Asked) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._asked = asked
 
     async def __aenter__(self) -> Any:
         await self._stream.__aenter__()
@@ -230,10 +208,6 @@ class _Stream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class _MendedStream(_Stream):
-    """What comes from the server."""
 
     def __aiter__(self) -> _MendedStream:
         return self
@@ -246,28 +220,9 @@ class _MendedStream(_Stream):
 
     async def receive(self) -> Any:
         item = await self._stream.receive()
-        message = _inner(item)
-        if getattr(message, "method", None) == "notifications/cancelled":
-            self._asked.one_less()  # Of what it asked: that gets no answer.
-        elif hasattr(message, "method") and getattr(message, "id", None) is not None:
-            self._asked.one_more()
-        mend_result(getattr(message, "result", None))
+        message = getattr(item, "message", None)
+        mend_result(getattr(getattr(message, "root", message), "result", None))
         return item
-
-
-class _AnsweredStream(_Stream):
-    """What goes to the server."""
-
-    async def send(self, item: Any) -> None:
-        await self._stream.send(item)
-        if not hasattr(_inner(item), "method"):
-            self._asked.one_less()
-
-
-def _inner(item: Any) -> Any:
-    """The request, notification or response in what the SDK hands to a transport."""
-    message = getattr(item, "message", None)
-    return getattr(message, "root", message)
 
 
 def handler(signals: Signals) -> Callable[[Any], Any]:

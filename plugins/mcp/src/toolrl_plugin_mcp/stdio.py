@@ -165,24 +165,20 @@ class ServerProcess:
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
-            # Whole and in one task: a cancellation in between would lose a process that is there already.
-            starting = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", guard.__file__, str(theirs.fileno()), program, *command.args),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    pass_fds=(theirs.fileno(),),
-                    env=environment,
-                    cwd=command.cwd,
-                    start_new_session=True,
-                    limit=_CHUNK,
-                )
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", guard.__file__, str(theirs.fileno()), program, *command.args),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                cwd=command.cwd,
+                start_new_session=True,
+                limit=_CHUNK,
             )
-            process = await _whole(starting)
         except (OSError, ValueError) as error:
             ours.close()
-            raise StartError(_cant_start(command, error)) from None
+            raise StartError(f"{command.command!r} can't be run: {error}") from None
         except BaseException:
             ours.close()  # A guard that was started after all ends by this.
             raise
@@ -244,6 +240,8 @@ class ServerProcess:
         except OSError:
             pass
         finally:
+            if not self._ended.done():
+                self.kill()  # The guard died, which leaves the server without one.
             self._told("error the guard ended")
 
     def _told(self, line: str) -> None:
@@ -341,24 +339,6 @@ class _TooLongError(Exception):
     """A line that is longer than it may be."""
 
 
-async def _whole(task: asyncio.Future[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """A process that is being started, also where the wait is cancelled: then it is there, and is killed."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await uninterrupted(_abandon(task))
-        raise
-
-
-async def _abandon(task: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    await asyncio.wait([task])
-    if not task.cancelled() and task.exception() is None:
-        process = task.result()
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await _let_go(process)
-
-
 async def _let_go(process: asyncio.subprocess.Process) -> None:
     """Close what asyncio holds of a process that ended. Its `wait` would also wait for the ends of pipes that a stray
     child may keep open, and closing before the process was taken in would race with who does that."""
@@ -380,10 +360,6 @@ def _program(command: Command, environment: Mapping[str, str]) -> str:
     if found is None:
         raise StartError(f"there is no program {command.command!r} on PATH; install it, or give its whole path")
     return found
-
-
-def _cant_start(command: Command, error: Exception) -> str:
-    return f"{command.command!r} can't be run: {error}"
 
 
 def _signal_name(number: str) -> str:
