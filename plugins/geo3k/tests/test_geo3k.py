@@ -85,13 +85,6 @@ def test_taking_off_units_never_fails_and_leaves_something(text: str) -> None:
     assert bare(f"{7}{' cm'}") == "7"
 
 
-@given(
-    st.integers(-999, 999), st.sampled_from(["", " cm", "\\text{ cm}^2", "^\\circ", " degrees", "°", "~\\mathrm{m}"])
-)
-def test_units_are_taken_off(number: int, unit: str) -> None:
-    assert bare(f"x = {number}{unit}") == str(number)
-
-
 # The tool.
 
 
@@ -128,14 +121,6 @@ def test_the_life_of_an_instance(toolset: Any) -> None:
     asyncio.run(work())
 
 
-def test_without_a_call_the_tool_is_worth_nothing(toolset: Any) -> None:
-    async def work() -> None:
-        async with opened(toolset) as session:
-            assert await session.reward() == 0.0
-
-    asyncio.run(work())
-
-
 @pytest.mark.parametrize("gold", [None, "", " cm^ "])
 def test_a_task_without_a_ground_truth_is_told(toolset: Any, gold: Any) -> None:
     async def work() -> None:
@@ -147,29 +132,6 @@ def test_a_task_without_a_ground_truth_is_told(toolset: Any, gold: Any) -> None:
     with pytest.raises(ToolsetError, match="holds no answer"):
         asyncio.run(work())
     return None
-
-
-def test_256_episodes_keep_their_own_state() -> None:
-    tool = Geo3kTool(Geo3kToolOptions(timeout=SLOW))
-    toolset = as_toolset(tool, None, BuildContext(NAME))
-
-    async def one(number: int) -> float | None:
-        async with opened(toolset, str(number), f"e{number}") as session:
-            first = await submit(session, str(number + 1))
-            await asyncio.sleep(0)
-            assert first.text.endswith("reward=0.0")
-            if number % 2:
-                second = await submit(session, f"\\boxed{{{number}}}")
-                assert second.text.endswith("reward=1.0")
-            value: float | None = await session.reward()
-            return value
-
-    async def work() -> list[float | None]:
-        return await asyncio.gather(*(one(number) for number in range(256)))
-
-    assert asyncio.run(work()) == [float(number % 2) for number in range(256)]
-    assert not tool._golds
-    assert not tool._rewards
 
 
 # The reward.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -211,32 +209,12 @@ _TREES = st.recursive(
 )
 
 
-@given(_TREES)
-def test_any_literal_is_read_or_refused(tree: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.pydata")
-        path.write_text(repr(tree), encoding="utf-8", errors="replace")
-        told = ""
-        try:
-            servers = read_servers(path)
-        except ConfigError as error:
-            told = str(error)
-    if told:
-        assert "a.pydata" in told
-    else:
-        assert all(isinstance(server, ServerOptions) for server in servers.values())
-
-
 def test_images_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolset, "_has_pillow", lambda: False)
     options = {"servers": {"a": {"command": "x"}}}
     with pytest.raises(ConfigError, match="needs Pillow"):
         toolset.build(McpOptions.model_validate({**options, "images": "media"}), make_build_context("mcp"))
     toolset.build(McpOptions.model_validate(options), make_build_context("mcp"))
-
-
-def test_the_self_check_names_the_sdk() -> None:
-    assert toolset.check().startswith("mcp ")
 
 
 @pytest.mark.parametrize(
@@ -248,11 +226,6 @@ def test_headers_that_cant_be_sent(value: str) -> None:
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ValidationError, match="no name of a header"):
         ServerOptions.model_validate({"url": "https://a/", "headers": {"X: y\n": "a"}})
-
-
-@pytest.mark.parametrize("value", ["", "Bearer a b", "a\tb"])
-def test_headers_that_can_be_sent(value: str) -> None:
-    assert ServerOptions.model_validate({"url": "https://a/", "headers": {"X-a": value}}).headers
 
 
 def test_secrets_are_hidden_in_each_form() -> None:

@@ -15,7 +15,6 @@ from toolrl.types import ToolResult
 from toolrl_plugin_mcp.contents import (
     MAX_CONTENTS,
     MAX_IMAGES,
-    cut_middle,
     has_images,
     read_resource_result,
     read_result,
@@ -127,17 +126,6 @@ def test_large_results_are_bounded() -> None:
     images = read(*[{"type": "image", "data": picture(), "mimeType": "image/png"}] * (MAX_IMAGES + 2))
     assert len(images.media) == MAX_IMAGES
     assert images.text == "[2 more images left out]"
-
-
-@given(st.text(), st.integers(1, 50))
-def test_cut_keeps_both_ends(words: str, limit: int) -> None:
-    cut = cut_middle(words, limit)
-    if len(words) <= limit:
-        assert cut == words
-    else:
-        half = limit // 2
-        assert f"[{len(words) - 2 * half} characters left out]" in cut
-        assert cut.startswith(words[:half])
 
 
 _ANY = st.none() | st.booleans() | st.integers() | st.text()

@@ -44,7 +44,7 @@ from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.toolset import McpToolset
 
-EPISODES = int(os.environ.get("TOOLRL_MCP_EPISODES", "200"))
+EPISODES = int(os.environ.get("TOOLRL_MCP_EPISODES", "200" if os.environ.get("TOOLRL_SLOW") else "40"))
 AT_ONCE = 32
 TURNS = 2
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -306,6 +306,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_git(rig: Any, repository: Path) -> None:
     case = Case({"command": program("mcp-server-git"), "args": ["--repository", str(repository)]})
 
@@ -322,6 +323,7 @@ def test_git(rig: Any, repository: Path) -> None:
 # npm.
 
 
+@pytest.mark.slow
 def test_filesystem(rig: Any, tmp_path: Path) -> None:
     case = Case({"command": program("mcp-server-filesystem"), "args": [str(tmp_path)]})
     (tmp_path / "a.txt").write_text("inside")
@@ -337,6 +339,7 @@ def test_filesystem(rig: Any, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.txt"))) > EPISODES
 
 
+@pytest.mark.slow
 def test_memory(rig: Any, tmp_path: Path) -> None:
     memory = tmp_path / "memory.jsonl"
     case = Case({"command": program("mcp-server-memory"), "env": {"MEMORY_FILE_PATH": str(memory)}})
@@ -360,6 +363,7 @@ def everything_answers(record: CallRecord) -> None:
     assert expected in record.result.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("session", "instances"), [("shared", 1), ("shared", 3), ("episode", 1)])
 def test_everything_over_stdio(rig: Any, session: str, instances: int) -> None:
     server = {"command": program("mcp-server-everything"), "args": ["stdio"]}
@@ -416,6 +420,7 @@ def everything(request: pytest.FixtureRequest, nothing_is_left: None) -> Iterato
         server.stop()
 
 
+@pytest.mark.slow
 def test_everything_over_http(rig: Any, everything: Everything) -> None:
     def killer(toolset: McpToolset) -> Killer:
         return Killer(toolset, everything.pids, everything.again)
@@ -424,12 +429,14 @@ def test_everything_over_http(rig: Any, everything: Everything) -> None:
     battery(rig, case, everything_calls, killer=killer, answers=everything_answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everything", ["streamableHttp"], indirect=True)
 def test_sessions_of_episodes_over_http(rig: Any, everything: Everything) -> None:
     case = Case({"url": everything.url}, "episode", beside=everything.pids)
     battery(rig, case, everything_calls, answers=everything_answers)
 
 
+@pytest.mark.slow
 def test_the_broken_image_of_the_server_everything(rig: Any) -> None:
     pytest.importorskip("PIL", reason="Pillow isn't installed")
     server = {"command": program("mcp-server-everything"), "args": ["stdio"]}

@@ -103,14 +103,6 @@ def test_schemas_that_could_hold_up_the_run_arent_used(
     assert problem in caplog.text
 
 
-def test_a_schema_that_is_nested_very_deep(caplog: pytest.LogCaptureFixture) -> None:
-    schema: dict[str, Any] = {}
-    for _ in range(2000):
-        schema = {"properties": {"a": schema}}
-    check(schema, a=1)
-    assert "aren't checked" in caplog.text
-
-
 def test_a_description_that_is_too_long_and_a_name_with_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
     tools = [{"name": "a\nERROR b", "description": "d" * 50_000, "inputSchema": {"properties": {"a": {"type": 7}}}}]
     (entry,) = make_catalog({"server": Listing(tools)}, Choice()).entries.values()

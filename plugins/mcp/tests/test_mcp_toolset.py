@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ConfigError, ToolError, ToolsetError
+from toolrl.errors import ToolError, ToolsetError
 from toolrl.testing import make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -41,25 +41,6 @@ def test_two_servers_and_short_names(rig: Any) -> None:
     rig.run(work)
 
 
-def test_names_that_clash_stop_the_start(rig: Any) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(servers(rig, "one", "two", names="short"))
-        with pytest.raises(ConfigError, match="two tools get the name 'echo'"):
-            await toolset.start()
-        assert toolset.servers == {}
-
-    rig.run(work)
-
-
-def test_shared_servers_remember_for_all(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            assert await rig.call(toolset, "note", text="a") == "a"
-            assert await rig.call(toolset, "note", text="b") == "a, b"
-
-    rig.run(work)
-
-
 def test_instances_share_the_calls(rig: Any) -> None:
     async def work() -> None:
         async with rig.started(rig.options(instances=3)) as toolset:
@@ -78,17 +59,6 @@ def test_instances_share_the_calls(rig: Any) -> None:
             async with asyncio.timeout(60):
                 while len(seen) < 3:
                     seen.add(await rig.call(toolset, "pid"))
-
-    rig.run(work)
-
-
-def test_an_instance_that_is_down_gets_no_calls(rig: Any) -> None:
-    async def work() -> None:
-        options = rig.options(instances=3, restart={"attempts": 0, "max_delay": 600.0})
-        async with rig.started(options) as toolset:
-            with pytest.raises(ToolError, match="was lost during the call"):
-                await rig.call(toolset, "crash")
-            assert len({await rig.call(toolset, "pid") for _ in range(8)}) == 2
 
     rig.run(work)
 
@@ -201,7 +171,7 @@ def test_a_server_that_doesnt_start_for_an_episode_fails_the_next(rig: Any, tmp_
     rig.run(work)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("seconds", [0.02, 0.3])
 def test_episodes_that_are_cancelled_leave_nothing(rig: Any, seconds: float) -> None:
     async def work() -> None:
         async with rig.started(rig.options(session="episode")) as toolset:
@@ -238,21 +208,6 @@ def test_names_selection_and_renaming(rig: Any) -> None:
                 assert record.result.text == '{"a": 1}'
         finally:
             await box.stop()
-
-    rig.run(work)
-
-
-def test_short_names_in_a_toolbox(rig: Any) -> None:
-    async def work() -> None:
-        box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()), rename={"raw-note": "write"})])
-        await box.start()
-        try:
-            task = make_task()
-            async with box.open(task, make_episode_context(task)) as session:
-                records = await session.answer([ToolCall("echo", {"a": 1}), ToolCall("note", {"text": "b"})])
-        finally:
-            await box.stop()
-        assert [record.result.text for record in records] == ['{"a": 1}', "b"]
 
     rig.run(work)
 

@@ -12,7 +12,7 @@ from openenv_events import CLOSED, HOLD
 from openenv_help import box_of, episode, run, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.testing import make_build_context, make_episode_context, make_task
+from toolrl.testing import make_build_context
 from toolrl.tools.processes import PROCESSES
 from toolrl_plugin_openenv.gym_toolset import build, check
 from toolrl_plugin_openenv.options import GymnasiumOptions
@@ -199,16 +199,6 @@ def test_waiting_for_an_environment_has_a_limit() -> None:
             with pytest.raises(ToolsetError, match="queue_timeout"):
                 async with episode(box, 1):
                     pass
-
-    run(work)
-
-
-def test_a_toolset_that_isnt_started() -> None:
-    async def work() -> None:
-        task = make_task()
-        with pytest.raises(ToolsetError, match="wasn't started"):
-            async with build(options(), make_build_context("game")).open(task, make_episode_context(task)):
-                pass
 
     run(work)
 

@@ -49,28 +49,6 @@ def test_a_late_answer_belongs_to_no_other_step() -> None:
     run(work)
 
 
-def test_a_cancelled_call_leaves_its_answer_to_nobody() -> None:
-    go = asyncio.Event()
-
-    async def script(env: FakeEnv, message: dict[str, Any]) -> Any:
-        if steps_of(message) and message["data"]["arguments"].get("text") == "slow":
-            await go.wait()
-        return None
-
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = script
-            async with box_of(options(server.url), policy={"timeout": 1.0}) as box, episode(box) as session:
-                await session.opening()
-                (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
-                assert slow.result.error == "timeout"
-                go.set()
-                (record,) = await session.answer([ToolCall("echo", {"text": "own"})])
-                assert record.result.text == "own"
-
-    run(work)
-
-
 def test_a_slow_step_of_a_talk_fails_the_episode() -> None:
     go = asyncio.Event()
 
@@ -141,19 +119,6 @@ def test_a_connection_lost_later_ends_the_episode_as_failed() -> None:
                     await session.rewards()
             async with episode(box) as session:
                 assert (await session.answer([COUNT]))[0].result.text == "1"
-
-    run(work)
-
-
-def test_a_talk_whose_connection_is_lost_fails() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = drop_once(lambda env, message: message["type"] == "step" and env.count == 1)
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                await session.opening()
-                await session.respond(turn("a"))
-                with pytest.raises(ToolsetError, match="lost"):
-                    await session.respond(turn("b"))
 
     run(work)
 

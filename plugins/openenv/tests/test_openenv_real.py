@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from openenv_help import RealServer, box_of, episode, options, run, turn
 
-from toolrl.cli.main import main
 from toolrl.errors import ToolsetError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollout.environment import Environment, Limits
@@ -130,21 +129,6 @@ def test_a_group_starts_from_one_state(real: Real) -> None:
     run(work)
 
 
-def test_the_action_of_a_text_environment_as_a_tool(real: Real) -> None:
-    async def work() -> None:
-        given = options(real("guess").url, mode="action", tool_name="guess", reset={"number": 3})
-        async with box_of(given) as box, episode(box) as session:
-            (spec,) = session.specs()
-            assert (spec.name, spec.description) == ("guess", "Say a number.")
-            assert list(spec.parameters["properties"]) == ["guess"]
-            assert [message.content for message in await session.opening()] == ["Guess my number, from 1 to 20."]
-            low, right = await session.answer([call("guess", guess=1), call("guess", guess=3)])
-            assert (low.result.text, low.result.reward) == ("Higher.", 0.125)
-            assert (right.result.text, right.result.reward, right.result.done) == ("Right!", 1.0, True)
-
-    run(work)
-
-
 def test_a_server_with_one_session_serves_all_episodes_in_turn(real: Real) -> None:
     async def work() -> None:
         async with box_of(options(real("guess", 1).url), policy={"session_timeout": 60}) as box:
@@ -166,6 +150,7 @@ def test_a_server_with_one_session_serves_all_episodes_in_turn(real: Real) -> No
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("kind", ["vault", "guess"])
 def test_256_episodes_at_once_never_mix_their_state(real: Real, kind: str) -> None:
@@ -295,22 +280,4 @@ def test_two_environments_routed_by_task_type_in_one_batch(real: Real) -> None:
     run(work)
 
 
-def test_a_slow_tool_runs_into_the_time_limit(real: Real) -> None:
-    async def work() -> None:
-        async with box_of(options(real("vault").url, step_timeout=4.0)) as box, episode(box) as session:
-            (record,) = await session.answer([call("wait", seconds=9.0)])
-            assert record.result.error == "timeout"
-
-    run(work)
-
-
 # The command.
-
-
-def test_show(real: Real, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["openenv", "show", real("vault").url]) == 0
-    shown = capsys.readouterr().out
-    assert "open_vault" in shown
-    assert "Open the vault with its code." in shown
-    assert main(["openenv", "show", real("guess").url, "--json", "--reset", '{"number": 2}']) == 0
-    assert json.loads(capsys.readouterr().out) == {"tools": [], "opening": ["Guess my number, from 1 to 20."]}

@@ -15,7 +15,7 @@ from toolrl_plugin_openenv.arguments import reset_arguments
 from toolrl_plugin_openenv.options import EpisodeOptions
 from toolrl_plugin_openenv.results import call_result, result_text
 from toolrl_plugin_openenv.schema import pick_field
-from toolrl_plugin_openenv.toolset import check, make_catalog
+from toolrl_plugin_openenv.toolset import make_catalog
 from toolrl_plugin_openenv.wire import Failure, Observed
 
 JSON = st.recursive(
@@ -167,7 +167,3 @@ def test_the_field_that_takes_what_is_said(schema: Any, wanted: str | None, fiel
 def test_a_field_that_isnt_clear_is_an_error(schema: Any, wanted: str | None, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         pick_field(schema, wanted, None)
-
-
-def test_the_doctor_says_which_library_there_is() -> None:
-    assert check().startswith("websockets 1")

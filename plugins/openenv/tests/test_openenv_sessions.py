@@ -11,7 +11,7 @@ import pytest
 from openenv_help import box_of, episode, options, run, turn, until
 from openenv_wire_server import TOOLS, FakeEnv, FakeServer
 
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ToolsetError
 from toolrl.testing import FakeChatFormat, make_build_context, make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -159,11 +159,6 @@ def test_tools_that_arent_there_are_an_error_at_the_start() -> None:
     run(work)
 
 
-def test_a_bad_tool_name_is_an_error_of_the_config() -> None:
-    with pytest.raises(ConfigError, match="a b"):
-        build(OpenEnvOptions(url="http://h", mode="action", tool_name="a b"), make_build_context("openenv"))
-
-
 def test_headers_and_query_reach_the_server_and_no_error() -> None:
     async def work() -> None:
         async with FakeServer().running() as server:
@@ -236,21 +231,6 @@ def test_episodes_wait_for_a_free_session_in_their_order(caplog: pytest.LogCaptu
         run(work)
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert "max_concurrent_envs" in caplog.text
-
-
-def test_max_sessions_holds() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url, max_sessions=2)) as box:
-
-            async def one(number: int) -> None:
-                async with episode(box, number) as session:
-                    await session.opening()
-                    await session.answer([COUNT])
-
-            await all_of(one, 12)
-            assert server.most_open == 2
-
-    run(work)
 
 
 def test_waiting_for_a_place_has_a_limit_of_its_own() -> None:

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from toolrl.testing import FakeChatFormat
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.connection import Address
-from toolrl_plugin_openenv.observations import at_path, make_show, observation_text
+from toolrl_plugin_openenv.observations import make_show, observation_text
 from toolrl_plugin_openenv.options import ActionOptions, GymnasiumOptions, OpenEnvOptions
-from toolrl_plugin_openenv.wire import Failure, Observed, State, read_answer, reset_message, step_message
+from toolrl_plugin_openenv.wire import Failure, Observed, State, read_answer
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -61,19 +61,6 @@ def test_what_is_no_message_says_why(raw: str, said: str) -> None:
     assert isinstance(answer, Failure)
     assert answer.code == "PROTOCOL"
     assert said in answer.message
-
-
-def test_an_observation_is_read() -> None:
-    raw = '{"type": "observation", "data": {"observation": {"a": 1}, "reward": true, "done": true}}'
-    assert read_answer(raw) == Observed({"a": 1}, 1.0, True)
-
-
-def test_messages_refuse_what_json_cant_hold() -> None:
-    for value in (float("nan"), object()):
-        with pytest.raises((ValueError, TypeError)):
-            step_message({"value": value})
-        with pytest.raises((ValueError, TypeError)):
-            reset_message({"value": value})
 
 
 @pytest.mark.parametrize(
@@ -149,10 +136,6 @@ def test_reading_an_action_is_total(text: str, kind: str | None) -> None:
             ActionReader(ActionOptions(**options), kind).read(text)  # type: ignore[arg-type]
 
 
-def test_a_first_number_of_choices() -> None:
-    assert ActionReader(ActionOptions(choices=["a", "b"]), "integer", first=-1).read("b") == 0
-
-
 def test_only_the_end_of_a_long_turn_is_searched() -> None:
     reader = ActionReader(ActionOptions(pattern="<a>(.*?)</a>"))
     assert reader.read("<a>" * 200_000 + "<a>x</a>").endswith("x")
@@ -207,9 +190,3 @@ def test_half_surrogates_and_long_observations() -> None:
     show = make_show(None, FakeChatFormat(), 60)
     assert show({"text": "a\ud800b"}) == "a?b"
     assert len(show({"text": "x" * 5000})) <= 60
-
-
-def test_paths_lead_nowhere_without_an_error() -> None:
-    assert at_path({"a": [1]}, "a.5") is None
-    assert at_path({"a": [1]}, "a.x.y") is None
-    assert at_path({"a": [1]}, "a." + "9" * 5000) is None

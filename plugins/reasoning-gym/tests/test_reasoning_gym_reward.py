@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -126,11 +125,6 @@ class TestWhatCantBeScored:
         with pytest.raises(RewardError, match="can't be started: its process ended with status 1"):
             scored_by_a_new_one(said(TASK, "4"))
 
-    def test_nor_one_that_isnt_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "executable", "/nothing/such")
-        with pytest.raises(RewardError, match="can't be started"):
-            scored_by_a_new_one(said(TASK, "4"))
-
     def test_a_scorer_that_raises_is_a_zero_that_shows(self) -> None:
         """This one takes the answer to be a list of moves, and looks up a key."""
         task = data("game_of_life")[0]
@@ -155,29 +149,6 @@ class TestWorkers:
         first, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
         assert (first.value, failures(first)) == (0.0, {"died"})
         assert (next_one.value, failures(next_one)) == (1.0, set())
-
-    def test_one_that_is_lost_between_questions_costs_nothing(self) -> None:
-        async def run() -> list[float]:
-            built = reward()
-            first = await built.score(said(TASK, "4"))
-            running = built._scorers._workers._workers[0]._worker._process
-            assert running is not None
-            os.kill(running.pid, signal.SIGKILL)
-            second = await built.score(said(TASK, "4"))
-            built.close()
-            return [first.value, second.value]
-
-        assert asyncio.run(run()) == [1.0, 1.0]
-
-    def test_they_end_with_the_reward(self) -> None:
-        async def run() -> Any:
-            built = reward()
-            await built.score(said(TASK, "4"))
-            return built._scorers._workers._workers[0]._worker._process
-
-        running = asyncio.run(run())
-        gc.collect()
-        assert running.wait(60) is not None
 
     def test_a_self_check_says_what_stands_around_an_answer(self) -> None:
         assert check().startswith("chain_sum scores its own answer 1; walls: limits")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -51,14 +50,6 @@ def test_plain_objects_stay_readable() -> None:
     assert pack({1: 2}) == {"$dict": [[1, 2]]}
     assert pack(Fraction(1, 3)) == {"$fraction": "1/3"}
     assert pack(Decimal("0.10")) == {"$decimal": "0.10"}
-
-
-def test_subclasses_become_plain() -> None:
-    class Colour(str, Enum):  # noqa: UP042 - as the library has them
-        RED = "red"
-
-    packed = pack([Colour.RED, True])
-    assert [type(item) for item in packed] == [str, bool]
 
 
 def test_what_has_no_form_is_refused() -> None:

@@ -8,12 +8,10 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from toolrl.errors import DataError
 from toolrl_plugin_sandbox_fusion.api import CommandResult, RunResponse
-from toolrl_plugin_sandbox_fusion.cases import Case, Status, after_compile_error, matches, read_cases, verdict
+from toolrl_plugin_sandbox_fusion.cases import Case, Status, matches, read_cases, verdict
 from toolrl_plugin_sandbox_fusion.function_case import arguments_text, program
 
 
@@ -32,11 +30,6 @@ class TestReading:
     def test_asserts(self) -> None:
         cases = read_cases({"assert_case": ["assert f(1) == 2", "assert f(2) == 3"]}, "task")
         assert cases.case(1, "def f(x): return x + 1") == Case("def f(x): return x + 1\n\nassert f(2) == 3", "", None)
-
-    def test_the_first_ones(self) -> None:
-        cases = read_cases({"inputs": [str(n) for n in range(20)], "outputs": [""] * 20}, "task")
-        assert len(cases.first(10)) == 10
-        assert len(cases.first(50)) == 20
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -123,15 +116,6 @@ class TestFunction:
         assert done.stdout == ""
         assert error in done.stderr
 
-    @settings(deadline=None, max_examples=15)
-    @given(st.text(st.characters(blacklist_categories=["Cs"]), max_size=50))
-    def test_any_text_can_be_a_program(self, text: str) -> None:
-        source = f"def f(): return {text!r}"
-        namespace: dict[str, Any] = {}
-        body = program(source, "f").rpartition("main()")[0]
-        exec(body, namespace)
-        assert namespace["SOURCE"] == source
-
     def test_arguments(self) -> None:
         assert arguments_text("1\n2") == "1\n2"
         assert arguments_text([1, "a", [2]]) == '1\n"a"\n[2]'
@@ -176,9 +160,6 @@ class TestVerdict:
     def test_status(self, response: RunResponse, status: Status) -> None:
         assert verdict(response, Case("", None, "4\n")) is status
 
-    def test_the_codes(self) -> None:
-        assert [status.value for status in Status] == [True, False, -1, -2, -3, -4]
-
     def test_without_an_expected_output_whatever_is_printed_is_right(self) -> None:
         assert verdict(ended("anything"), Case("", None, None)) is Status.PASSED
         assert verdict(ended("anything", 1, "Failed"), Case("", None, None)) is Status.RUNTIME_ERROR
@@ -209,15 +190,3 @@ class TestVerdict:
         assert not matches(
             "[1,2]", read_cases({"fn_name": "f", "inputs": [""], "outputs": ["[1, 2]"]}, "t").case(0, "")
         )
-
-    @settings(deadline=None)
-    @given(st.lists(st.sampled_from(list(Status))))
-    def test_nothing_but_compile_errors_after_the_first(self, statuses: list[Status]) -> None:
-        found = after_compile_error(statuses)
-        assert len(found) == len(statuses)
-        if Status.COMPILE_ERROR not in statuses:
-            assert found == statuses
-        else:
-            first = statuses.index(Status.COMPILE_ERROR)
-            assert found[:first] == statuses[:first]
-            assert set(found[first:]) == {Status.COMPILE_ERROR}

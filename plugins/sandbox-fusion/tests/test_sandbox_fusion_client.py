@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import socket
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +109,6 @@ class TestErrors:
             ask(stub.url, max_response_bytes=1 << 20)
         assert len(ask(stub.url, max_response_bytes=4 << 20).run_result.stdout) == 2 << 20
 
-    def test_a_large_refusal_is_shown_in_part(self, stub: Stub) -> None:
-        stub.script(Reply(b"x" * (8 << 20), 500))
-        with pytest.raises(SandboxApiError) as error:
-            ask(stub.url)
-        assert len(str(error.value)) < 500
-
     def test_nobody_there(self) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -170,13 +162,6 @@ class TestConnections:
         assert len(stub.requests) == 3
         assert len(stub.connections) == 1
 
-    def test_nothing_stays_open(self, stub: Stub) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ResourceWarning)
-            for _ in range(3):
-                ask(stub.url)
-            gc.collect()
-
     def test_the_last_user_closes(self, stub: Stub) -> None:
         async def run() -> None:
             client = SandboxClient(stub.url)
@@ -188,14 +173,6 @@ class TestConnections:
                 await client.run(RunRequest("3"))
 
         asyncio.run(run())
-
-    def test_many_at_once(self, stub: Stub) -> None:
-        async def run() -> list[RunResponse]:
-            async with SandboxClient(stub.url) as client:
-                return await asyncio.gather(*(client.run(RunRequest(str(n))) for n in range(150)))
-
-        stub.answer = lambda request: Reply(finished(request["code"]))
-        assert [response.run_result.stdout for response in asyncio.run(run())] == [str(n) for n in range(150)]
 
     def test_headers_are_sent(self, stub: Stub) -> None:
         ask(stub.url, headers={"Authorization": "Bearer key"})

@@ -299,6 +299,7 @@ def _work(url: str, count: int, limit: int) -> tuple[list[str], str, int]:
     return asyncio.run(run()), ray.get_runtime_context().get_node_id(), os.getpid()
 
 
+@pytest.mark.slow
 def test_multi_process_init(cluster: Any, stub: Stub) -> None:
     """Every process of a cluster has the same limiter: the limit holds for all together, and one that asks for another
     limit is told so."""
@@ -325,6 +326,7 @@ def test_multi_process_init(cluster: Any, stub: Stub) -> None:
     asyncio.run(both())
 
 
+@pytest.mark.slow
 def test_multi_node_limiter(cluster: Any, stub: Stub) -> None:
     """Six calls on each of two nodes under a limit of four: no more than four at once over both."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

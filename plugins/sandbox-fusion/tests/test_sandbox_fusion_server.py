@@ -6,7 +6,6 @@ import asyncio
 import base64
 import functools
 import json
-import os
 import re
 import signal
 import socket
@@ -22,10 +21,10 @@ import pytest
 
 pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin `python`")
 
-from toolrl.errors import ConfigError, ToolError, TransientToolError
+from toolrl.cli.main import main
+from toolrl.errors import ConfigError, TransientToolError
 from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.tools import http_server
-from toolrl.tools.http_server import is_loopback
 from toolrl_plugin_sandbox_fusion import languages
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
@@ -82,14 +81,6 @@ class TestFiles:
         assert found.run_result is not None
         assert found.run_result.stdout == "mine\n"
 
-    def test_thousands_of_files_come_back(self) -> None:
-        names = [f"{number}.txt" for number in range(5000)]
-        code = "for number in range(5000): open(f'{number}.txt', 'w').write(str(number))"
-        found = answer(RunRequest(code, run_timeout=60, fetch_files=names))
-        assert {name: base64.b64decode(content) for name, content in found.files.items()} == {
-            name: name.removesuffix(".txt").encode() for name in names
-        }
-
 
 class TestPrograms:
     def test_a_program_and_its_output(self) -> None:
@@ -100,10 +91,6 @@ class TestPrograms:
         assert (run.status, run.return_code, run.stdout, run.stderr) == ("Finished", 0, "42\n", "e\n")
         assert run.execution_time is not None
         assert 0 < run.execution_time < 30
-
-    def test_many_at_once(self) -> None:
-        found = answers(*(RunRequest(f"print({n} * 2)") for n in range(12)))
-        assert [one.run_result.stdout for one in found if one.run_result] == [f"{2 * n}\n" for n in range(12)]
 
     def test_how_programs_end(self) -> None:
         failed, exited, killed, asks = answers(
@@ -193,11 +180,13 @@ for what in (lambda: open({str(secret)!r}).read(), lambda: socket.create_connect
         assert (found.status, found.run_result) == ("SandboxError", None)
         assert found.message == "this server has no 'verilog'; it has python"
 
-    def test_half_a_character_is_the_programs_problem(self) -> None:
-        found = answer(RunRequest("print('\ud800')"))
-        assert found.status in ("Failed", "SandboxError")
-
-    @pytest.mark.parametrize("name", sorted(languages.LANGUAGES))
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=() if name in ("python", "cpp") else pytest.mark.slow)
+            for name in sorted(languages.LANGUAGES)
+        ],
+    )
     def test_every_language_that_works_here(self, name: str) -> None:
         if name not in languages.installed(sys.executable):
             pytest.skip(f"the tool of {name} isn't on this machine")
@@ -318,14 +307,6 @@ class TestRequests:
 
         assert serve(work) == "pong"
 
-    def test_the_error_of_the_client_is_the_servers(self) -> None:
-        with pytest.raises(ToolError, match="run_timeout: Input should be less than or equal to 300"):
-            answer(RunRequest("1", run_timeout=301))
-
-    @pytest.mark.parametrize("path", ["a", "a/b.txt", "./a", "a..b", "ä"])
-    def test_paths_below_the_folder(self, path: str) -> None:
-        check_path(path)
-
     @pytest.mark.parametrize("path", ["", ".", "/", "/a", "..", "../a", "a/../b", "a/..", "a\x00"])
     def test_paths_that_leave_it(self, path: str) -> None:
         with pytest.raises(ValueError, match="relative"):
@@ -344,12 +325,6 @@ class TestRequests:
         done = answer(request).run_result
         assert done is not None
         assert done.stdout == "text" * 40 + "\n"
-
-    def test_memory_is_bounded(self) -> None:
-        made = runner(bounds=Bounds(memory_mb=512))
-        assert [made._memory(asked) for asked in (-1, 0, 100, 10_000)] == [512, 512, 100, 512]
-        with pytest.raises(RequestError):
-            read_request(b'{"code": "1", "language": "python", "run_timeout": NaN}', Bounds())
 
 
 def address_of(server: SandboxServer) -> tuple[str, int]:
@@ -392,7 +367,7 @@ class TestBrowsers:
 class TestManyRequests:
     def test_one_too_many_is_told_to_come_back(self) -> None:
         async def work(server: SandboxServer, client: SandboxClient) -> list[Any]:
-            slow = RunRequest("import time\ntime.sleep(2)")
+            slow = RunRequest("import time\ntime.sleep(1)")
             return await asyncio.gather(*(client.run(slow) for _ in range(6)), return_exceptions=True)
 
         found = serve(work, workers=1, queue=1)
@@ -417,7 +392,7 @@ class TestManyRequests:
                 writer.close()
             return done, lines
 
-        done, lines = serve(work, workers=1, queue=1, request_seconds=3)
+        done, lines = serve(work, workers=1, queue=1, request_seconds=1)
         assert done.run_result is not None
         assert done.run_result.stdout == "42\n"
         assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
@@ -448,7 +423,7 @@ class TestManyRequests:
         async def work(server: SandboxServer, client: SandboxClient) -> float:
             begin = time.monotonic()
             left = asyncio.create_task(client.run(RunRequest("import time\ntime.sleep(60)", run_timeout=60)))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.3)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
             await client.run(RunRequest("print(1)"))
@@ -521,23 +496,14 @@ class TestCommand:
             (["--readable", "/no/folder"], "expected an absolute path that exists"),
         ],
     )
-    def test_mistakes(self, arguments: list[str], message: str) -> None:
-        done = subprocess.run(
-            [*COMMAND, "--port", "0", *arguments],
-            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NO_COLOR": "1"},
-        )  # fmt: skip
-        assert done.returncode != 0
-        assert message in done.stderr + done.stdout
-        assert "Traceback" not in done.stderr
+    def test_mistakes(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        try:
+            status = main(["sandbox-fusion", "serve", "--port", "0", *arguments])
+        except SystemExit as error:  # argparse's
+            status = int(error.code or 0)
+        assert status != 0
+        assert message in capsys.readouterr().err
 
     def test_the_self_check(self) -> None:
         runner()  # skips where nothing can be isolated
         assert "isolated by" in check()
-
-    @pytest.mark.parametrize(
-        ("host", "own"),
-        [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
-         ("192.168.0.1", False), ("::", False), ("example.org", False)],
-    )  # fmt: skip
-    def test_which_hosts_only_this_machine_reaches(self, host: str, own: bool) -> None:
-        assert is_loopback(host) is own

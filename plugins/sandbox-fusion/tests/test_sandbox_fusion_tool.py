@@ -226,11 +226,6 @@ class TestStart:
         ask(make(stub.url, probe=True), code="x")
         assert [request["code"] for request in stub.requests] == [PROBE, PROBE, PROBE, "x"]
 
-    def test_a_wrong_address(self, stub: Stub) -> None:
-        stub.script(Reply(b"nothing here", 404))
-        with pytest.raises(ToolsetError, match="HTTP 404: nothing here"):
-            ask(make(stub.url + "/wrong", probe=True), code="x")
-
     def test_stop_after_a_failed_start(self, stub: Stub, tmp_path: Path) -> None:
         tool = make(stub.url, files={"a": str(tmp_path / "none")})
         with pytest.raises(ToolsetError):
@@ -261,9 +256,6 @@ class TestPlaces:
 
         asyncio.run(run())
         return stub.most_at_once
-
-    def test_workers(self, stub: Stub) -> None:
-        assert self.most_at_once(stub, 3, make(stub.url, num_workers=3)) == 3
 
     def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: Stub) -> None:
         two = [make(stub.url, num_workers=4, rate_limit=3) for _ in range(2)]
@@ -340,20 +332,6 @@ class TestPlaces:
 
 
 class TestSpec:
-    def test_verls_schema(self, stub: Stub) -> None:
-        assert make(stub.url).spec.as_function() == {
-            "type": "function",
-            "function": {
-                "name": "code_interpreter",
-                "description": "A tool for executing code.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"code": {"type": "string", "description": "The code to execute."}},
-                    "required": ["code"],
-                },
-            },
-        }
-
     def test_languages_are_named_where_there_are_several(self, stub: Stub) -> None:
         spec = make(stub.url, languages=["python", "cpp"], description="Runs code.").spec
         assert spec.description == "Runs code."
@@ -363,11 +341,6 @@ class TestSpec:
 
 
 class TestOptions:
-    def test_verls_defaults(self) -> None:
-        options = CodeInterpreterOptions(sandbox_fusion_url="http://a")
-        assert (options.num_workers, options.rate_limit, options.enable_global_rate_limit) == (10, 10, True)
-        assert (options.default_timeout, options.default_language, options.memory_limit_mb) == (30.0, "python", 1024)
-
     @pytest.mark.parametrize(
         ("given", "message"),
         [

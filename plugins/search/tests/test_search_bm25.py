@@ -206,13 +206,6 @@ class TestBuilding:
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
         assert len(Bm25Index(tmp_path / "index").numbers("a", 1)) == 1
 
-    def test_a_relative_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        build(["a"], Path("index"))
-        build(["b"], Path("./index/"))
-        assert len(Bm25Index(tmp_path / "index").numbers("b", 1)) == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["index"]
-
     def test_what_is_there_stays(self, tmp_path: Path) -> None:
         build(["a"], tmp_path / "index")
         with pytest.raises(ConfigError, match="exists"):
@@ -241,18 +234,6 @@ class TestBuilding:
         (tmp_path / "index" / "rows.npy").write_bytes(b"")
         with pytest.raises(DataError, match="can't be read"):
             open_index(tmp_path / "index")
-
-    def test_another_thread_may_take_the_last_array(self, tmp_path: Path) -> None:
-        """Between the look and the taking, as happens with several workers."""
-
-        class Taken(list[Any]):
-            def __len__(self) -> int:
-                return 1
-
-        index = build(["a b", "b c"], tmp_path / "index")
-        expected = index.numbers("b", 2)
-        index._sums = Taken()
-        assert index.numbers("b", 2) == expected
 
     @pytest.mark.parametrize("name", ["gone", "empty", "half", "of another"])
     def test_an_index_that_is_torn_is_told_when_it_is_opened(self, tmp_path: Path, name: str) -> None:
@@ -325,16 +306,3 @@ class TestLarge:
         )
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) < 6e9
-
-    def test_results_equal_brute_force(self, tmp_path: Path) -> None:
-        sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "benchmarks"))
-        try:
-            from bench_search import passages, queries_of
-        finally:
-            sys.path.pop(0)
-        texts = [passage.contents for passage in passages(30_000)]
-        index, brute = build(texts, tmp_path / "index"), BruteForce(texts)
-        for query in queries_of(passages(30_000), 60, 30_000):
-            expected = brute.search(query, 100)
-            for topk in (1, 3, 100):
-                assert_same(index.numbers(query, topk), expected[:topk])

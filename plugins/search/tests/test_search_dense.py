@@ -52,14 +52,6 @@ class TestIndex:
         assert index.search([], 3) == []
         assert len(index) == 3
 
-    def test_many_passages_by_parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dense, "AT_ONCE", 7)
-        texts = [chr(97 + n % 26) * (n // 26 + 1) + "e" * (n % 5) for n in range(100)]
-        index, _ = build(tmp_path / "index", texts)
-        assert [index.search([text], 1)[0][0].score for text in texts[:30]] != []
-        whole = Letters().encode([f"passage: {text}" for text in texts])
-        assert np.array_equal(np.asarray(index._vectors), whole)
-
     def test_an_empty_corpus_and_a_wrong_encoder(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no passages"):
             build_dense([], tmp_path / "empty", Letters(), encoder_name="letters")
@@ -84,17 +76,6 @@ class TestNearest:
         order = np.argsort(-(queries @ vectors.T), axis=1)[:, :k]
         assert np.array_equal(numbers, order)
         assert np.allclose(scores, np.take_along_axis(queries @ vectors.T, order, axis=1))
-
-    @pytest.mark.parametrize("rows", [50, 128, 1000])
-    def test_of_equal_scores_the_first_passages_are_found(self, rows: int) -> None:
-        """Passages that stand twice in a corpus have equal scores."""
-        chance = np.random.default_rng(0)
-        vectors = chance.integers(0, 3, size=(500, 4)).astype(np.float32)
-        queries = chance.integers(0, 3, size=(20, 4)).astype(np.float32)
-        scores, numbers = nearest_by_numpy(queries, vectors, 7, block_rows=rows)
-        order = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :7]
-        assert np.array_equal(numbers, order)
-        assert np.array_equal(scores, np.take_along_axis(queries @ vectors.T, order, axis=1))
 
     def test_a_vector_that_is_no_number_is_found_last(self) -> None:
         vectors = np.array([[1.0], [np.nan], [3.0], [np.nan]], dtype=np.float32)

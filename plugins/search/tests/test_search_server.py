@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
-from toolrl_plugin_search.bm25 import Bm25Index
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit, Passage
@@ -103,14 +103,6 @@ class TestApi:
         assert len(names) == len(queries)
         assert names[:4] == names[-4:]
         assert [found[:1] for found in names[:4]] == [["9"], ["7"], [], []]
-
-    def test_our_client_finds_what_the_index_finds(self, index_folder: Path) -> None:
-        async def work(server: RetrievalServer) -> list[list[Hit]]:
-            async with RetrievalClient(server.url) as client:
-                return await client.retrieve(["Denmark", "play"], 3)
-
-        index = Bm25Index(index_folder)
-        assert serve(index, work) == index.search(["Denmark", "play"], 3)
 
     @pytest.mark.parametrize(
         ("body", "status", "message"),
@@ -246,41 +238,47 @@ class TestLoad:
 
 
 class TestCommands:
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*TOOLRL, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    @pytest.fixture(autouse=True)
+    def _captured(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Status, stdout and stderr of a command in this process."""
+        try:
+            status = main(["search", *arguments])
+        except SystemExit as error:  # argparse's
+            status = int(error.code or 0)
+        return status, *self.capsys.readouterr()
 
     def test_a_folder_of_the_users_home(
         self, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
-        made = self.run("index", str(corpus_file), "--out", "~/made")
-        assert made.returncode == 0, made.stderr
+        status, _, said = self.run("index", str(corpus_file), "--out", "~/made")
+        assert status == 0, said
         assert (tmp_path / "made" / "index.json").is_file()
 
     def test_index_serve_query(self, corpus_file: Path, tmp_path: Path) -> None:
         folder = str(tmp_path / "made")
-        made = self.run("index", str(corpus_file), "--out", folder)
-        assert made.returncode == 0, made.stderr
-        assert "4 passages, 38 words, 25 different ones" in made.stdout
-        again = self.run("index", str(corpus_file), "--out", folder)
-        assert again.returncode == 1
-        assert "exists" in again.stderr
-        local = self.run("query", folder, "capital of Norway", "--topk", "1", "--json")
+        assert "4 passages, 38 words, 25 different ones" in self.run("index", str(corpus_file), "--out", folder)[1]
+        status, _, said = self.run("index", str(corpus_file), "--out", folder)
+        assert status == 1
+        assert "exists" in said
+        _, local, _ = self.run("query", folder, "capital of Norway", "--topk", "1", "--json")
         with subprocess.Popen([*TOOLRL, "serve", folder, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
                 line = server.stdout.readline()
                 found = re.search(r"serving 4 passages \(bm25\) on (http://127\.0\.0\.1:\d+)/retrieve", line)
                 assert found is not None, line
-                remote = self.run("query", found[1], "capital of Norway", "--topk", "1", "--json")
-                plain = self.run("query", found[1], "capital of Norway")
+                _, remote, _ = self.run("query", found[1], "capital of Norway", "--topk", "1", "--json")
+                _, plain, _ = self.run("query", found[1], "capital of Norway")
             finally:
                 server.send_signal(signal.SIGTERM)
             assert server.wait(60) == 0
-        assert remote.returncode == 0, remote.stderr
-        assert json.loads(remote.stdout) == json.loads(local.stdout)
-        assert json.loads(local.stdout)["result"][0][0]["document"]["id"] == "9"
-        assert "Oslo is the capital of Norway." in plain.stdout
+        assert json.loads(remote) == json.loads(local)
+        assert json.loads(local)["result"][0][0]["document"]["id"] == "9"
+        assert "Oslo is the capital of Norway." in plain
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -297,7 +295,6 @@ class TestCommands:
         ],
     )
     def test_mistakes_are_messages(self, arguments: tuple[str, ...], message: str) -> None:
-        done = self.run(*arguments)
-        assert done.returncode in (1, 2)
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        status, _, said = self.run(*arguments)
+        assert status in (1, 2)
+        assert message in said

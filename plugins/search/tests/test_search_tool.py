@@ -143,10 +143,6 @@ class TestEmbedded:
         with pytest.raises(ConfigError, match="`encoder` does nothing"):
             answers(tool(index=str(index_folder), encoder="e5"), {"query": "a"})
 
-    def test_a_folder_without_an_index_is_told_at_the_start(self, tmp_path: Path) -> None:
-        with pytest.raises(Exception, match="holds no index"):
-            answers(tool(index=str(tmp_path)), {"query": "a"})
-
 
 class TestRemote:
     def test_a_call(self, stub: Stub) -> None:
