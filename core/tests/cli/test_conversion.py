@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from toolrl.cli import conversion
-from toolrl.cli.conversion import UNKNOWN_KEY, ConversionReport, ConvertCommand
+from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, ConvertCommand, Number, Reading, command, count
 from toolrl.errors import ConfigError
 
 
-class Report(ConversionReport):
+class Other(Conversion):
+    system, defaults = "Other", {"train.lr": 0.5, "train.steps": 7}
     reasons = ((("gpu.", "nodes"), "one process"), (("gpu.special",), "never reached"))
 
 
@@ -25,8 +25,8 @@ class Convert(ConvertCommand):
     config_help = "a config"
     overrides_help = "more"
 
-    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Report]:
-        report = Report()
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
+        report = Other(Reading(Path()))
         for key in ("gpu.count", "gpu.special", "nodes", "strange", "gpu.count"):
             report.lose(key)
         report.lose("said", "a reason\nof its own")
@@ -37,9 +37,9 @@ class Convert(ConvertCommand):
 
 
 def run(*words: str) -> int:
-    command, parser = Convert(), argparse.ArgumentParser()
-    command.configure(parser)
-    return command.run(parser.parse_args(words))
+    converting, parser = Convert(), argparse.ArgumentParser()
+    converting.configure(parser)
+    return converting.run(parser.parse_args(words))
 
 
 def check(tree: dict[str, Any], source: str) -> None:
@@ -51,7 +51,7 @@ def check(tree: dict[str, Any], source: str) -> None:
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(conversion, "check_config", check)
+    monkeypatch.setattr(command, "check_config", check)
 
 
 def test_what_was_lost_is_printed_by_reason_and_stands_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +116,60 @@ def test_no_file_is_written_over() -> None:
 def test_a_place_that_cannot_be_written_is_told() -> None:
     with pytest.raises(ConfigError, match="can't be written"):
         run("a.yaml", "--out", "missing/b.yaml")
+
+
+def other(*overrides: str, **tree: Any) -> Other:
+    reading = Reading(Path(), tree)
+    reading.override(overrides)
+    return Other(reading)
+
+
+def test_the_users_settings_go_over_the_systems() -> None:
+    settings = other(
+        "train.lr=1e-3", "+a.b={c:1,d:[1,2]}", "~gone", "e='x: y'", "odd", gone=1, ref="${train.steps}/${oc.env:N}"
+    )
+    assert (settings.get("train.lr"), settings.get("train.steps"), settings.get("none", default=3)) == (1e-3, 7, 3)
+    assert (settings.get("new", "ref"), settings.section("a.b"), settings.get("e")) == (
+        "7/${N}",
+        {"c": 1, "d": [1, 2]},
+        "x: y",
+    )
+    assert (settings.unused(), settings.given("gone", "train.steps")) == ([], True)
+    assert settings.lost == [("odd", "is no override, which has the form section.key=value")]
+    assert (other(x=[1], y=None, z=0).unused(), other(over_sample=1).flag("over_sample")) == (["x", "z"], False)
+
+
+def test_numbers_outside_of_their_bounds_are_told() -> None:
+    settings = other(a="many", b=2.5, c=-1, d=True, train={"lr": "1e-6", "steps": 0})
+    table = settings.numbers(
+        Number("rate", ("train.lr",), most=1.0),
+        Number("a", ("missing", "a"), 3.0),
+        Number("b", ("b",), 4, whole=True),
+        Number("c", ("c",), 5.0),
+        Number("d", ("d",), 6.0, below=6.0),
+        count("steps", "train.steps"),
+    )
+    assert table == {"rate": 1e-6, "a": 3.0, "b": 4, "c": 5.0}
+    why = dict(settings.lost)
+    assert (why["a"], why["b"]) == (
+        "'many' is no number; the config has 3",
+        "'2.5' is no whole number; the config has 4",
+    )
+    assert (why["c"], set(why)) == ("-1 is out of bounds; the config has 5", {"a", "b", "c", "d"})
+
+
+def test_what_samples_in_excess_names_the_nearest_setting() -> None:
+    settings = other()
+    settings.lose("rollout.over_sample_rate")
+    assert "`rollout.max_staleness: 1` is nearest" in settings.lost[0][1]
+
+
+def test_steps_warm_up_and_loggers() -> None:
+    settings = other(log=["wandb", "tensorboard"], name="a b/", path="~/m")
+    assert (settings.steps(0, 3, 4, 10), settings.steps(9, 3, 4, None)) == ((6, 2), (9, None))
+    assert not settings.remarks
+    assert settings.steps(0, 3, 4, 2) == (100, None)
+    assert "set it to 3 × rows / 4" in settings.remarks[0]
+    assert (settings.warmup(0.1, 50), settings.warmup(1.0, 50)) == (0.1, 50)
+    assert (settings.observers("log"), settings.run_name("name")) == (["console", "tensorboard"], "a-b")
+    assert (settings.model_path("path"), settings.model_path("nowhere")) == ("${HOME}/m", "./model")

@@ -11,14 +11,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.cli.conversion import UNKNOWN_KEY
+from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl.cli.main import main
 from toolrl.config.load import load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
+from toolrl_plugin_areal.convert.command import Convert
+from toolrl_plugin_areal.convert.conversion import ArealConversion
 from toolrl_plugin_areal.convert.mapping import convert
-from toolrl_plugin_areal.convert.report import Report
-from toolrl_plugin_areal.convert.settings import AREAL, Settings, read
+from toolrl_plugin_areal.convert.tables import DEFAULTS
 
 GUIDE = """
 experiment_name: tir-math-reasoning
@@ -63,8 +64,8 @@ def write_guide(folder: Path) -> None:
     (folder / "train.jsonl").write_text(f"{json.dumps(row)}\n" * 10)
 
 
-def converted(tree: dict[str, Any]) -> tuple[dict[str, Any], Report]:
-    return convert(Settings(tree))
+def converted(tree: dict[str, Any]) -> tuple[dict[str, Any], Conversion]:
+    return convert(ArealConversion(Reading(Path(), tree)))
 
 
 def needs_tools() -> None:
@@ -85,6 +86,7 @@ def test_the_guides_config_gives_one_that_checks(
     assert "Not carried over:" in said
     assert "rollout.max_head_offpolicyness" in said
     assert "in AReaL it has no effect" in said
+    assert UNKNOWN_KEY not in said
     assert main(["config", "check", "tir.yaml"]) == 0
     config = load_config("tir.yaml").config
     environment = config.environments["default"]
@@ -112,25 +114,6 @@ def test_the_guides_config_gives_one_that_checks(
     assert (config.run.name, config.seed, config.model.gradient_checkpointing) == ("tir-math-reasoning", 1, True)
 
 
-def test_the_file_says_what_was_lost_and_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needs_tools()
-    monkeypatch.chdir(tmp_path)
-    write_guide(tmp_path)
-    assert main(["areal", "convert", "tir_config.yaml"]) == 0
-    text = (tmp_path / "tir_config.toolrl.yaml").read_text()
-    assert text.startswith("# From tir_config.yaml by `toolrl areal convert`.\n# not carried over: ")
-    assert "# not carried over: allocation_mode: how AReaL lays a run out over machines" in text
-    assert main(["areal", "convert", "tir_config.yaml"]) == 1
-    assert "is there already" in capsys.readouterr().err
-    assert main(["areal", "convert", "tir_config.yaml", "gconfig.n_samples=6", "--force", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["problems"] == []
-    assert UNKNOWN_KEY not in [item["why"] for item in facts["lost"]]
-    assert yaml.safe_load((tmp_path / "tir_config.toolrl.yaml").read_text())["algorithm"]["group_size"] == 6
-
-
 def test_every_setting_is_carried_over_or_told(tmp_path: Path) -> None:
     tree = yaml.safe_load(GUIDE)
     tree["actor"]["surprise"] = {"new": 1}
@@ -147,7 +130,7 @@ def test_what_is_left_out_means_areals_default() -> None:
     environment = config["environments"]["default"]
     assert [tool["use"] for tool in environment["tools"]] == ["python"]
     assert environment["rewards"] == [{"use": "areal_tir"}]
-    assert environment["max_turns"] == AREAL["tir"]["max_turns"] + 1
+    assert environment["max_turns"] == DEFAULTS["tir.max_turns"] + 1
     assert (config["trainer"]["learning_rate"], config["trainer"]["updates_per_step"]) == (1e-3, 4)
     assert (config["algorithm"]["group_size"], dict(report.lost)["gconfig.n_samples"][:9]) == (8, "1 episode")
     assert "kl_coef" not in config["algorithm"], "without a reference AReaL has no KL term"
@@ -171,7 +154,7 @@ def test_a_null_asks_for_nothing() -> None:
 
 def test_the_section_may_be_called_tir_config(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("tir_config: {max_turns: 4, enable_tools: calculator, is_chat_model: true}\n")
-    config, report = convert(read(str(tmp_path / "c.yaml"), []))
+    config, report = Convert().convert(str(tmp_path / "c.yaml"), [])
     environment = config["environments"]["default"]
     assert (environment["max_turns"], environment["chat_format"]) == (5, "tir")
     assert [tool["use"] for tool in environment["tools"]] == ["calculator"]
@@ -314,7 +297,7 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
     write_guide(folder)
     (folder / "start.sh").write_text(script)
     monkeypatch.chdir(tmp_path)
-    config, report = convert(read("examples/tir/start.sh", ["actor.path=there"]))
+    config, report = Convert().convert("examples/tir/start.sh", ["actor.path=there"])
     assert config["algorithm"]["group_size"] == (7 if "N=" in script else 4)
     assert config["run"]["name"] == ("a-b" if "a b" in script else "tir-math-reasoning")
     assert (config["model"]["path"], config["rollout"]["max_staleness"]) == ("there", 2)
@@ -327,13 +310,12 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
         ("echo hello", "starts AReaL with `--config FILE`"),
         ("python3 train_tir.py --config nowhere.yaml", "names `--config nowhere.yaml`, and there is no such file"),
         ("python3 train_tir.py --config", "starts AReaL|names `--config `"),
-        ('X="\nimport sys', "starts AReaL"),
     ],
 )
 def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text(script)
     with pytest.raises(ConfigError, match=says) as caught:
-        read(str(tmp_path / "start.sh"), [])
+        Convert().convert(str(tmp_path / "start.sh"), [])
     assert "YAML" in str(caught.value.hint)
 
 
@@ -353,23 +335,15 @@ def test_references_and_variables(tmp_path: Path) -> None:
         "train_dataset: {path: '${oc.env:DATA}/train.parquet'}\n"
         "loop: '${loop}'\n"
     )
-    config, report = convert(read(str(tmp_path / "c.yaml"), []))
+    config, report = Convert().convert(str(tmp_path / "c.yaml"), [])
     assert config["model"]["path"] == "/data/${MODEL:-small}"
     assert config["data"]["train"]["options"]["path"] == "${DATA}/train.parquet"
-    assert dict(report.lost)["actor.eps_clip"] == "${nowhere.at.all} isn't there"
-    assert dict(report.lost)["loop"] == "its references have no end"
-
-
-def test_a_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be read"):
-        read(str(tmp_path / "none.yaml"), [])
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(ConfigError, match="mapping"):
-        read(str(tmp_path / "list.yaml"), [])
+    assert "names a key that isn't in the file" in dict(report.lost)["actor.eps_clip"]
+    assert "refers to itself" in dict(report.lost)["loop"]
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-5, 10**9) | st.floats() | st.text(max_size=12) | st.just("${seed}")
-KEYS = [f"{section}.{name}" for section, values in AREAL.items() if isinstance(values, dict) for name in values]
+KEYS = [key for key in DEFAULTS if key.count(".") == 1]
 
 
 @settings(max_examples=150, deadline=None)

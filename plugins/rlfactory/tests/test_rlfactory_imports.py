@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from toolrl_plugin_rlfactory.convert.settings import read
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_rlfactory import envs, managers
 from toolrl_plugin_rlfactory.convert.mapping import convert
-from toolrl_plugin_rlfactory.convert.settings import read
 from toolrl_plugin_rlfactory.loading import load_class
 
 SEARCH = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,32 @@ from typing import Any
 import pytest
 import verl_guides
 import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.cli.conversion import UNKNOWN_KEY
+from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl.cli.main import main
 from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
-from toolrl_plugin_verl.convert.arithmetic import evaluate
-from toolrl_plugin_verl.convert.hydra import Given, Settings, read
+from toolrl_plugin_verl.convert.command import Convert, VerlConversion
 from toolrl_plugin_verl.convert.mapping import convert
-from toolrl_plugin_verl.convert.report import Report
-from toolrl_plugin_verl.convert.shell import UNKNOWN, trainer_command
 
 GUIDES = sorted(verl_guides.TOOLS)
 
 
-def converted(*overrides: str, tree: dict[str, Any] | None = None) -> tuple[dict[str, Any], Report]:
-    """Of GRPO, unless an override says another estimator."""
-    given = read_overrides(("algorithm.adv_estimator=grpo", *overrides))
-    if tree is not None:
-        given.tree = tree
-    return convert(Settings(given))
+def converted(*overrides: str, tree: dict[str, Any] | None = None) -> tuple[dict[str, Any], Conversion]:
+    """Of GRPO, unless an override or the tree says another estimator."""
+    reading = Reading(Path())
+    if tree is None:
+        reading.override(("algorithm.adv_estimator=grpo", *overrides))
+    else:
+        reading.tree = tree
+    return convert(VerlConversion(reading))
+
+
+def of_file(path: Path | str, *overrides: str) -> tuple[dict[str, Any], Conversion]:
+    return Convert().convert(str(path), overrides)
 
 
 def test_groups_of_one_are_kept() -> None:
@@ -41,15 +43,7 @@ def test_groups_of_one_are_kept() -> None:
     assert converted(on, ppo, "actor_rollout_ref.rollout.n=4")[0]["algorithm"]["dynamic_sampling"] is True
 
 
-def read_overrides(overrides: tuple[str, ...]) -> Given:
-    from toolrl_plugin_verl.convert.hydra import _apply
-
-    given = Given("test")
-    _apply(overrides, given)
-    return given
-
-
-def lost(report: Report) -> dict[str, str]:
+def lost(report: Conversion) -> dict[str, str]:
     return dict(report.lost)
 
 
@@ -134,7 +128,7 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         "  rollout: {n: 4, val_kwargs: {n: '${..n}', do_sample: true, temperature: 0.6}}\n"
         "trainer: {experiment_name: '${oc.env:USER}-${data.train_batch_size}', total_training_steps: 7}\n"
     )
-    config, report = convert(Settings(read(str(tmp_path / "mine.yaml"), ["data.shuffle=False", "+trainer.x={a: 1}"])))
+    config, report = of_file(tmp_path / "mine.yaml", "data.shuffle=False", "+trainer.x={a: 1}")
     assert config["trainer"]["prompts_per_step"] == 16
     assert "updates_per_step" not in config["trainer"]
     assert config["trainer"]["steps"] == 7
@@ -144,7 +138,7 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
     assert config["run"]["name"] == "USER-16"
     assert lost(report)["foo.bar"] == UNKNOWN_KEY
     assert lost(report)["trainer.x.a"] == UNKNOWN_KEY
-    assert "there is no such file" in lost(report)["defaults: nowhere"]
+    assert "--cfg job --resolve" in lost(report)["defaults: nowhere"]
 
 
 @pytest.mark.parametrize(
@@ -404,7 +398,7 @@ def test_an_engine_that_there_is_is_named(name: str, there: bool) -> None:
 
 
 def test_a_config_without_an_estimator_means_verls_default() -> None:
-    config, report = convert(Settings(Given("test")))
+    config, report = converted(tree={})
     assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("ppo", 1)
     assert any("verl's default is gae" in remark for remark in report.remarks)
 
@@ -425,8 +419,8 @@ def test_arguments_of_a_chat_template_that_a_renderer_takes_the_place_of_are_tol
 
 def test_a_config_group_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("defaults: [{actor@actor_rollout_ref.actor: mine}, ppo_trainer, _self_]\n")
-    _, report = convert(Settings(read(str(tmp_path / "mine.yaml"), [])))
-    assert "a config group isn't read" in lost(report)["defaults: {'actor@actor_rollout_ref.actor': 'mine'}"]
+    _, report = of_file(tmp_path / "mine.yaml")
+    assert "what it sets is missing" in lost(report)["defaults: {'actor@actor_rollout_ref.actor': 'mine'}"]
 
 
 def test_the_tools_policy() -> None:
@@ -463,7 +457,7 @@ def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grpo.yaml").write_text("actor_rollout_ref: {rollout: {tool_config: tools.yaml, n: 4}}\n")
     (tmp_path / "run.sh").write_text("python -m verl.trainer.main_grpo --config grpo.yaml data.train_batch_size=6\n")
-    config, report = convert(Settings(read("run.sh", [])))
+    config, report = of_file("run.sh")
     assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("grpo", 4)
     assert config["trainer"]["prompts_per_step"] == 6
     assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "tools.yaml"
@@ -471,145 +465,40 @@ def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not any("no adv_estimator" in remark for remark in report.remarks)
 
 
-@pytest.mark.parametrize(
-    "key", ["actor_rollout_ref.rollout.over_sample_rate", "rollout.oversampling", "data.over_sampling_batch_size"]
-)
-def test_sampling_in_excess_names_the_nearest_setting(key: str) -> None:
-    assert "`rollout.max_staleness: 1` is nearest" in lost(converted(f"{key}=0.1")[1])[key]
-
-
-def test_a_warm_up_follows_the_steps(tmp_path: Path) -> None:
-    _, report = converted("actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.05")
-    assert any("trainer.warmup_steps: 0.05 is a share of trainer.steps" in remark for remark in report.remarks)
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ("python -m verl.trainer.main_ppo a=1 'b=x y' \"c=z\"", ["a=1", "b=x y", "c=z"]),
-        ('X=1\nY="$X/2"\npython3 -m verl.trainer.main_ppo a=$Y b=${X}', ["a=1/2", "b=1"]),
-        ("X=${X:-d}; export Y=e\nmain_ppo.py a=$X/${Y:-f} b=${Z:-g} c=$HOME/x", ["a=d/e", "b=g", "c=${HOME}/x"]),
-        ('A=(x=1 # one\n  y=2)\nA+=(z=3)\nmain_ppo "${A[@]}" $@', ["x=1", "y=2", "z=3"]),
-        ("main_ppo a=$(pwd)/x b=`pwd` > log 2>&1 &\nother c=1", ["a=./x", "b=."]),
-        ("python -m verl.trainer.main_grpo a=1", ["algorithm.adv_estimator=grpo", "a=1"]),
-        ("# main_ppo no=1\nnohup main_ppo yes=1 # no=2", ["yes=1"]),
-        ("if true; then\n  main_ppo \\\n a=1 \\\n b=2\nfi", ["a=1", "b=2"]),
-        ('main_ppo a=\'$HOME\' b=\\$X c="\\"q\\""', ["a=$HOME", "b=$X", 'c="q"']),
-        ('main_ppo a="${data.n}" b=[1,2]', ["a=${data.n}", "b=[1,2]"]),
-        ("N=\nmain_ppo a=$N", ["a="]),
-        ("main_ppo a=1 | tee x; main_ppo b=2", ["a=1"]),
-        ("P=$((1024 * 2))\nR=$((1024*20))\nmain_ppo a=$P b=$(((P + R) * 2)) c=$(( $P / ${R} ))x",
-         ["a=2048", "b=45056", "c=0x"]),
-        ('main_ppo a="$(dirname "$0")/x" b=$(dirname ${BASH_SOURCE[0]})/y', ["a=scripts/x", "b=scripts/y"]),
-        ('D=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nmain_ppo a=$D/z', ["a=scripts/../z"]),
-    ],
-)  # fmt: skip
-def test_a_start_script_is_read(text: str, arguments: list[str]) -> None:
-    assert trainer_command(text, "scripts/run.sh").arguments == arguments
-
-
-@pytest.mark.parametrize(
-    "text", ["$((1 / 0))", "$((N + 1))", "$((1 +))", "$((2 ** 3))", "$(())", "$((9999999999999999999 * 9))", "$((1.5))",
-             "$((" + "(" * 60 + "1" + ")" * 60 + "))", "$(dirname $1)", "$(dirname $0; rm x)", "$((1,2))"]
-)  # fmt: skip
-def test_what_can_not_be_known_is_unknown(text: str) -> None:
-    assert trainer_command(f"main_ppo a={text}", "run.sh").arguments == [f"a={UNKNOWN}"]
-
-
-@given(st.text("0123456789+-*/%() aN$", max_size=40))
-def test_arithmetic_is_total(text: str) -> None:
-    value = evaluate(text, {"a": "7", "N": "x"}.get)
-    assert value is None or abs(value) < 2**63
-
-
-@given(st.integers(-999, 999), st.integers(-999, 999), st.integers(1, 99))
-def test_arithmetic_is_the_shells(a: int, b: int, c: int) -> None:
-    assert evaluate(f"({a} + b) * {c} - {b}", {"b": str(b)}.get) == (a + b) * c - b
-    assert evaluate(f"{a} / {c}", {}.get) == int(a / c)
-    assert evaluate(f"{a} % {c}", {}.get) == a - int(a / c) * c
-
-
-@pytest.mark.parametrize(
-    ("text", "branches"),
-    [
-        ("if [ $X = 1 ]; then\n A=1\nelse\n A=2\nfi\nmain_ppo a=$A", True),
-        ('[ -z "$A" ] && A=1\nmain_ppo a=$A', True),
-        ("for lr in 1 2; do\n main_ppo lr=$lr\ndone", True),
-        ("case $1 in\n a) A=1;;\nesac\nmain_ppo a=$A", True),
-        ("test -f x || main_ppo a=1", True),
-        ("if [ ! -d data ]; then\n mkdir data\nfi\nA=1\nmain_ppo a=$A", False),
-        ("cd x && pwd\nA=1; main_ppo a=$A 2>&1 | tee x", False),
-        ("main_ppo a=1\nif true; then A=2; fi", False),
-        ("main_ppo a=if b=1 if", False),
-    ],
-)
-def test_conditions_and_loops_are_noticed_where_they_decide(text: str, branches: bool) -> None:
-    assert trainer_command(text, "run.sh").branches is branches
-
-
-def test_conditions_are_told(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text("if true; then A=1; else A=2; fi\nmain_ppo data.train_batch_size=$A\n")
-    given = read(str(tmp_path / "run.sh"), [])
-    assert "the last one counts" in dict(given.problems)[str(tmp_path / "run.sh")]
-    assert given.tree == {"data": {"train_batch_size": 2}}
+def test_what_a_script_leaves_open_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "if true; then A=1; else A=2; fi\n"
+        "main_ppo data.train_batch_size=$A trainer.save_freq=$(nproc) trainer.experiment_name=x_$(date +%s) "
+        "--config-name=mine\nmain_ppo b=1\n"
+    )
+    config, report = of_file(tmp_path / "run.sh")
+    assert (config["trainer"]["prompts_per_step"], config["run"]["name"]) == (2, "x")
+    assert "made by a command of the script" in lost(report)["trainer.save_freq"]
+    assert "there is no 'mine.yaml'" in lost(report)["--config-name=mine"]
+    told = [why for key, why in report.lost if key == str(tmp_path / "run.sh")]
+    assert [why[:17] for why in told] == ["1 further command", "conditions and lo"]
 
 
 def test_each_problem_of_a_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text("if true; then A=1; fi\nmain_ppo a=$A\nmain_ppo b=1\n")
     (tmp_path / "mine.yaml").write_text("data: {x: 1, x: 2}\nfoo: {y: 1, y: 2}\n")
-    _, script = convert(Settings(read(str(tmp_path / "run.sh"), [])))
-    _, twice = convert(Settings(read(str(tmp_path / "mine.yaml"), [])))
-    assert len([why for key, why in script.lost if key == str(tmp_path / "run.sh")]) == 2
-    assert len([why for key, why in twice.lost if key == str(tmp_path / "mine.yaml")]) == 2
+    _, report = of_file(tmp_path / "mine.yaml")
+    assert len([why for key, why in report.lost if key == str(tmp_path / "mine.yaml")]) == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("echo hi\n", "nothing calls main_ppo"),
-        ("main_ppo a='x", "a ' isn't closed"),
-        ('main_ppo a="x', "a \" isn't closed"),
-        ("A=(x\n", "an array isn't closed"),
-        ("main_ppo ${A", "isn't closed"),
-        ("main_ppo " + "${a:-" * 5000 + "}" * 5000, "too deep"),
-        ("\n".join(["A=xx", *["A=$A$A"] * 40, "main_ppo $A"]), "too much text"),
+        ("tools.yaml", verl_guides.TOOLS["gsm8k"], "is a tool YAML, which toolrl reads as it is"),
+        ("run.sh", "echo hi\n", "nothing calls main_ppo"),
+        ("none.sh", None, "can't be read"),
+        ("a.yaml", "[1]", "a config is a mapping"),
     ],
 )
-def test_a_script_that_can_not_be_read(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        trainer_command(text, "run.sh")
-    assert message in str(caught.value)
-
-
-def test_what_only_a_shell_knows_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(
-        "main_ppo data.train_batch_size=$(nproc) trainer.experiment_name=x_$(date +%s) --config-name=mine\n"
-        "main_ppo b=1\n"
-    )
-    given = read(str(tmp_path / "run.sh"), [])
-    problems = dict(given.problems)
-    assert "made by a command of the script" in problems["data.train_batch_size"]
-    assert "there is no 'mine.yaml'" in problems["--config-name=mine"]
-    assert "1 further commands" in problems[str(tmp_path / "run.sh")]
-    assert given.tree == {"trainer": {"experiment_name": "x_"}}
-
-
-def test_a_tool_yaml_is_no_config(tmp_path: Path) -> None:
-    (tmp_path / "tools.yaml").write_text(verl_guides.TOOLS["gsm8k"])
-    with pytest.raises(ConfigError, match="is a tool YAML, which toolrl reads as it is"):
-        read(str(tmp_path / "tools.yaml"), [])
-
-
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="'none.sh' can't be read"):
-        read("none.sh", [])
-
-
-@given(st.text("ab=1'\"$(){}[]@\\ \n#;|&<>`:-+.", max_size=60))
-@example("main_ppo ${a:-${b:-'}")
-def test_any_script_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(ConfigError):
-        trainer_command(f"{text}\nmain_ppo {text}", "run.sh")
+def test_what_is_no_config_is_refused(name: str, text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        of_file(tmp_path / name)
 
 
 _KEYS = st.sampled_from(

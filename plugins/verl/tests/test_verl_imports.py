@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
+from toolrl_plugin_verl.convert.report import Report
 from verl_harness import GEO3K, Make, started, task_with
 
 from toolrl.errors import ConfigError
 from toolrl.types import ToolCall
 from toolrl_plugin_verl.convert.look import look_at_tools
-from toolrl_plugin_verl.convert.report import Report
 
 OWN = """
 import logging

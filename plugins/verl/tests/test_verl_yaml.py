@@ -13,7 +13,6 @@ from verl_harness import Make, started, task_with
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.plugins.registry import load_registry
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
-from toolrl_plugin_verl.variables import from_environ
 
 
 def write(folder: Path, text: str) -> str:
@@ -41,7 +40,7 @@ tools:
     config: {}
 """,
     )
-    entries = read_tool_yaml(path, from_environ({"KEY": "secret"}))
+    entries = read_tool_yaml(path, {"KEY": "secret"}.get)
     assert [entry.type for entry in entries] == ["native", "mcp", "sandbox_fusion", "sandbox_fusion", "native"]
     assert entries[0].config == {"type": "native", "key": "secret", "limit": 3}
     assert entries[4].config == {}

@@ -22,8 +22,8 @@ from typing import Any, Literal, cast
 import yaml
 
 from toolrl.config.read import parse_yaml
+from toolrl.config.references import References, Variable, from_environ
 from toolrl.errors import ConfigError
-from toolrl_plugin_verl.variables import Environment, resolve
 
 Type = Literal["native", "mcp", "sandbox_fusion"]
 TYPES: tuple[Type, ...] = ("native", "mcp", "sandbox_fusion")
@@ -48,7 +48,7 @@ class ToolEntry:
     mcp: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def read_tool_yaml(path: str, environment: Environment | None = None, *, where: str | None = None) -> list[ToolEntry]:
+def read_tool_yaml(path: str, variable: Variable = from_environ, *, where: str | None = None) -> list[ToolEntry]:
     """The entries, references resolved. Raises ConfigError."""
     file = Path(path).expanduser()
     try:
@@ -66,7 +66,7 @@ def read_tool_yaml(path: str, environment: Environment | None = None, *, where: 
         raise ConfigError(f"not valid YAML: {error}", where=path) from None
     if problems:
         raise ConfigError(problems, where=path)
-    tools = resolve(tree, environment, where=path).get("tools") if isinstance(tree, dict) else None
+    tools = References(tree, variable, path).resolve(tree).get("tools") if isinstance(tree, dict) else None
     if not isinstance(tools, list) or not tools:
         raise ConfigError("no list `tools:` with at least one entry", where=path)
     return [_entry(item, f"{path}: tools[{number}]") for number, item in enumerate(tools)]

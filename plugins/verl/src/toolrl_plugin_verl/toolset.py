@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from toolrl.config.references import from_environ
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools import as_toolset
@@ -27,7 +29,6 @@ from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.others import mcp_toolset, sandbox_toolset
 from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
-from toolrl_plugin_verl.variables import noting
 
 _log = logging.getLogger(__name__)
 SHORTEST_SECRET = 4
@@ -44,7 +45,7 @@ class VerlToolset:
         where = context.where or None
         self._secrets: set[str] = set()
         path = options.tool_config_path
-        entries = read_tool_yaml(path, noting(self._secrets), where=where) if path else []
+        entries = read_tool_yaml(path, self._variable, where=where) if path else []
         functions = load_functions(options.function_tool_path, where) if options.function_tool_path else []
         self._functions = tuple(functions)
         native = [entry for entry in entries if self._is_native(entry)]
@@ -113,6 +114,11 @@ class VerlToolset:
                 "%s: %s isn't used; the plugin `mcp` calls the servers and reads their answers", entry.place, own
             )
         return entry.type == "native" or (own is not None and entry.type == "sandbox_fusion")
+
+    def _variable(self, name: str, default: str | None) -> str | None:
+        """An environment variable for the tool YAML; its value is hidden afterwards."""
+        self._secrets.add(os.environ.get(name, ""))
+        return from_environ(name, default)
 
     def _hidden(self, text: str) -> str:
         """A text without what the tool YAML took from environment variables."""

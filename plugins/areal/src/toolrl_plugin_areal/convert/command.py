@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.cli.conversion import ConvertCommand
+from toolrl.cli.conversion import Conversion, ConvertCommand
+from toolrl_plugin_areal.convert.conversion import ArealConversion, read
 from toolrl_plugin_areal.convert.mapping import convert
-from toolrl_plugin_areal.convert.report import Report
-from toolrl_plugin_areal.convert.settings import read
 
 
 class Convert(ConvertCommand):
@@ -18,6 +17,6 @@ class Convert(ConvertCommand):
     config_help = "the YAML of AReaL's TIR example, or a shell script that starts it"
     overrides_help = "overrides over it, such as gconfig.n_samples=8"
 
-    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Report]:
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
         """Read and convert."""
-        return convert(read(config, overrides))
+        return convert(ArealConversion(read(config, overrides)))

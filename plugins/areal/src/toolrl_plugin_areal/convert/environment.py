@@ -6,9 +6,8 @@ import importlib.util
 import math
 from typing import Any
 
-from toolrl_plugin_areal.convert.numbers import SMALLEST, flag, number, whole
-from toolrl_plugin_areal.convert.report import Report
-from toolrl_plugin_areal.convert.settings import Settings
+from toolrl.cli.conversion import SMALLEST
+from toolrl_plugin_areal.convert.conversion import ArealConversion
 
 _TOOLS = ("python", "calculator")
 _ELSEWHERE = ("sandbox_python", "daytona_python")
@@ -18,65 +17,65 @@ _CPU_SECONDS = 30
 _LONGEST = 3600.0
 
 
-def environment(settings: Settings, report: Report) -> dict[str, Any]:
+def environment(settings: ArealConversion) -> dict[str, Any]:
     """`environments.default`."""
-    calls = whole(settings, report, "tir.max_turns", 2)
-    report.remark(
+    calls = settings.whole("tir.max_turns", least=0)
+    settings.remark(
         f"environments.default.max_turns: AReaL counts calls; {calls} of them and an answer are {calls + 1} turns, "
         "and a call in the last one runs as in AReaL"
     )
-    report.remark(
+    settings.remark(
         "environments.default.end_flags: AReaL means to end an episode at \\boxed{…}, but its pattern matches none; "
         "take `end_flags` out to have episodes go on until the model ends them"
     )
     return {
         "parser": "areal_tir",
-        "chat_format": _chat_format(settings, report),
-        "tools": _tools(settings, report),
+        "chat_format": _chat_format(settings),
+        "tools": _tools(settings),
         "end_flags": ["boxed"],
-        "rewards": [_reward(settings, report)],
+        "rewards": [_reward(settings)],
         "max_turns": calls + 1,
     }
 
 
-def _chat_format(settings: Settings, report: Report) -> str:
-    if flag(settings.get("tir.is_chat_model")):
-        report.remark("environments.default.chat_format: `tir` tells of the tools in words of its own")
+def _chat_format(settings: ArealConversion) -> str:
+    if settings.flag("tir.is_chat_model"):
+        settings.remark("environments.default.chat_format: `tir` tells of the tools in words of its own")
         return "tir"
-    report.remark("environments.default.chat_format: `torl` is ToRL's prompt; AReaL's copy of it has two misprints")
+    settings.remark("environments.default.chat_format: `torl` is ToRL's prompt; AReaL's copy of it has two misprints")
     return "torl"
 
 
-def _tools(settings: Settings, report: Report) -> list[dict[str, Any]]:
+def _tools(settings: ArealConversion) -> list[dict[str, Any]]:
     key = "tir.enable_tools"
     given = _TOOLS if settings.null(key) else settings.get(key)
     listed = given if isinstance(given, list | tuple) else str(given).split(";")
     names = [str(name).strip() for name in listed if str(name).strip()]
     elsewhere = [name for name in names if name in _ELSEWHERE]
     if elsewhere:
-        report.remark(
+        settings.remark(
             f"environments.default.tools: {', '.join(elsewhere)} runs code in a sandbox elsewhere; here `python` runs "
             "it isolated on this machine, and `sandbox-fusion` has a sandbox elsewhere"
         )
         names = ["python" if name in _ELSEWHERE else name for name in names]
     unknown = [name for name in names if name not in _TOOLS]
     if unknown:
-        report.lose(key, f"no tool here is called {', '.join(unknown)}; name its class by the tool `areal_tool`")
+        settings.lose(key, f"no tool here is called {', '.join(unknown)}; name its class by the tool `areal_tool`")
     names = [name for name in _TOOLS if name in names]
     if not names:
-        report.lose(key, f"{str(given)[:40]!r} names no tool; the config has python")
+        settings.lose(key, f"{str(given)[:40]!r} names no tool; the config has python")
         names = ["python"]
-    seconds = number(settings, report, "tir.tool_timeout", 30.0, least=SMALLEST, most=_LONGEST)
+    seconds = settings.number("tir.tool_timeout", least=SMALLEST, most=_LONGEST)
     if "python" in names and seconds != 20:
-        report.remark(
+        settings.remark(
             f"tir.tool_timeout: {seconds:g} s are what code may run; in AReaL it has no effect, and code may run 20 s"
         )
-    return [_python(seconds, report) if name == "python" else _calculator(seconds) for name in names]
+    return [_python(seconds, settings) if name == "python" else _calculator(seconds) for name in names]
 
 
-def _python(seconds: float, report: Report) -> dict[str, Any]:
+def _python(seconds: float, settings: ArealConversion) -> dict[str, Any]:
     packages = [name for name in _PACKAGES if importlib.util.find_spec(name) is not None]
-    report.remark(
+    settings.remark(
         "environments.default.tools: in AReaL code runs in the trainer's own environment; here it is isolated, and can "
         f"import the standard library{''.join(f', {name}' for name in packages)}: name more as `packages`"
     )
@@ -92,11 +91,11 @@ def _calculator(seconds: float) -> dict[str, Any]:
     return {"use": "calculator", "policy": {"timeout": seconds}}
 
 
-def _reward(settings: Settings, report: Report) -> dict[str, Any]:
-    scaling = number(settings, report, "actor.reward_scaling", 1.0, least=-math.inf)
-    bias = number(settings, report, "actor.reward_bias", 0.0, least=-math.inf)
+def _reward(settings: ArealConversion) -> dict[str, Any]:
+    scaling = settings.number("actor.reward_scaling", least=-math.inf)
+    bias = settings.number("actor.reward_bias", least=-math.inf)
     options = {name: value for name, value, plain in (("scaling", scaling, 1.0), ("bias", bias, 0.0)) if value != plain}
-    report.remark(
+    settings.remark(
         "environments.default.rewards: AReaL's judge also reads what tools printed; `tool_output: true` does that here"
     )
     return {"use": "areal_tir", **({"options": options} if options else {})}

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolrl_plugin_rlfactory import envs, managers
-from toolrl_plugin_rlfactory.convert.report import Report
-from toolrl_plugin_rlfactory.convert.settings import Settings
+from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.imports import STAND_INS, own_spec, place_of
 
 CLASSES = "Env, SearchEnv, ToolManager and the managers of RLFactory that toolrl has"
 _DEEPEST = 20
 
 
-def class_beside(settings: Settings, file: str, base: str) -> str | None:
+def class_beside(settings: RLFactoryConversion, file: str, base: str) -> str | None:
     """The last class of a file in `envs`, beside the script or here, that derives from one called `…base`; as
     `file.py:Class`."""
     for path in (folder / "envs" / file for folder in (settings.folder, Path())):
@@ -42,12 +41,12 @@ def derives(reference: str, depth: int = 0) -> bool:
     return False
 
 
-def look_at_imports(reference: str, report: Report) -> None:
+def look_at_imports(reference: str, settings: RLFactoryConversion) -> None:
     """Say what a file imports that nothing here stands in for."""
     file = Path(reference.rpartition(":")[0])
     for module, name, own in _imports(file):
         if own is None and not _is_there(module, name):
-            report.lose(f"{file.as_posix()}: {module}.{name}", "toolrl has no stand-in for it: take the import out")
+            settings.lose(f"{file.as_posix()}: {module}.{name}", "toolrl has no stand-in for it: take the import out")
 
 
 def class_nodes(file: Path) -> list[ast.ClassDef]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.cli.conversion import ConvertCommand
+from toolrl.cli.conversion import Conversion, ConvertCommand
+from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion, read
 from toolrl_plugin_rlfactory.convert.mapping import convert
-from toolrl_plugin_rlfactory.convert.report import Report
-from toolrl_plugin_rlfactory.convert.settings import read
 
 
 class Convert(ConvertCommand):
@@ -18,6 +17,6 @@ class Convert(ConvertCommand):
     config_help = "main_grpo.sh or another script that starts verl.trainer.main_ppo, or a YAML"
     overrides_help = "overrides over it, such as actor_rollout_ref.rollout.n=8"
 
-    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Report]:
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
         """Read and convert."""
-        return convert(read(config, overrides))
+        return convert(RLFactoryConversion(read(config, overrides)))

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from toolrl.cli.conversion import user_path
 from toolrl.errors import ConfigError
 from toolrl_plugin_rlfactory.convert.classes import CLASSES, class_beside, class_nodes, derives, look_at_imports
-from toolrl_plugin_rlfactory.convert.numbers import flag, number, user_path, whole
-from toolrl_plugin_rlfactory.convert.report import Report
-from toolrl_plugin_rlfactory.convert.settings import Settings
+from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
 
@@ -29,20 +28,20 @@ DEFAULT_TURNS = 2
 DEFAULT_REPLY = 16_384
 
 
-def environment(settings: Settings, report: Report) -> dict[str, Any]:
+def environment(settings: RLFactoryConversion) -> dict[str, Any]:
     """`environments.default`."""
-    classes = _classes(settings, report)
-    thinking = flag(settings.get(f"{_ENV}.enable_thinking", True))
+    classes = _classes(settings)
+    thinking = settings.flag(f"{_ENV}.enable_thinking", default=True)
     result: dict[str, Any] = {
         "parser": {"use": "rlfactory", "options": classes} if classes else "rlfactory",
         "chat_format": {"use": "template", "options": {"template_kwargs": {"enable_thinking": thinking}}},
     }
-    tools = _tools(settings, report, classes)
+    tools = _tools(settings, classes)
     if tools:
         result["tools"] = tools
-    result["rewards"] = [_reward(settings, report, classes)]
-    result["max_turns"] = whole(settings, report, f"{_ROLLOUT}.max_turns", DEFAULT_TURNS)
-    report.lose(
+    result["rewards"] = [_reward(settings, classes)]
+    result["max_turns"] = settings.whole(f"{_ROLLOUT}.max_turns", default=DEFAULT_TURNS)
+    settings.lose(
         "turns after the first sampled greedily",
         "RLFactory samples only the first turn of an episode (do_sample=False from the second on, temperature 0), a "
         "fault that its published curves have; here every turn is sampled at rollout.temperature",
@@ -50,26 +49,26 @@ def environment(settings: Settings, report: Report) -> dict[str, Any]:
     return result
 
 
-def _classes(settings: Settings, report: Report) -> dict[str, Any]:
+def _classes(settings: RLFactoryConversion) -> dict[str, Any]:
     """Which classes are at work, in the same words for parser, tools and reward, so that they share one object."""
-    manager, env = _manager(settings, report), _env(settings, report)
+    manager, env = _manager(settings), _env(settings)
     classes = {**({"env": env} if env else {}), **({"tool_manager": manager} if manager != "qwen3" else {})}
     if not env and manager in REGISTERED:
         return classes
     # Classes of the user's may read any setting. Of RLFactory's own manager `mcp` reads the file of tools here.
     own = manager not in REGISTERED
-    keys = [key for key in settings.given if key.startswith(f"{_ENV}.") and (own or key != f"{_ENV}.config_path")]
+    keys = [key for key in settings.under(_ENV) if own or key != f"{_ENV}.config_path"]
     config = {key.removeprefix(f"{_ENV}."): settings.get(key) for key in keys}
     config = {key: value for key, value in config.items() if key not in ("name", "tool_manager") and "." not in key}
     return {**classes, **({"config": config} if config else {})}
 
 
-def _manager(settings: Settings, report: Report) -> str:
+def _manager(settings: RLFactoryConversion) -> str:
     key = f"{_ENV}.tool_manager"
     name = settings.get(key) or "qwen3"
     settings.get(f"{_ENV}.model_type")
     if name == "llama3":
-        report.remark(
+        settings.remark(
             "environments.default.chat_format: RLFactory's llama3 tells of the tools in words of its own; here the "
             "model's chat template does"
         )
@@ -79,14 +78,14 @@ def _manager(settings: Settings, report: Report) -> str:
         return name
     found = class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
     if found and derives(found):
-        look_at_imports(found, report)
+        look_at_imports(found, settings)
         return found
     why = (
         f"{found} isn't derived from one of {CLASSES}, and can't be run"
         if found
         else f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it"
     )
-    report.lose(
+    settings.lose(
         key,
         f"{why}; the config reads calls as qwen3. Name a class of your own by `tool_manager: module:Class` in the "
         "options of parser, toolset and reward",
@@ -94,14 +93,14 @@ def _manager(settings: Settings, report: Report) -> str:
     return "qwen3"
 
 
-def _env(settings: Settings, report: Report) -> str | None:
+def _env(settings: RLFactoryConversion) -> str | None:
     """The class of the user's, or None for SearchEnv."""
-    name = settings.get(f"{_ENV}.name", "base")
+    name = settings.get(f"{_ENV}.name", default="base")
     if isinstance(name, str) and ":" in name:
         return name
     found = class_beside(settings, f"{name}.py", "Env")
     if found and derives(found):
-        look_at_imports(found, report)
+        look_at_imports(found, settings)
         return found
     if name == "search" and not found:
         return None
@@ -110,7 +109,7 @@ def _env(settings: Settings, report: Report) -> str | None:
         if found
         else f"{name!r} has no class in envs/ here or beside the script"
     )
-    report.lose(
+    settings.lose(
         f"{_ENV}.name",
         f"{why}; the config scores as `search`. Name yours by `env: envs/mine.py:MyEnv` in the options of parser, "
         "toolset and reward",
@@ -118,20 +117,20 @@ def _env(settings: Settings, report: Report) -> str | None:
     return None
 
 
-def _tools(settings: Settings, report: Report, classes: dict[str, Any]) -> list[dict[str, Any]]:
-    path = settings.get(f"{_ENV}.config_path", DEFAULT_PATH)
+def _tools(settings: RLFactoryConversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
+    path = settings.get(f"{_ENV}.config_path", default=DEFAULT_PATH)
     mode = settings.get(f"{_ENV}.mcp_mode")
     selected = settings.get(f"{_ENV}.tool_name_selected")
-    policy = _policy(settings, report)
+    policy = _policy(settings)
     own = [{"use": "rlfactory", "options": classes, "policy": policy}] if _has_tools(classes) else []
-    if not isinstance(path, str) or not path or (own and f"{_ENV}.config_path" not in settings.given):
+    if not isinstance(path, str) or not path or (own and not settings.given(f"{_ENV}.config_path")):
         if not own:
-            report.remark("environments.default.tools: the config names no config_path, so there are no tools")
+            settings.remark("environments.default.tools: the config names no config_path, so there are no tools")
         return own
     path = user_path(path)
     if mode not in (None, "stdio", "sse"):
-        report.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file says how each server is reached")
-    servers, others = _entries(path, report)
+        settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file says how each server is reached")
+    servers, others = _entries(path, settings)
     tools: list[dict[str, Any]] = list(own)
     if servers:
         options: dict[str, Any] = {"config": path}
@@ -139,36 +138,36 @@ def _tools(settings: Settings, report: Report, classes: dict[str, Any]) -> list[
             options["include"] = [str(name) for name in selected]
         tools.append({"use": "mcp", "options": options, "policy": policy})
     if others and not own:
-        tools += [{**tool, "policy": policy} for tool in _named_tools(others, settings, report)]
+        tools += [{**tool, "policy": policy} for tool in _named_tools(others, settings)]
     return tools
 
 
-def _entries(path: str, report: Report) -> tuple[bool, list[Any]]:
+def _entries(path: str, settings: RLFactoryConversion) -> tuple[bool, list[Any]]:
     """Whether a mcp_tools.pydata has servers, and its other entries: names, and dicts with `name`."""
     try:
         entries = parse_mcp_tools_config(path)
     except ConfigError as error:
-        report.remark(f"tools: {error.problems[0]}; it is taken for a list of MCP servers")
+        settings.remark(f"tools: {error.problems[0]}; it is taken for a list of MCP servers")
         return True, []
     servers = [entry for entry in entries if isinstance(entry, dict) and "mcpServers" in entry]
     others = [entry for entry in entries if entry not in servers]
     for entry in [entry for entry in others if not _name(entry)]:
         others.remove(entry)
-        report.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
+        settings.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
     return bool(servers), others
 
 
-def _named_tools(entries: list[Any], settings: Settings, report: Report) -> Iterator[dict[str, Any]]:
+def _named_tools(entries: list[Any], settings: RLFactoryConversion) -> Iterator[dict[str, Any]]:
     """The toolsets of qwen_agent's tools, its own and those that files in `envs` register."""
     interpreters = [entry for entry in entries if _name(entry) == _INTERPRETER]
     for entry in interpreters:
         for key in entry if isinstance(entry, dict) else ():
             if key != "name":
-                report.lose(
+                settings.lose(
                     f"{_INTERPRETER}: {key}", "a setting of qwen_agent's; see the options of the plugin `python`"
                 )
     if interpreters:
-        report.remark(
+        settings.remark(
             f"tools: {_INTERPRETER} is that of the plugin `python`, which needs no container; for qwen_agent's name it "
             "under {use: qwen_agent, options: {tools: [code_interpreter]}}"
         )
@@ -177,7 +176,7 @@ def _named_tools(entries: list[Any], settings: Settings, report: Report) -> Iter
     if not qwen:
         return
     imports = sorted({file for entry in qwen if (file := _registering(settings, _name(entry))) is not None})
-    report.remark(
+    settings.remark(
         f"tools: {', '.join(map(_name, qwen))} are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'; a file "
         "that registers one has to be in `imports`" + (f", as {', '.join(imports)} is" if imports else "")
     )
@@ -189,7 +188,7 @@ def _name(entry: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _registering(settings: Settings, name: str) -> str | None:
+def _registering(settings: RLFactoryConversion, name: str) -> str | None:
     """The file in `envs`, beside the script or here, that registers a tool with qwen_agent."""
     mark = re.compile(rf"register_tool\(\s*(?:name\s*=\s*)?['\"]{re.escape(name)}['\"]")
     for file in (file for folder in (settings.folder, Path()) for file in sorted((folder / "envs").rglob("*.py"))):
@@ -199,31 +198,31 @@ def _registering(settings: Settings, name: str) -> str | None:
     return None
 
 
-def _policy(settings: Settings, report: Report) -> dict[str, Any]:
+def _policy(settings: RLFactoryConversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
-    tokens = whole(settings, report, f"{_ROLLOUT}.tool_response_length", DEFAULT_REPLY)
-    report.remark(
+    tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=DEFAULT_REPLY)
+    settings.remark(
         f"policy.max_output_tokens: {tokens} tokens of each answer; RLFactory cuts what all answers of a turn come to"
     )
     policy: dict[str, Any] = {"max_output_tokens": tokens, "truncate": "head"}
     central = settings.get(f"{_ENV}.tool_manager") == _CENTRAL
-    seconds = number(settings, report, f"{_ENV}.tool_timeout", DEFAULT_SECONDS if central else 0.0)
+    seconds = settings.number(f"{_ENV}.tool_timeout", default=DEFAULT_SECONDS if central else 0.0)
     if seconds:
         policy["timeout"] = seconds
-    many = whole(settings, report, f"{_ENV}.max_concurrency", 0, least=0)
+    many = settings.whole(f"{_ENV}.max_concurrency", default=0, least=0)
     if central:
         policy["concurrency"] = DEFAULT_AT_ONCE
-    elif flag(settings.get(f"{_ENV}.enable_limiter")) and many:
+    elif settings.flag(f"{_ENV}.enable_limiter") and many:
         policy["concurrency"] = many
-        report.remark("policy.concurrency: the limit works here; RLFactory's limiter fails every call")
+        settings.remark("policy.concurrency: the limit works here; RLFactory's limiter fails every call")
     return policy
 
 
-def _reward(settings: Settings, report: Report, classes: dict[str, Any]) -> Any:
+def _reward(settings: RLFactoryConversion, classes: dict[str, Any]) -> Any:
     options = dict(classes)
-    if flag(settings.get(f"{_ENV}.use_process_reward")):
+    if settings.flag(f"{_ENV}.use_process_reward"):
         options["step_rewards"] = True
-    report.remark(
+    settings.remark(
         "rewards: what the model wrote is scored; with `solution: response` tools' answers, too, as in RLFactory"
     )
     return {"use": "rlfactory", "options": options} if options else "rlfactory"

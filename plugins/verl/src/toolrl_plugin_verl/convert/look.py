@@ -8,71 +8,70 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from toolrl.cli.conversion import Conversion, expanded
+from toolrl.config.references import kept
 from toolrl.errors import ConfigError
 from toolrl_plugin_verl.classes import STAND_INS, own_file
-from toolrl_plugin_verl.convert.paths import expanded
-from toolrl_plugin_verl.convert.report import Report
 from toolrl_plugin_verl.imports import own_spec, search_folders, stand_in
 from toolrl_plugin_verl.others import ignored
 from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
-from toolrl_plugin_verl.variables import kept
 
 _MOST_CHARS = 1_000_000
 
 
-def look_at_tools(path: str, report: Report) -> None:
+def look_at_tools(path: str, settings: Conversion) -> None:
     """Classes that aren't there, or import what isn't."""
     file = Path(expanded(path))
     if not file.is_file():
-        report.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
+        settings.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
         return
     try:
         entries = read_tool_yaml(str(file), kept)
     except ConfigError as error:
-        report.lose("tool_config_path", f"{error.where}: {error.problems[0]}")
+        settings.lose("tool_config_path", f"{error.where}: {error.problems[0]}")
         return
     for entry in entries:
         keys, instead = ignored(entry)
         for key in keys:
-            report.lose(f"{entry.place}.config.{key}", f"it isn't used; {instead}")
-        _look_at_servers(entry, report)
+            settings.lose(f"{entry.place}.config.{key}", f"it isn't used; {instead}")
+        _look_at_servers(entry, settings)
         name = entry.class_name or ""
         own = own_file(name) if name and entry.type != "mcp" else None
         if own is not None:
             if name in STAND_INS:
-                report.remark(f"{name}: {own} is used, and not toolrl's class of this name")
-            look_at_python(own, report)
+                settings.remark(f"{name}: {own} is used, and not toolrl's class of this name")
+            look_at_python(own, settings)
         elif entry.type != "native" or name in STAND_INS:
             continue
         elif name.startswith("verl."):
-            report.lose(name, f"this class of verl's isn't there; {', '.join(STAND_INS)} are")
+            settings.lose(name, f"this class of verl's isn't there; {', '.join(STAND_INS)} are")
         else:
-            report.remark(f"{name} isn't below this folder: name its folder in `python_path`")
+            settings.remark(f"{name} isn't below this folder: name its folder in `python_path`")
 
 
-def _look_at_servers(entry: ToolEntry, report: Report) -> None:
+def _look_at_servers(entry: ToolEntry, settings: Conversion) -> None:
     path = entry.mcp.get("mcp_servers_config_path") if entry.type == "mcp" else None
     if isinstance(path, str) and not Path(expanded(path)).is_file():
-        report.remark(f"mcp_servers_config_path: {path} isn't here; it has to be where the run starts")
+        settings.remark(f"mcp_servers_config_path: {path} isn't here; it has to be where the run starts")
 
 
-def look_at_python(path: str, report: Report) -> None:
+def look_at_python(path: str, settings: Conversion) -> None:
     """A file of tools or functions, for what it imports of verl that toolrl has no stand-in for."""
     file = Path(expanded(path))
     try:
         tree = ast.parse(file.read_text(encoding="utf-8")[:_MOST_CHARS])
     except OSError:
-        report.remark(f"{path} isn't here; it has to be where the run starts")
+        settings.remark(f"{path} isn't here; it has to be where the run starts")
         return
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        report.remark(f"{path} can't be read as Python: {error}")
+        settings.remark(f"{path} can't be read as Python: {error}")
         return
     installed = PathFinder.find_spec("verl")
     if installed is not None and installed.origin is not None:
         return
     for name in _imported_of_verl(tree):
         if own_spec(name.rpartition(".")[0], search_folders(())) is None and not _is_there(name):
-            report.lose(f"{path}: {name}", "toolrl has no stand-in for it: install verl, or take the import out")
+            settings.lose(f"{path}: {name}", "toolrl has no stand-in for it: install verl, or take the import out")
 
 
 def _imported_of_verl(tree: ast.Module) -> Iterator[str]:

@@ -1,10 +1,83 @@
-"""What a conversion couldn't carry over, and what means something a little different."""
+"""What the conversion knows of verl's settings."""
 
 from __future__ import annotations
 
-from toolrl.cli.conversion import ConversionReport
+from typing import Any
 
-_REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
+DEFAULTS: dict[str, Any] = {
+    "data.prompt_key": "prompt",
+    "data.image_key": "images",
+    "data.video_key": "videos",
+    "data.reward_fn_key": "data_source",
+    "data.train_max_samples": -1,
+    "data.val_max_samples": -1,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 512,
+    "data.train_batch_size": 1024,
+    "data.shuffle": True,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.model.trust_remote_code": False,
+    "actor_rollout_ref.model.lora_rank": 0,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
+    "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.actor.use_dynamic_bsz": False,
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
+    "actor_rollout_ref.actor.grad_clip": 1.0,
+    "actor_rollout_ref.actor.clip_ratio": 0.2,
+    "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+    "actor_rollout_ref.actor.entropy_coeff": 0,
+    "actor_rollout_ref.actor.use_kl_loss": False,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.001,
+    "actor_rollout_ref.actor.kl_loss_type": "low_var_kl",
+    "actor_rollout_ref.actor.optim.lr": 1e-06,
+    "actor_rollout_ref.actor.optim.lr_warmup_steps": -1,
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": 0.0,
+    "actor_rollout_ref.actor.optim.min_lr_ratio": 0.0,
+    "actor_rollout_ref.actor.optim.lr_scheduler_type": "constant",
+    "actor_rollout_ref.actor.optim.weight_decay": 0.01,
+    "actor_rollout_ref.actor.optim.betas": [0.9, 0.999],
+    "actor_rollout_ref.rollout.temperature": 1.0,
+    "actor_rollout_ref.rollout.top_k": -1,
+    "actor_rollout_ref.rollout.top_p": 1,
+    "actor_rollout_ref.rollout.n": 1,
+    "actor_rollout_ref.rollout.prompt_length": "${data.max_prompt_length}",
+    "actor_rollout_ref.rollout.response_length": "${data.max_response_length}",
+    "actor_rollout_ref.rollout.val_kwargs.temperature": 0,
+    "actor_rollout_ref.rollout.val_kwargs.n": 1,
+    "actor_rollout_ref.rollout.val_kwargs.do_sample": False,
+    "actor_rollout_ref.rollout.val_kwargs.top_p": 1.0,
+    "actor_rollout_ref.rollout.val_kwargs.top_k": -1,
+    "actor_rollout_ref.rollout.multi_turn.enable": False,
+    "actor_rollout_ref.rollout.multi_turn.format": "hermes",
+    "actor_rollout_ref.rollout.multi_turn.max_parallel_calls": 1,
+    "actor_rollout_ref.rollout.multi_turn.max_tool_response_length": 256,
+    "actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side": "middle",
+    "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
+    "algorithm.adv_estimator": "gae",
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.use_kl_in_reward": False,
+    "algorithm.filter_groups.enable": False,
+    "custom_reward_function.name": "compute_score",
+    "reward_model.enable": False,
+    "reward_model.reward_manager": "naive",
+    "trainer.total_epochs": 30,
+    "trainer.experiment_name": "gsm8k",
+    "trainer.logger": ["console"],
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.val_before_train": True,
+    "actor_rollout_ref.model.lora_alpha": 16.0,
+    "critic.optim.lr": 1e-05,
+    "critic.cliprange_value": 0.5,
+    "algorithm.gamma": 1.0,
+    "algorithm.lam": 1.0,
+    "trainer.critic_warmup": 0,
+    "actor_rollout_ref.actor.clip_ratio_c": 3.0,
+    "algorithm.rollout_correction.rollout_is_threshold": 2.0,
+}
+"""Those of verl's own defaults that decide what a run does; a config that leaves them out means them."""
+
+REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("critic.",), "of verl's critic: GRPO has none, and that of `preset: ppo` is a copy of the policy"),
     (
         (
@@ -94,9 +167,3 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "LoRA: `model.lora` has a rank, an alpha and the layers; `model.path` takes a folder with an adapter"),
 )  # fmt: skip
 """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
-
-
-class Report(ConversionReport):
-    """Knows the settings of this system."""
-
-    reasons = _REASONS

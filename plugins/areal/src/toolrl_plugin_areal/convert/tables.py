@@ -1,10 +1,45 @@
-"""What a conversion couldn't carry over, and what means something a little different."""
+"""What the conversion knows of AReaL's settings."""
 
 from __future__ import annotations
 
-from toolrl.cli.conversion import ConversionReport
+from typing import Any
 
-_REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
+DEFAULTS: dict[str, Any] = {
+    "seed": 1,
+    "total_train_epochs": 1,
+    "gconfig.n_samples": 1,
+    "gconfig.max_new_tokens": 16384,
+    "gconfig.temperature": 1.0,
+    "gconfig.top_p": 1.0,
+    "gconfig.top_k": 100_000_000,
+    "actor.dtype": "bfloat16",
+    "actor.gradient_checkpointing": False,
+    "actor.optimizer.type": "adam",
+    "actor.optimizer.lr": 0.001,
+    "actor.optimizer.weight_decay": 0.01,
+    "actor.optimizer.beta1": 0.9,
+    "actor.optimizer.beta2": 0.999,
+    "actor.optimizer.eps": 1e-08,
+    "actor.optimizer.min_lr_ratio": 0.0,
+    "actor.optimizer.lr_scheduler_type": "constant",
+    "actor.optimizer.warmup_steps_proportion": 0.001,
+    "actor.optimizer.gradient_clipping": 1.0,
+    "actor.ppo_n_minibatches": 4,
+    "actor.eps_clip": 0.2,
+    "actor.reward_scaling": 1.0,
+    "actor.reward_bias": 0.0,
+    "actor.kl_ctl": 0.1,
+    "train_dataset.batch_size": 1,
+    "train_dataset.shuffle": True,
+    "tir.max_turns": 2,
+    "tir.max_length": 3000,
+    "tir.tool_timeout": 30,
+    "tir.enable_tools": "python",
+    "tir.is_chat_model": False,
+}
+"""Those of AReaL's own defaults that decide what a run does; a config that leaves them out means them."""
+
+REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         (
             "allocation_mode", "cluster.", "scheduler.", "launcher.", "enable_offload", "actor.scheduling_",
@@ -52,9 +87,3 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "code runs in the plugin `python`; for a sandbox elsewhere there is `sandbox-fusion`"),
 )  # fmt: skip
 """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
-
-
-class Report(ConversionReport):
-    """Knows the settings of this system."""
-
-    reasons = _REASONS

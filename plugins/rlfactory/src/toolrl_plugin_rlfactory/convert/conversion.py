@@ -1,8 +1,13 @@
-"""What a conversion couldn't carry over, and what means something a little different."""
+"""RLFactory's settings: of a script that starts verl.trainer.main_ppo, or of a YAML, and overrides."""
 
 from __future__ import annotations
 
-from toolrl.cli.conversion import ConversionReport
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolrl.cli.conversion import Conversion, Reading, read_script, read_text
+from toolrl.errors import ConfigError
 
 _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("reward_rollout.",), "there is no reward model; score by rules, or write a reward that asks one"),
@@ -36,15 +41,53 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "nothing is cut: a task whose prompt fills `rollout.max_episode_tokens` ends at once as `context_full`"),
     (("data.val_batch_size", "data.return_", "data.use_shm", "data.filter_overlong_prompts_workers"),
      "how RLFactory batches its data"),
-    (("defaults", "hydra."), "how hydra puts a config together; what stands in the file itself is read"),
+    (("defaults", "hydra."), "how Hydra puts a config together; what stands in the file itself is read"),
     (("actor_rollout_ref.rollout.prompt_length", "actor_rollout_ref.rollout.response_length"),
      "the same as data.max_prompt_length and data.max_response_length, and read from there"),
     (("trainer.use_process_reward",), "`actor_rollout_ref.env.use_process_reward` says it, and is read"),
 )  # fmt: skip
 """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
+_TRAINER = re.compile(r"verl\.trainer\.main_(?:ppo|(grpo))\Z")
 
 
-class Report(ConversionReport):
-    """Knows the settings of this system."""
+class RLFactoryConversion(Conversion):
+    """RLFactory's settings. −1 says the default, as in verl."""
 
-    reasons = _REASONS
+    system, reasons = "RLFactory", _REASONS
+
+    def whole(self, *keys: str, default: int | None = None, least: int | None = 1) -> int:
+        """A whole number within bounds."""
+        if default is not None and self.get(*keys) == -1:
+            return default
+        return super().whole(*keys, default=default, least=least)
+
+    def under(self, section: str) -> list[str]:
+        """The keys below a section that the user gave."""
+        return [key for key in self._given if key.startswith(f"{section}.")]
+
+
+def read(path: str, overrides: Sequence[str]) -> Reading:
+    """What a script or a YAML holds, with further overrides. Raises ConfigError."""
+    text, reading = read_text(path, "Give main_grpo.sh, or a YAML."), Reading(Path(path).parent)
+    if Path(path).suffix in (".yaml", ".yml"):
+        reading.tree = reading.read_yaml(path, text)
+    else:
+        reading.override(_arguments(text, path))
+    reading.override(overrides)
+    return reading
+
+
+def _arguments(text: str, path: str) -> list[str]:
+    """The overrides behind main_ppo. Raises ConfigError."""
+    for command in read_script(text, path):
+        for place, word in enumerate(command.words):
+            started = _TRAINER.search(word)
+            if started is not None:
+                # There is no main_grpo in verl; guides that name it mean GRPO.
+                implied = ["algorithm.adv_estimator=grpo"] if started[1] else []
+                return [*implied, *(word for word in command.words[place + 1 :] if word and not word.startswith("-"))]
+    raise ConfigError(
+        "no command starts verl.trainer.main_ppo",
+        where=path,
+        hint="Give the script that starts the training, such as main_grpo.sh.",
+    )

@@ -1,70 +1,22 @@
-"""`toolrl <system> convert`, for plugins that read another system's configs: the command's form, and how it tells what
-a toolrl config can't say.
-
-    class Convert(ConvertCommand):
-        system, config_help, overrides_help = "verl", "verl's YAML …", "verl's overrides …"
-
-        def convert(self, config, overrides):
-            return tree, report
-"""
+"""The command `toolrl <system> convert`: its form, and how it tells what a toolrl config can't say."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from toolrl.cli.conversion.settings import Conversion
 from toolrl.cli.output import print_json
 from toolrl.config.load import check_config
-from toolrl.config.problems import NO_OVERSAMPLING
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.runs.folder import config_text
 
-UNKNOWN_KEY = "toolrl has no counterpart that is known here"
-"""Why a setting isn't carried over that no table names."""
-_OVERSAMPLING = re.compile("over_?sampl")
-"""In a key of any system: more is sampled than a step needs, and the slowest is cut."""
 _WIDTH = 110
-
-
-@dataclass
-class ConversionReport:
-    """What a conversion couldn't carry over, and what means something a little different; filled on the way."""
-
-    reasons: ClassVar[Sequence[tuple[tuple[str, ...], str]]] = ()
-    """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
-    lost: list[tuple[str, str]] = field(default_factory=list)
-    """A setting that wasn't carried over, and why."""
-    remarks: list[str] = field(default_factory=list)
-    """What was carried over and isn't quite the same."""
-
-    def lose(self, key: str, why: str | None = None) -> None:
-        """Note a setting, once; without `why` the table knows, or nothing does."""
-        if all(known != key for known, _ in self.lost):
-            self.lost.append((key, why or self._reason(key)))
-
-    def remark(self, text: str) -> None:
-        """Note a difference, once."""
-        if text not in self.remarks:
-            self.remarks.append(text)
-
-    def warmup(self, share: float, steps: int) -> float | int:
-        """`trainer.warmup_steps` for a share of the run's steps, which follows `trainer.steps`."""
-        if share >= 1:
-            return steps
-        self.remark(f"trainer.warmup_steps: {share:g} is a share of trainer.steps, and follows it (now {steps})")
-        return share
-
-    def _reason(self, key: str) -> str:
-        if _OVERSAMPLING.search(key):
-            return NO_OVERSAMPLING
-        return next((why for beginnings, why in self.reasons if key.startswith(beginnings)), UNKNOWN_KEY)
 
 
 class ConvertCommand(ABC):
@@ -79,7 +31,7 @@ class ConvertCommand(ABC):
         """A command has no options: what it needs are its arguments."""
 
     @abstractmethod
-    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], ConversionReport]:
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
         """A toolrl config from a file of the other system, and what isn't in it. Raises ToolrlError."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -97,26 +49,26 @@ class ConvertCommand(ABC):
         out = Path(args.out or f"{Path(args.config).stem}.toolrl.yaml")
         if out.exists() and not args.force:
             raise ConfigError(f"{str(out)!r} is there already", hint="Give another name by --out, or --force.")
-        tree, report = self.convert(args.config, args.overrides)
+        tree, conversion = self.convert(args.config, args.overrides)
         if "tensorboard" in tree.get("observers", ()):
-            report.remark("observers: `tensorboard` needs its package: pip install 'toolrl[tensorboard]'")
+            conversion.remark("observers: `tensorboard` needs its package: pip install 'toolrl[tensorboard]'")
         problems = _problems(tree, str(out))
         try:
-            out.write_text(self._header(args.config, report) + config_text(tree), encoding="utf-8")
+            out.write_text(self._header(args.config, conversion) + config_text(tree), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{str(out)!r} can't be written: {error.strerror}") from None
         if args.json:
-            lost = [{"setting": key, "why": why} for key, why in report.lost]
-            print_json({"written": str(out), "lost": lost, "remarks": report.remarks, "problems": problems})
+            lost = [{"setting": key, "why": why} for key, why in conversion.lost]
+            print_json({"written": str(out), "lost": lost, "remarks": conversion.remarks, "problems": problems})
         else:
-            _print(out, report, problems)
+            _print(out, conversion, problems)
         return 1 if problems else 0
 
-    def _header(self, config: str, report: ConversionReport) -> str:
+    def _header(self, config: str, conversion: Conversion) -> str:
         """A comment with what was lost, for whoever reads the file later."""
         lines = [
             f"From {config} by `toolrl {self.system} convert`.",
-            *(f"not carried over: {key}: {why}" for key, why in report.lost),
+            *(f"not carried over: {key}: {why}" for key, why in conversion.lost),
         ]
         return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
@@ -130,16 +82,16 @@ def _problems(tree: dict[str, Any], name: str) -> list[str]:
     return []
 
 
-def _print(out: Path, report: ConversionReport, problems: Sequence[str]) -> None:
+def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
     print(f"wrote {out}")
-    if report.remarks:
+    if conversion.remarks:
         print("\nNot quite the same:")
-        for remark in report.remarks:
+        for remark in conversion.remarks:
             print(_wrapped(remark, "    "))
-    if report.lost:
+    if conversion.lost:
         print("\nNot carried over:")
         by_reason: dict[str, list[str]] = {}
-        for key, why in report.lost:
+        for key, why in conversion.lost:
             by_reason.setdefault(why, []).append(key)
         for why, keys in by_reason.items():
             print(_wrapped(why, "  "))

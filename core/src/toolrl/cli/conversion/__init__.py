@@ -1,0 +1,49 @@
+"""`toolrl <system> convert`, for plugins that read another system's configs.
+
+class MyConversion(Conversion):
+    system, defaults, reasons = "verl", {"trainer.total_epochs": 30}, ((("ray_init.",), "torchrun does that"),)
+
+class Convert(ConvertCommand):
+    system, config_help, overrides_help = "verl", "verl's YAML …", "verl's overrides …"
+
+    def convert(self, config, overrides):
+        reading = Reading(Path(config).parent)
+        reading.tree = reading.read_yaml(config, read_text(config, "Give verl's YAML."))
+        reading.override(overrides)
+        conversion = MyConversion(reading)
+        return {"trainer": {"steps": conversion.whole("trainer.total_training_steps", default=100)}}, conversion
+"""
+
+from toolrl.cli.conversion.command import ConvertCommand
+from toolrl.cli.conversion.script import read_script
+from toolrl.cli.conversion.settings import (
+    SMALLEST,
+    UNKNOWN_KEY,
+    Conversion,
+    Number,
+    Reading,
+    count,
+    count_rows,
+    expanded,
+    listed,
+    merged,
+    read_text,
+    user_path,
+)
+
+__all__ = [
+    "SMALLEST",
+    "UNKNOWN_KEY",
+    "Conversion",
+    "ConvertCommand",
+    "Number",
+    "Reading",
+    "count",
+    "count_rows",
+    "expanded",
+    "listed",
+    "merged",
+    "read_script",
+    "read_text",
+    "user_path",
+]

@@ -1,0 +1,95 @@
+"""Start scripts are read without being run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from toolrl.cli.conversion.script import UNKNOWN, Command, read_script
+from toolrl.errors import ConfigError
+
+
+def started(text: str) -> Command:
+    """The first command that has `run`, with the words behind it."""
+    for command in read_script(text, "scripts/run.sh"):
+        if "run" in command.words:
+            return Command(command.words[command.words.index("run") + 1 :], command.branched)
+    raise AssertionError("nothing runs")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python run a=1 'b=x y' \"c=z\"", ["a=1", "b=x y", "c=z"]),
+        ('X=1\nY="$X/2"\nrun a=$Y b=${X}', ["a=1/2", "b=1"]),
+        ("X=${X:-d}; export Y=e\nrun a=$X/${Y:-f} b=${Z:-$X} c=$HOME/x", ["a=d/e", "b=d", "c=${HOME}/x"]),
+        ('A=(x=1 # one\n  y=2)\nA+=(z=3)\nrun "${A[@]}" $@', ["x=1", "y=2", "z=3"]),
+        ("run a=$(pwd)/x b=`pwd` > log 2>&1 &\nother c=1", ["a=./x", "b=."]),
+        ("# run no=1\nnohup run yes=1 # no=2", ["yes=1"]),
+        ("if true; then\n  run \\\n a=1 \\\n b=2\nfi", ["a=1", "b=2"]),
+        ("run a='$HOME' b=\\$X c=\"\\\"q\\\"\"", ["a=$HOME", "b=$X", 'c="q"']),
+        ('run a="${data.n}" b=[1,2]', ["a=${data.n}", "b=[1,2]"]),
+        ("F=\"['$A', '$B']\"\nrun f=\"$F\" g='[\"x\"]'", ["f=['${A}', '${B}']", 'g=["x"]']),
+        ("N=\nrun a=$N", ["a="]),
+        ("run a=1 | tee x; run b=2", ["a=1"]),
+        ("P=$((1024 * 2))\nrun a=$P b=$(((P + 1) * -2)) c=$(( $P / 3 ))x d=$((-7 / 2))",
+         ["a=2048", "b=-4098", "c=682x", "d=-3"]),
+        ('run a="$(dirname "$0")/x" b=$(dirname ${BASH_SOURCE[0]})/y', ["a=scripts/x", "b=scripts/y"]),
+        ('D=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nrun a=$D/z', ["a=scripts/../z"]),
+    ],
+)  # fmt: skip
+def test_words_of_a_command(text: str, words: list[str]) -> None:
+    assert started(text).words == words
+
+
+@pytest.mark.parametrize(
+    "text", ["$((1 / 0))", "$((N + 1))", "$((1 +))", "$((2 ** 3))", "$(())", "$((9999999999999999999 * 9))", "$((1.5))",
+             "$(dirname $1)", "$(dirname $0; rm x)", "$(date +%s)", "`date`", "${X/a/b}"]
+)  # fmt: skip
+def test_what_can_not_be_known_is_unknown(text: str) -> None:
+    assert started(f"run a={text}").words == [f"a={UNKNOWN}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "branched"),
+    [
+        ("if [ $X = 1 ]; then\n A=1\nelse\n A=2\nfi\nrun a=$A", True),
+        ('[ -z "$A" ] && A=1\nrun a=$A', True),
+        ("for lr in 1 2; do\n run lr=$lr\ndone", True),
+        ("case $1 in\n a) A=1;;\nesac\nrun a=$A", True),
+        ("test -f x || run a=1", True),
+        ("if [ ! -d data ]; then\n mkdir data\nfi\nA=1\nrun a=$A", False),
+        ("cd x && pwd\nA=1; run a=$A 2>&1 | tee x", False),
+        ("run a=1\nif true; then A=2; fi", False),
+        ("run a=if b=1 if", False),
+    ],
+)
+def test_conditions_and_loops_are_noticed_where_they_decide(text: str, branched: bool) -> None:
+    assert started(text).branched is branched
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run a='x", "a ' isn't closed"),
+        ('\nrun a="x', "a \" isn't closed .near line 2"),
+        ("A=(x\n", "an array isn't closed"),
+        ("run ${A", "isn't closed"),
+        ("run " + "${a:-" * 5000 + "}" * 5000, "isn't closed"),
+        ("\n".join(["A=xx", *["A=$A$A"] * 40, "run $A"]), "too much text"),
+    ],
+)
+def test_a_script_that_can_not_be_read(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(read_script(text, "run.sh"))
+
+
+@given(st.text("ab=1'\"$(){}[]@\\ \n#;|&<>`:-+*/.", max_size=60))
+@example("run ${a:-${b:-'}")
+@example("\\")
+def test_any_script_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        list(read_script(f"{text}\nrun {text}", "run.sh"))
