@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from toolrl_plugin_verl.convert.report import Report
 from verl_harness import GEO3K, Make, started, task_with
 
+from toolrl.cli.conversion import Reading
 from toolrl.errors import ConfigError
 from toolrl.types import ToolCall
+from toolrl_plugin_verl.convert.command import VerlConversion
 from toolrl_plugin_verl.convert.look import look_at_tools
 
 OWN = """
@@ -336,5 +337,5 @@ def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path, monkey
         make_toolset(yaml, python_path=[str(tmp_path)])
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "tools.yaml", yaml)
-    look_at_tools("tools.yaml", report := Report())
+    look_at_tools("tools.yaml", report := VerlConversion(Reading(Path())))
     assert [key for key, _ in report.lost] == [f"{tmp_path / 'lone_tools.py'}: verl.workers.rollout"]
