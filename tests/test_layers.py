@@ -16,8 +16,8 @@ LAYERS = [
     {"jobs", "replica"},
     {"assembly"},
     {"preflight"},
-    {"report"},
-    {"cluster", "builtin", "testing"},
+    {"report", "testing"},
+    {"cluster", "builtin"},
     {"loop"},
     {"rollout"},
     {"chat", "tools", "runs"},
@@ -32,7 +32,7 @@ LAYERS = [
 """From the top down. A module may import those of its own row's name and of the rows below."""
 
 HEAVY = {"torch", "transformers", "ray", "vllm"}
-MAY_BE_HEAVY = {"assembly", "jobs", "replica", "cluster", "testing"}
+MAY_BE_HEAVY = {"assembly", "jobs", "replica", "cluster"}
 # What a lower layer may use of a higher one, where it hands over a value that the config names.
 EXCEPTIONS = {("config", "tools"): "a tool's policy has its own options model, checked with the config"}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import CallRecord, Episode, Message, ToolCall, ToolResult
+from toolrl_testing.fakes import make_episode, make_task
 
 CALL = ToolCall("calculator", {"expression": "2+2", "note": "ü"})
 HEADINGS = {"system:", "user:", "thinking:", "assistant:", "call:", "tool:"}

@@ -34,13 +34,13 @@ import fault_tools
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools import as_toolset
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallError, Episode, Message, ParsedTurn, Task, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 
 TURNS = 4
 ROUND = 500

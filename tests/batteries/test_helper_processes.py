@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context
 from toolrl.tools.processes import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerError
 from toolrl.types import ToolCall
+from toolrl_testing import make_episode_context
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation and /proc")
 MISCHIEF = Path(__file__).with_name("helper_mischief.py")

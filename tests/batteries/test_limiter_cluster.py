@@ -23,12 +23,12 @@ pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 import ray
 
 from toolrl.cluster.limiter import ACTOR, NAMESPACE, RayLimits
-from toolrl.testing.fakes import RecordingToolset, make_episode_context, make_task
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import LimitSpec
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import ToolCall
+from toolrl_testing.fakes import RecordingToolset, make_episode_context, make_task
 
 SETTINGS = {
     "RAY_gcs_server_request_timeout_seconds": "240",  # A busy machine takes long to start three nodes.

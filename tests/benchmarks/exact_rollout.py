@@ -31,9 +31,9 @@ from toolrl.plugins.registry import load_registry
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import Generated
 from toolrl.types import Episode, Generation, Sampling, ToolCall
 from toolrl_plugin_torch.policy import PolicyWeights
+from toolrl_testing.fakes import Generated
 
 CONFIG = Path(__file__).with_name("exact_rollout.yaml")
 

@@ -37,9 +37,9 @@ from toolrl.config.model import Config
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import Oversight
-from toolrl.testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import ParsedTurn, Sampling
+from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 
 TOKEN_SECONDS = 0.02
 IN_FLIGHT, GROUP = 16, 8

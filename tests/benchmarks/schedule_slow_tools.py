@@ -24,10 +24,10 @@ from toolrl.loop.supply import Demand, Supply, TurnTaking
 from toolrl.parsing.results import tool_messages
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import ParsedTurn, Task, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 GENERATION, UPDATE = 0.1, 0.5
 """Seconds."""

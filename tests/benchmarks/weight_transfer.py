@@ -41,8 +41,8 @@ from toolrl.config.model import Config
 from toolrl.rollout.environment import Environment
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import Oversight
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine
 from toolrl.tools.toolbox import ToolBox
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine
 
 WAYS = ("object_store", "file", "broadcast")
 VOCABULARY, LENGTH = 4000, 128

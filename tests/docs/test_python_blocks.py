@@ -18,9 +18,9 @@ from doc_pages import ROOT, Block, ShownPlugin, blocks, shown_plugins
 from toolrl.component import Component
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.types import ToolCall
+from toolrl_testing import make_episode_context, make_task
 
 
 @pytest.mark.parametrize("block", blocks("python", "py"), ids=str)

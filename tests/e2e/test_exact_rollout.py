@@ -53,8 +53,8 @@ def test_500_episodes_are_what_the_engine_sampled(
 
 
 def test_the_check_sees_a_change_of_one_token(proof: dict[str, Any]) -> None:
-    from toolrl.testing.fakes import Generated, make_episode
     from toolrl.types import Generation, Sampling
+    from toolrl_testing.fakes import Generated, make_episode
 
     episode = make_episode("one", "two", logprobs=None, weight_versions=None)
     generated, start = [], 0

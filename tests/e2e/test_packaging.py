@@ -18,7 +18,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
-PLUGINS = PACKAGES[1:]
 SUFFIXES = {".py", ".typed", ".tmpl", ".js", ".css", ".html", ".json"}
 
 pytestmark = pytest.mark.skipif(
@@ -30,6 +29,9 @@ pytestmark = pytest.mark.skipif(
 def project(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return facts
+
+
+PLUGINS = [folder for folder in PACKAGES[1:] if "toolrl.plugins" in project(folder).get("entry-points", {})]
 
 
 def pip(*arguments: str) -> None:
@@ -127,7 +129,6 @@ def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Whee
     assert wheel.entry_points == {
         "console_scripts": {"toolrl": "toolrl.cli.main:main"},
         "toolrl.plugins": {"builtin": "toolrl.builtin.plugin"},
-        "pytest11": {"toolrl": "toolrl.testing.pytest_plugin"},
     }
     from toolrl.cli.new_plugin import TEMPLATES
 

@@ -19,8 +19,8 @@ import pytest
 from toolrl.config.load import load_config
 from toolrl.plugins.registry import load_registry
 from toolrl.rollout.runner import Runner
-from toolrl.testing import ScriptedEngine
 from toolrl.types import Episode
+from toolrl_testing import ScriptedEngine
 
 for name in ("torch", "transformers", "numpy", "aiohttp", "toolrl_plugin_search", "toolrl_plugin_qwen",
              "toolrl_plugin_transformers"):  # fmt: skip

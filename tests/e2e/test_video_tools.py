@@ -22,10 +22,10 @@ from PIL import Image  # noqa: E402
 
 from toolrl.errors import ToolsetError  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
-from toolrl.testing import make_episode_context, make_task  # noqa: E402
 from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
 from toolrl.types import ToolCall, ToolResult  # noqa: E402
+from toolrl_testing import make_episode_context, make_task  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "video"
 NAMES = ("extract_frames", "detect_objects", "caption_frame", "check_answer")

@@ -23,7 +23,6 @@ from pretend_gpu import PretendGpu  # noqa: E402
 
 from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl.config.model import TrainerConfig  # noqa: E402
-from toolrl.testing.fakes import make_episode, make_task  # noqa: E402
 from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
@@ -32,6 +31,7 @@ from toolrl_plugin_transformers.check import verify  # noqa: E402
 from toolrl_plugin_transformers.model import ModelRunner  # noqa: E402
 from toolrl_plugin_transformers.request import Request  # noqa: E402
 from toolrl_plugin_transformers.sampling import Uniforms  # noqa: E402
+from toolrl_testing.fakes import make_episode, make_task  # noqa: E402
 
 GPU = torch.device("cuda")
 SIZES = {

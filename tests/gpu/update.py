@@ -98,8 +98,8 @@ def _measure(settings: Settings, load: Load, *, shared: bool) -> dict[str, Any]:
 
 def groups(vocabulary: int, load: Load) -> list[Any]:
     """Groups of random tokens of which half are right, so that every token is trained."""
-    from toolrl.testing.fakes import make_episode, make_task
     from toolrl.types import Group, RewardEntry
+    from toolrl_testing.fakes import make_episode, make_task
 
     chance = random.Random(0)
     found = []

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from toolrl.builtin.rewards import FormatOptions, FormatReward
-from toolrl.testing import make_episode
 from toolrl.types import CallError, Episode, ToolCall
+from toolrl_testing import make_episode
 
 CALL, MENDED, BROKEN = ToolCall("f", {}), ToolCall("f", {}, recovered=True), CallError("invalid_json", "")
 

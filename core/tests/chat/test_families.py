@@ -26,7 +26,6 @@ from toolrl.errors import ChatFormatError
 from toolrl.protocols import EpisodeContext, Reply, ToolSession
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     CallRecord,
@@ -41,6 +40,7 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
+from toolrl_testing.fakes import make_task
 
 WITHOUT_TEMPLATE = ("tokenizer:gpt2",)
 USABLE = [name for name in NAMES if name not in WITHOUT_TEMPLATE]

@@ -17,8 +17,8 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.activity import Activity
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.status import NAME, TRAINERS, read_status, told_status
-from toolrl.testing.fakes import make_episode
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
+from toolrl_testing.fakes import make_episode
 
 
 def a_run(tmp_path: Path) -> RunFolder:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.cluster.limit_server import LimitServer, Roll
-from toolrl.testing.clock import run_in_virtual_time
 from toolrl.tools.rate_limits import LimitSpec
+from toolrl_testing.clock import run_in_virtual_time
 
 ONE = LimitSpec(concurrency=1, lease=10)
 TWO = LimitSpec(concurrency=2, lease=10)

@@ -11,8 +11,8 @@ import pytest
 
 from toolrl.cluster.limit_server import LimitServer
 from toolrl.errors import ConfigError, ToolUnavailableError
-from toolrl.testing.clock import run_in_virtual_time
 from toolrl.tools.rate_limits import LimitSpec
+from toolrl_testing.clock import run_in_virtual_time
 
 pytest.importorskip("ray", reason="the line to the cluster needs ray: pip install 'toolrl[cluster]'")
 

@@ -15,7 +15,7 @@ from toolrl.cluster.trainer_messages import Began, Counted, Ended, Output, Place
 from toolrl.cluster.trainers import TrainerGroup
 from toolrl.errors import ConfigError, RunStoppedError
 from toolrl.loop.ranks import LostRanksError, OtherRankError
-from toolrl.testing.clock import run_in_virtual_time
+from toolrl_testing.clock import run_in_virtual_time
 
 LOST = LostRanksError("rank 1 lost the other ranks")
 OTHER = OtherRankError("rank 0 ended the run: it did")

@@ -29,10 +29,10 @@ from toolrl.errors import ConfigError, DataError, EngineError, RunStoppedError, 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import Oversight
-from toolrl.testing.clock import run_in_virtual_time
-from toolrl.testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Group, ParsedTurn, Task
+from toolrl_testing.clock import run_in_virtual_time
+from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 DELAY = 0.001

@@ -15,7 +15,7 @@ from toolrl.hookspecs import hookimpl
 from toolrl.plugins.checks import EVENTS
 from toolrl.plugins.events import Events
 from toolrl.protocols import StepReport
-from toolrl.testing.fakes import make_episode
+from toolrl_testing.fakes import make_episode
 
 RUN: Any = SimpleNamespace(name="demo")
 

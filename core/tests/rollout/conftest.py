@@ -10,11 +10,11 @@ import pytest
 
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, ParsedTurn, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 
 class CallsAll:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing.fakes import RecordingToolset, make_build_context, make_episode_context, make_task
 from toolrl.tools import Tool, as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Score, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import RecordingToolset, make_build_context, make_episode_context, make_task
 
 BLOCKED, LIMIT = 1.2, 0.4
 

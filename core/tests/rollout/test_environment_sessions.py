@@ -16,10 +16,10 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import EpisodeContext, Reply
 from toolrl.rollout.environment import Environment, Limits, NamedReward, pick_environment
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, Task, ToolCall, ToolResult, ToolSpec, Turn
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 
 
 class Caller:

@@ -15,7 +15,6 @@ from toolrl.errors import ExactnessError, ToolError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
-from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     CallError,
@@ -32,6 +31,7 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
+from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 
 CALL = '<call>{"name": "echo", "arguments": {}}</call>'
 LIMITS = Limits(max_turn_tokens=200, max_episode_tokens=2000)

@@ -19,11 +19,11 @@ from toolrl.rollout import lockstep
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.function import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Generation, ParsedTurn, Sampling, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=2000)
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from toolrl.rollout.long_prompts import LongPrompts
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import Episode
+from toolrl_testing.fakes import make_episode, make_task
 
 
 def cut_at_once(name: str) -> Episode:

@@ -21,11 +21,11 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.rollout.notes import DEEPEST, plain_notes
 from toolrl.runs.records import episode_from_json, episode_to_json
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_episode, make_task
 from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Message, ParsedTurn, Score, Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_episode, make_task
 
 SECRET = "s3cret-key"
 

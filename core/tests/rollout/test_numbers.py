@@ -10,9 +10,9 @@ import pytest
 
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
 
 class TwoCalls:

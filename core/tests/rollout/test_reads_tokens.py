@@ -9,7 +9,6 @@ from typing import Any
 from toolrl.protocols import ReadsTokens
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import END_ID, FakeChatFormat, RecordingToolset, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     CallRecord,
@@ -23,6 +22,7 @@ from toolrl.types import (
     ToolCall,
     ToolSpec,
 )
+from toolrl_testing.fakes import END_ID, FakeChatFormat, RecordingToolset, make_task
 
 MARK = FakeChatFormat().open([Message("tool", "")], ()).ids[0]
 """One token; its text is `<|tool|>`, as is that of eight tokens of one letter each."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, ParsedTurn, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 
 
 class CountingFormat(FakeChatFormat):

@@ -10,9 +10,9 @@ import pytest
 from toolrl.errors import DataError, RunStoppedError
 from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, ParsedTurn, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 

@@ -14,10 +14,10 @@ from toolrl.errors import DataError, RewardError
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
-from toolrl.testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
 from toolrl.tools import cancellation, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, ParsedTurn, Score
+from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 

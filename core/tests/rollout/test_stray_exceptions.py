@@ -10,7 +10,10 @@ import pytest
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import (
+from toolrl.tools import Tool, as_toolset
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolSpec
+from toolrl_testing.fakes import (
     FakeChatFormat,
     FixedReward,
     RecordingToolset,
@@ -18,9 +21,6 @@ from toolrl.testing.fakes import (
     make_build_context,
     make_task,
 )
-from toolrl.tools import Tool, as_toolset
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolSpec
 
 
 class Panic(BaseException):

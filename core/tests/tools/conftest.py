@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.clock import run_in_virtual_time
-from toolrl.testing.fakes import make_episode_context, make_task
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import CallRecord, Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.clock import run_in_virtual_time
+from toolrl_testing.fakes import make_episode_context, make_task
 
 Respond = Callable[[ToolCall], Awaitable[ToolResult | str]]
 

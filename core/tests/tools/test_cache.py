@@ -9,13 +9,13 @@ import pytest
 
 from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.fakes import FakeChatFormat, make_build_context, make_episode_context, make_task
 from toolrl.tools import Tool, as_toolset, tool
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
 from toolrl.types import ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, make_build_context, make_episode_context, make_task
 
 PURE = ToolTraits(pure=True)
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 
 from toolrl.errors import ArgumentsError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.fakes import make_episode_context
 from toolrl.tools import FunctionTool, tool
 from toolrl.types import ToolResult
+from toolrl_testing.fakes import make_episode_context
 
 if TYPE_CHECKING:
     from decimal import Decimal

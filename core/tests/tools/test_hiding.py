@@ -11,18 +11,18 @@ import pytest
 from toolrl.errors import ToolError
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import (
+from toolrl.tools.options import PolicyOptions
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.tools.traits import ToolTraits
+from toolrl.tools.truncate import token_cut
+from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolResult
+from toolrl_testing.fakes import (
     FakeChatFormat,
     RecordingToolset,
     ScriptedEngine,
     make_episode_context,
     make_task,
 )
-from toolrl.tools.options import PolicyOptions
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.traits import ToolTraits
-from toolrl.tools.truncate import token_cut
-from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolResult
 
 SECRET = "s3cr3t-value"
 

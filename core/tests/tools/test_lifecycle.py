@@ -12,12 +12,12 @@ from pydantic import BaseModel, Field
 
 from toolrl.errors import ComponentLoadError, ToolsetError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools import lifecycle as lifecycle_module
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.types import Message, Task, ToolCall, ToolSpec
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 SPEC = ToolSpec("counter", "Counts.", {"type": "object", "properties": {"by": {"type": "integer"}}})
 

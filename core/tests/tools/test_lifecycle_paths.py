@@ -10,12 +10,12 @@ import pytest
 
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import FakeChatFormat, FixedReward, ScriptedEngine, make_build_context, make_task
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools import lifecycle as lifecycle_module
 from toolrl.tools.threads import ThreadPool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, FixedReward, ScriptedEngine, make_build_context, make_task
 
 ONCE = ["create", "execute", "calc_reward", "release"]
 

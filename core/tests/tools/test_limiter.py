@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.testing.clock import run_in_virtual_time
 from toolrl.tools.rate_limits import NO_PERMIT, ConcurrencyLimit, LimitSpec, LocalLimiter, RateLimit
+from toolrl_testing.clock import run_in_virtual_time
 
 
 def test_no_more_permits_than_there_are_and_they_are_given_in_order() -> None:

@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
 from toolrl.tools import function as function_module
 from toolrl.tools.endpoints import Endpoints
@@ -21,6 +20,7 @@ from toolrl.tools.threads import ThreadPool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 
 class Busy:

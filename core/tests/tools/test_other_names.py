@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import CallError, CallRecord, Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 
 class Prefixed:

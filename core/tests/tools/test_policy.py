@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
-from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
 from toolrl.tools.policy import Invocation, Next, PolicyOptions, call_tool, compose
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
 from toolrl.tools.validation import Validators, arguments_form, check_arguments, compile_schema
 from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
 
 SPEC = ToolSpec(
     "search",

@@ -16,7 +16,6 @@ import pytest
 
 from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnavailableError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset, tool
 from toolrl.tools import limit_layer as limits_module
 from toolrl.tools import processes as processes_module
@@ -27,6 +26,7 @@ from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallRecord, ToolCall
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
@@ -414,7 +414,7 @@ def test_workers_end_with_the_process_that_started_them(tools: ModuleType, tmp_p
         "import asyncio, os, sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "import process_tools_of_test as module\n"
-        "from toolrl.testing.fakes import make_episode_context\n"
+        "from toolrl_testing.fakes import make_episode_context\n"
         "print(asyncio.run(module.work.run({'how': 'pid'}, make_episode_context())).text, flush=True)\n"
         "os._exit(0)\n"
     )

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
-from toolrl.testing.fakes import make_episode_context
 from toolrl.tools import TransientToolError, parse_retry_after
 from toolrl.tools.options import RetryOptions
 from toolrl.tools.retry import Retry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall
+from toolrl_testing.fakes import make_episode_context
 
 
 def failing(times: int, error: BaseException) -> Any:

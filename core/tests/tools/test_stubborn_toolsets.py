@@ -11,14 +11,14 @@ import pytest
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing.clock import run_in_virtual_time
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import Tool, as_toolset
 from toolrl.tools.cancellation import CLEANUP_SECONDS
 from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.clock import run_in_virtual_time
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 SESSION_SECONDS = 20.0
 ONCE = ["create", "execute", "calc_reward", "release"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ComponentLoadError
-from toolrl.testing.fakes import make_build_context
 from toolrl.tools import as_toolset, tool
 from toolrl.types import ToolResult
+from toolrl_testing.fakes import make_build_context
 
 
 def one(key: str) -> str:

@@ -11,11 +11,11 @@ import pytest
 
 from toolrl.errors import ComponentLoadError, ConfigError, DataError, ToolError, ToolsetError
 from toolrl.protocols import EpisodeContext, Reply
-from toolrl.testing.fakes import RecordingToolset, make_build_context, make_episode, make_episode_context, make_task
 from toolrl.tools import Tool, as_toolset, tool
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.types import CallError, Markers, Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+from toolrl_testing.fakes import RecordingToolset, make_build_context, make_episode, make_episode_context, make_task
 
 
 @tool(inline=True)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.testing.fakes import FakeChatFormat
 from toolrl.tools.truncate import Side, token_cut
 from toolrl.types import Decoded
+from toolrl_testing.fakes import FakeChatFormat
 
 SIDES: list[Side] = ["head", "tail", "middle"]
 

@@ -12,11 +12,11 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import CallRecord, Episode, Message, Segment, Task, ToolCall, ToolResult, Turn
 from toolrl_plugin_areal.dataset import ArealTirData
 from toolrl_plugin_areal.options import ArealTirDataOptions, ArealTirRewardOptions
 from toolrl_plugin_areal.reward import ArealTirReward
+from toolrl_testing.fakes import make_episode, make_task
 
 SAMPLE = Path(os.environ.get("TOOLRL_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data" / "areal_tir"
 USER = {"role": "user", "content": "What is 15 + 27?"}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from toolrl.parsing import EndFlags
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, ToolCall, ToolSpec
 from toolrl_plugin_areal.parser import ArealTirParser
+from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
 
 def answer(call: ToolCall) -> str:

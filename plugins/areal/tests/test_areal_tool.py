@@ -13,8 +13,6 @@ import pytest
 from toolrl.errors import ConfigError
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing import make_build_context
-from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Markers
@@ -22,6 +20,8 @@ from toolrl_plugin_areal.options import ArealToolOptions
 from toolrl_plugin_areal.parser import ArealTirParser
 from toolrl_plugin_areal.tool import build
 from toolrl_plugin_tir.parser import TirParser
+from toolrl_testing import make_build_context
+from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
 
 BASE = """
 from abc import ABC, abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 TOOL = """
 from toolrl_plugin_areal.tools import BaseTool, ToolCallStatus, ToolDescription, ToolMarkers

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolrl.testing import PluginContract, make_task
 from toolrl.types import Task
+from toolrl_testing import PluginContract, make_task
 
 
 class TestContract(PluginContract):

@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 
 from toolrl.errors import DataError, RewardError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, iterate
-from toolrl.testing import make_task
-from toolrl.testing.fakes import make_episode
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, ToolCall
 from toolrl_plugin_geo3k.command import Data
@@ -28,6 +26,8 @@ from toolrl_plugin_geo3k.judge import Judge, bare
 from toolrl_plugin_geo3k.options import Geo3kDataOptions, Geo3kRewardOptions, Geo3kToolOptions
 from toolrl_plugin_geo3k.reward import Geo3kReward
 from toolrl_plugin_geo3k.tool import NAME, Geo3kTool
+from toolrl_testing import make_task
+from toolrl_testing.fakes import make_episode
 
 CONTEXT = BuildContext("geo3k")
 SLOW = 60.0

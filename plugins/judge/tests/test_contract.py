@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from judge_stub import JudgeServer, judge_server
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 
 class TestContract(PluginContract):

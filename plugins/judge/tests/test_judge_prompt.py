@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from judge_stub import material
 
 from toolrl.errors import ConfigError, DataError
-from toolrl.testing import make_episode, make_task
 from toolrl.types import CallRecord, ToolCall, ToolResult
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import DEFAULT_RUBRIC, Prompt, harmless, judged_text
+from toolrl_testing import make_episode, make_task
 
 
 def prompt(**fields: Any) -> Prompt:

@@ -18,11 +18,11 @@ from judge_stub import VERDICT, Answer, JudgeServer, judge_server, material
 
 from toolrl.errors import ConfigError, DataError, RewardError
 from toolrl.protocols import StartsAndStops
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Episode, Score
 from toolrl_plugin_judge.client import MAX_BYTES, MisconfiguredError
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.reward import JudgeReward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 FAST = {"attempts": 3, "first_delay": 0.001, "jitter": 0, "max_seconds": 60}
 

@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.protocols import iterate
-from toolrl.testing import make_build_context
 from toolrl.types import Message, ToolCall
 from toolrl_plugin_math.arithmetic import Arithmetic, ArithmeticDemonstrations, Problem
 from toolrl_plugin_math.options import KINDS, ArithmeticOptions, DemonstrationOptions
+from toolrl_testing import make_build_context
 
 CONTEXT = make_build_context()
 

@@ -13,13 +13,13 @@ import pytest
 
 from toolrl.errors import DataError, ToolsetError
 from toolrl.protocols import iterate
-from toolrl.testing import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.types import Message, Task, ToolCall, ToolResult
 from toolrl_plugin_math.gsm8k import Gsm8k
 from toolrl_plugin_math.options import Gsm8kDataOptions, RewardToolOptions
 from toolrl_plugin_math.quantity import stated_number
 from toolrl_plugin_math.reward_tool import Gsm8kRewardTool
+from toolrl_testing import make_build_context, make_episode_context, make_task
 
 CONTEXT = make_build_context(where="data.train")
 ROWS = [

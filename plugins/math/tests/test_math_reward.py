@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from toolrl.errors import RewardError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Score
 from toolrl_plugin_math import verifier
 from toolrl_plugin_math.math_reward import MathReward, check
 from toolrl_plugin_math.options import MathOptions
+from toolrl_testing import make_build_context, make_episode, make_task
 
 CONTEXT = make_build_context()
 

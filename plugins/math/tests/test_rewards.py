@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import RewardError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import CallRecord, Score, Segment, ToolCall, ToolResult
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions
 from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
 from toolrl_plugin_math.rewards import ExactReward, Gsm8kReward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 CONTEXT = make_build_context()
 

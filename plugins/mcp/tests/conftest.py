@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import ToolSession
-from toolrl.testing import make_build_context, make_episode_context, make_task
 from toolrl.types import ToolCall
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.toolset import McpToolset, build
+from toolrl_testing import make_build_context, make_episode_context, make_task
 
 SERVERS = Path(__file__).parent / "servers"
 START_SECONDS = 60

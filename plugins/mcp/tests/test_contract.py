@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 RAW = str(Path(__file__).parent / "servers" / "raw.py")
 

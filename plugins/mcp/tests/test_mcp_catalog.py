@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
-from toolrl.testing.checks.tools import check_spec
 from toolrl.tools.validation import Validators, check_arguments
 from toolrl_plugin_mcp.catalog import Choice, Listing, full_name, make_catalog, usable_schema
+from toolrl_testing.checks.tools import check_spec
 
 
 def listing(*names: str, resources: bool = False) -> Listing:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
-from toolrl.testing import make_build_context
 from toolrl_plugin_mcp import toolset
 from toolrl_plugin_mcp.files import all_servers, read_servers
 from toolrl_plugin_mcp.options import McpOptions, ServerOptions
 from toolrl_plugin_mcp.secrets import Secrets
+from toolrl_testing import make_build_context
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ import pytest
 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.toolset import McpToolset
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_task
 
 EPISODES = int(os.environ.get("TOOLRL_MCP_EPISODES", "200" if os.environ.get("TOOLRL_SLOW") else "40"))
 AT_ONCE = 32

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ToolError, ToolsetError
-from toolrl.testing import make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import ToolCall
 from toolrl_plugin_mcp.options import McpOptions
+from toolrl_testing import make_episode_context, make_task
 
 
 def servers(rig: Any, *names: str, **options: Any) -> McpOptions:

@@ -9,7 +9,7 @@ from typing import Any
 
 from openenv_wire_server import TOOLS, FakeServer, in_thread
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 
 @functools.cache

@@ -12,10 +12,10 @@ from openenv_events import CLOSED, HOLD
 from openenv_help import box_of, episode, run, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.testing import make_build_context
 from toolrl.tools.processes import PROCESSES
 from toolrl_plugin_openenv.gym_toolset import build, check
 from toolrl_plugin_openenv.options import GymnasiumOptions
+from toolrl_testing import make_build_context
 
 COUNTER = "openenv_games:Counter"
 both = pytest.mark.parametrize("isolation", ["thread", "process"])

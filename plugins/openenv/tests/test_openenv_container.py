@@ -13,10 +13,10 @@ from openenv_wire_server import TOOLS, FakeServer
 
 from toolrl.cli.main import main
 from toolrl.errors import ToolsetError
-from toolrl.testing import make_build_context
 from toolrl.types import ToolCall
 from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.toolset import build
+from toolrl_testing import make_build_context
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -15,12 +15,12 @@ from toolrl.errors import ToolsetError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import Message, ParsedTurn, ToolCall
 from toolrl_plugin_openenv.toolset import build
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 Real = Callable[..., RealServer]
 pytestmark = pytest.mark.usefixtures("real")

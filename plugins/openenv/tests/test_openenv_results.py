@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError, DataError, TransientToolError
-from toolrl.testing import make_episode_context, make_task
 from toolrl.types import ToolSpec
 from toolrl_plugin_openenv.arguments import reset_arguments
 from toolrl_plugin_openenv.options import EpisodeOptions
@@ -17,6 +16,7 @@ from toolrl_plugin_openenv.results import call_result, result_text
 from toolrl_plugin_openenv.schema import pick_field
 from toolrl_plugin_openenv.toolset import make_catalog
 from toolrl_plugin_openenv.wire import Failure, Observed
+from toolrl_testing import make_episode_context, make_task
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

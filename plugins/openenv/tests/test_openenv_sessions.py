@@ -12,13 +12,13 @@ from openenv_help import box_of, episode, options, run, turn, until
 from openenv_wire_server import TOOLS, FakeEnv, FakeServer
 
 from toolrl.errors import ToolsetError
-from toolrl.testing import FakeChatFormat, make_build_context, make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import ToolCall
 from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.toolset import build
+from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context, make_task
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 COUNT = ToolCall("count", {})

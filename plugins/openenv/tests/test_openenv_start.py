@@ -10,8 +10,8 @@ from openenv_help import options, run
 from openenv_wire_server import TOOLS, FakeEnv, FakeServer, error
 
 from toolrl.errors import ToolsetError
-from toolrl.testing import make_build_context
 from toolrl_plugin_openenv.toolset import build
+from toolrl_testing import make_build_context
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

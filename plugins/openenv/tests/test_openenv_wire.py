@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from toolrl.testing import FakeChatFormat
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.connection import Address
 from toolrl_plugin_openenv.observations import make_show, observation_text
 from toolrl_plugin_openenv.options import ActionOptions, GymnasiumOptions, OpenEnvOptions
 from toolrl_plugin_openenv.wire import Failure, Observed, State, read_answer
+from toolrl_testing import FakeChatFormat
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

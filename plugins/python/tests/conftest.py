@@ -11,12 +11,12 @@ import pytest
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import paths
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import PythonToolset, build_python
+from toolrl_testing import make_episode_context
 
 Tell = Callable[[str], Awaitable[ToolResult]]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing import make_episode_context
 from toolrl.types import ToolCall
 from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import PythonToolset
+from toolrl_testing import make_episode_context
 
 ENDED_FIRST_THREAD = """
 import ctypes, os, struct, threading, time

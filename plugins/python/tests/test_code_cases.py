@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import DataError
-from toolrl.testing import make_task
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase, read_cases
 from toolrl_plugin_python.compare import same_output, same_value
 from toolrl_plugin_python.solution import solution
 from toolrl_plugin_python.trial.values import LONGEST_ITERATOR, decode, encode
+from toolrl_testing import make_task
 
 
 def cases(answer: Any, **extra: Any) -> list[Case]:

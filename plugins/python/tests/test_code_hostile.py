@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Score
 from toolrl_plugin_python.options import CodeOptions
 from toolrl_plugin_python.reward import CodeReward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 CALLS = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
 ASSERTS = ["assert add(1, 2) == 3"]

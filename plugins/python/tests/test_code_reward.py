@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from toolrl.errors import DataError, RewardError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Episode, Score
 from toolrl_plugin_python.link import KeeperError
 from toolrl_plugin_python.options import CodeOptions
 from toolrl_plugin_python.reward import CodeReward
 from toolrl_plugin_python.trials import Trials, Verdict
+from toolrl_testing import make_build_context, make_episode, make_task
 
 ADD = "def add(a, b):\n    return a + b"
 SUM = "print(sum(map(int, input().split())))"

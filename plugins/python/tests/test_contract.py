@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 _CALLS = [{"code": "print(6 * 7)"}, {"code": "x = [n * n for n in range(5)]\nx"}]
 

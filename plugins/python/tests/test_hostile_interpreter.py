@@ -84,7 +84,7 @@ def test_any_answer_is_read(rest: bytes, is_named: bool) -> None:
 _RUN = """
 import asyncio, os, sys
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context
+from toolrl_testing import make_episode_context
 from toolrl.types import ToolCall
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import build_python

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import words
 from toolrl_plugin_python.tool import PythonToolset, build_python
+from toolrl_testing import make_episode_context
 
 Cells = Callable[..., list[ToolResult]]
 

@@ -11,13 +11,13 @@ import pytest
 
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.protocols import BuildContext
-from toolrl.testing import make_episode_context
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import paths, words
 from toolrl_plugin_python.interpreter import Outcome
 from toolrl_plugin_python.link import KeeperError
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, build_code_interpreter, build_python, check
+from toolrl_testing import make_episode_context
 
 Cells = Callable[..., list[ToolResult]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from toolrl.component import Component
 from toolrl.protocols import Toolset
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 
 class TestContract(PluginContract):

@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
-from toolrl.testing.fakes import make_build_context
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
 from toolrl_plugin_qwen_agent.toolset import build
+from toolrl_testing.fakes import make_build_context
 
 
 @pytest.mark.parametrize(

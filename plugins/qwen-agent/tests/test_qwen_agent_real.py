@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
-from toolrl.testing.fakes import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.threads import POOL
@@ -28,6 +27,7 @@ from toolrl.types import Media, Message, Task, ToolCall, ToolResult
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
 from toolrl_plugin_qwen_agent.toolset import QwenAgentToolset, build
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("qwen_agent") is None, reason="qwen_agent isn't installed")
 

@@ -6,10 +6,10 @@ import pytest
 
 from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.errors import ChatFormatError
-from toolrl.testing import FakeChatFormat
 from toolrl.types import Message, ToolSpec
 from toolrl_plugin_qwen.hermes import HermesParser
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
+from toolrl_testing import FakeChatFormat
 
 LOOK = ToolSpec("look", "", {"type": "object", "properties": {"key": {"type": "string"}}})
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing import PluginContract
 from toolrl.types import Episode
+from toolrl_testing import PluginContract
 
 ENTRY = {"question": "2 + 2 =", "answer": "4", "metadata": {"source_dataset": "chain_sum", "source_index": 0}}
 CARRIED = {"reasoning_gym": {"generator": "chain_sum", "config": {}, "entry": ENTRY}}

@@ -12,7 +12,7 @@ from gym_tasks import data
 from toolrl.builtin.datasets import jsonl
 from toolrl.builtin.options import FileDatasetOptions
 from toolrl.cli.main import main
-from toolrl.testing import make_build_context
+from toolrl_testing import make_build_context
 
 pytestmark = pytest.mark.usefixtures("library")
 

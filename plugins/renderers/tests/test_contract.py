@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from toolrl.protocols import BuildContext, ReadsTokens
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "ünï 🙂"}}\n</tool_call>'
 OPEN = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 +'

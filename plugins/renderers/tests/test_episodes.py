@@ -19,10 +19,10 @@ import pytest
 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import RecordingToolset, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Generation, Message, Sampling, ToolCall, ToolSpec
 from toolrl_plugin_renderers.families import FAMILIES
+from toolrl_testing.fakes import RecordingToolset, make_task
 
 
 class IdEngine:

@@ -8,11 +8,11 @@ import pytest
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext, ChecksTools
-from toolrl.testing.checks import chat_formats
 from toolrl.types import Media, Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers.chat import RenderersFormat
 from toolrl_plugin_renderers.families import FAMILIES
 from toolrl_plugin_renderers.options import FormatOptions
+from toolrl_testing.checks import chat_formats
 
 every = pytest.mark.parametrize("name", FAMILIES)
 LAWFUL = {

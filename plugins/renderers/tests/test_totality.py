@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.testing.checks import parsers
 from toolrl.types import CallError, Decoded, Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers.bounds import MAX_MARKS
 from toolrl_plugin_renderers.families import FAMILIES
+from toolrl_testing.checks import parsers
 
 every = pytest.mark.parametrize("name", FAMILIES)
 PATIENCE = 20.0

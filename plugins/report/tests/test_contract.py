@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 
 class TestContract(PluginContract):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 GUIDE = Path(__file__).parent / "support" / "rlfactory_guide.py"
 CALL = 'Let me see.\n<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'

@@ -11,7 +11,6 @@ import pytest
 from toolrl.errors import ConfigError
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, ToolCall
@@ -19,6 +18,7 @@ from toolrl_plugin_rlfactory.options import ParserOptions, RewardOptions, ToolOp
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_plugin_rlfactory.toolset import RLFactoryToolset
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
 
 GUIDE = Path(__file__).parent / "support" / "rlfactory_guide.py"
 CITY = {"tool_manager": f"{GUIDE}:CityManager", "env": f"{GUIDE}:CityEnv"}

@@ -13,10 +13,10 @@ from rlfactory_script import SERVERS, needs_plugins
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import build_component
 from toolrl.plugins.registry import load_registry
-from toolrl.testing import make_build_context, make_episode_context, make_task
 from toolrl.tools import as_toolset
 from toolrl.types import ToolCall
 from toolrl_plugin_rlfactory.convert.command import Convert
+from toolrl_testing import make_build_context, make_episode_context, make_task
 
 MINE = """
 from qwen_agent.tools.base import BaseTool, register_tool

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError
-from toolrl.testing import make_build_context
 from toolrl.types import CallError, CallRecord, ParsedTurn, ToolCall, ToolResult
 from toolrl_plugin_rlfactory.managers import Config, QwenManager
 from toolrl_plugin_rlfactory.options import ParserOptions
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
+from toolrl_testing import make_build_context
 
 GUIDE = Path(__file__).parent / "support" / "rlfactory_guide.py"
 EXTRACT = "# Extract the tool name failed"

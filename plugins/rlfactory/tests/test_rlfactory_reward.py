@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ConfigError, RewardError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import Score
 from toolrl_plugin_rlfactory.envs import SearchEnv, extract_solution, tags_alternate
 from toolrl_plugin_rlfactory.options import RewardOptions
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from sandbox_stub import Stub
 
-from toolrl.testing import PluginContract, make_episode, make_task
 from toolrl.types import Episode
+from toolrl_testing import PluginContract, make_episode, make_task
 
 CASES = {"inputs": ["1", "2"], "outputs": ["ok", "no"]}
 

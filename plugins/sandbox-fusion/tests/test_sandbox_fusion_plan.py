@@ -24,13 +24,13 @@ from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import CodeInterpreter
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
 
 QUESTION = (
     "There are 152 students. 100 take Math, 94 Science, 57 English; 73 take Math and Science, 24 Math and English, 27 "

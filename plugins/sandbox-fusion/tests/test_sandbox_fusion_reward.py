@@ -11,7 +11,6 @@ import pytest
 from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import DataError, RewardError, ToolsetError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.tools import http_client
 from toolrl.types import Score
 from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
@@ -19,6 +18,7 @@ from toolrl_plugin_sandbox_fusion.client import SandboxClient
 from toolrl_plugin_sandbox_fusion.judge import Judge, Limits
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 CASES = {"inputs": ["1", "2", "3", "4"], "outputs": ["2", "4", "6", "8"]}
 TEXT = "So:\n```python\nprint(2 * int(input()))\n```"

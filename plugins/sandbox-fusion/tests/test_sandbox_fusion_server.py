@@ -23,7 +23,6 @@ pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin 
 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.tools import http_server
 from toolrl_plugin_sandbox_fusion import languages
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
@@ -33,6 +32,7 @@ from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, check_path
 from toolrl_plugin_sandbox_fusion.serve import check
 from toolrl_plugin_sandbox_fusion.server import RequestError, SandboxServer, ServerSettings, read_request
+from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
 Work = Callable[[SandboxServer, SandboxClient], Awaitable[Any]]

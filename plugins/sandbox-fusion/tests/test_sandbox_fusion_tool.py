@@ -15,12 +15,12 @@ from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
-from toolrl.testing import make_build_context, make_episode_context, make_task
 from toolrl.tools import http_client
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import PROBE, CodeInterpreter
+from toolrl_testing import make_build_context, make_episode_context, make_task
 
 
 @pytest.fixture(autouse=True)

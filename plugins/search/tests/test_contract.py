@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from toolrl.testing import PluginContract, make_episode, make_task
 from toolrl.types import Episode
+from toolrl_testing import PluginContract, make_episode, make_task
 
 
 class TestContract(PluginContract):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from toolrl.errors import DataError
-from toolrl.testing import make_build_context
 from toolrl_plugin_search.dataset import SearchR1Data
 from toolrl_plugin_search.options import INSTRUCTION, SearchR1DataOptions
+from toolrl_testing import make_build_context
 
 ROWS: list[dict[str, Any]] = [
     {

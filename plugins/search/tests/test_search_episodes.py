@@ -14,13 +14,13 @@ import pytest
 from toolrl.plugins.registry import load_registry
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallError, CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit
 from toolrl_plugin_search.server import RetrievalServer, ServerSettings
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 EPISODES = 64
 

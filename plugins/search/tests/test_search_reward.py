@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl.errors import RewardError
-from toolrl.testing import make_build_context, make_episode, make_task
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
 from toolrl_plugin_search import rlfactory
 from toolrl_plugin_search.answers import contains, exact_match, f1, last_answer, normalised
 from toolrl_plugin_search.options import SearchR1Options
 from toolrl_plugin_search.reward import SearchR1Reward
+from toolrl_testing import make_build_context, make_episode, make_task
 
 GOLDS = ["Johann Wolfgang von Goethe", "Goethe"]
 GOOD = CallRecord(ToolCall("search", {"query": "q"}), ToolResult("found"))

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from search_stub import Reply, Stub
 
 from toolrl.errors import ConfigError, ToolsetError, TransientToolError
-from toolrl.testing import FakeChatFormat, make_build_context, make_episode_context
 from toolrl.tools.options import PolicyOptions, RetryOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
@@ -23,6 +22,7 @@ from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, read
 from toolrl_plugin_search.options import SearchOptions
 from toolrl_plugin_search.passages import Hit
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchTool, make_query_rag, make_search
+from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context
 
 RETRY = PolicyOptions(retry=RetryOptions(first_delay=0.01, max_delay=0.05))
 

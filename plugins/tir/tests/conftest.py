@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing.fakes import CharTokenizer
 from toolrl.types import ToolCall
 from toolrl_plugin_tir.parser import TirParser
+from toolrl_testing.fakes import CharTokenizer
 
 
 def _parse(text, **given):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from toolrl.protocols import BuildContext
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 TURN = "Let me compute.\n```python\nprint(6 * 7)\n```\n```output\n42\n```\nand <calculator>1 + 1</calculator>"
 

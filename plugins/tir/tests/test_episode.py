@@ -12,10 +12,10 @@ from toolrl.errors import ToolError
 from toolrl.parsing import EndFlags
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Decoded, Episode, Message, Rendered, ToolCall, ToolSpec
 from toolrl_plugin_tir.parser import TirParser
+from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
 TICKS = 0x110100
 

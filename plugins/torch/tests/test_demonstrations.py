@@ -14,9 +14,9 @@ from toolrl.loop.demonstrations import Demonstration, encode_task, from_episodes
 from toolrl.loop.fine_tune import StoredDemonstrations, TaskDemonstrations
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Message, ParsedTurn, Task, ToolCall
+from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
 CHAT = FakeChatFormat()
 CALL = '<tool_call>\n{"name": "echo", "arguments": {}}\n</tool_call>'

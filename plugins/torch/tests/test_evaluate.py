@@ -13,9 +13,9 @@ from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, ParsedTurn, Score, Task
+from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
 CHAT = FakeChatFormat()
 

@@ -21,8 +21,8 @@ from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
-from toolrl.testing.fakes import make_episode
 from toolrl.types import RewardEntry
+from toolrl_testing.fakes import make_episode
 
 
 def a_run(directory: Path, *kinds: str) -> str:

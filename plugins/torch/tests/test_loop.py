@@ -23,9 +23,9 @@ from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, ParsedTurn, Score
+from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
 

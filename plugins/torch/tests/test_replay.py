@@ -23,9 +23,9 @@ from toolrl.loop.overlap import Overlapping
 from toolrl.loop.supply import DataPosition, Demand
 from toolrl.rollout.environment import Limits
 from toolrl.runs.episode_codec import StoredEpisodes
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import Episode, Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.checkpoints.checkpoint import TrainerState, load_state, save_checkpoint
+from toolrl_testing.fakes import make_episode, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
 TASKS = [make_task(f"question {number}", id=f"t{number}") for number in range(1000)]

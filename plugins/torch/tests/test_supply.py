@@ -21,9 +21,9 @@ from toolrl.loop.data import EndlessOrder
 from toolrl.loop.overlap import Overlapping
 from toolrl.loop.supply import DataPosition, Demand, FixedRows, TurnTaking, staleness_metrics
 from toolrl.rollout.environment import Limits
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import Group, RewardEntry, Task
 from toolrl_plugin_torch.objective.credit import is_flat
+from toolrl_testing.fakes import make_episode, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
 TASKS = [make_task(id=f"t{number}") for number in range(1000)]

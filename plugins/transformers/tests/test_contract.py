@@ -8,8 +8,8 @@ import torch
 import transformers
 
 from toolrl.protocols import BuildContext
-from toolrl.testing import PluginContract, make_build_context
-from toolrl.testing.fakes import CharTokenizer, FakeChatFormat
+from toolrl_testing import PluginContract, make_build_context
+from toolrl_testing.fakes import CharTokenizer, FakeChatFormat
 
 
 class _Weights:

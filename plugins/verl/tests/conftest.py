@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 import verl_guide_tools
 from verl_harness import Make
 
-from toolrl.testing import make_build_context
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.toolset import VerlToolset
+from toolrl_testing import make_build_context
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 ROW = {
     "data_source": "openai/gsm8k",

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from toolrl.errors import DataError
-from toolrl.testing import make_build_context
 from toolrl_plugin_verl.dataset import VerlDataset
 from toolrl_plugin_verl.options import VerlDatasetOptions, VerlRewardOptions, VerlToolOptions
 from toolrl_plugin_verl.plain import plain
+from toolrl_testing import make_build_context
 
 ROW: dict[str, Any] = {
     "data_source": "hiyouga/geometry3k",

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from toolrl.protocols import StepReport
-from toolrl.testing import FakeChatFormat, make_build_context, make_episode, make_task
 from toolrl.types import CallRecord, EpisodeFailure, RewardEntry, ToolCall, ToolResult
 from toolrl_plugin_verl.dump import VerlDump
 from toolrl_plugin_verl.options import VerlDumpOptions
+from toolrl_testing import FakeChatFormat, make_build_context, make_episode, make_task
 
 
 class Tokenizer:

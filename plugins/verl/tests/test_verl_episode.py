@@ -14,13 +14,13 @@ from verl_harness import YOUR_TOOL, Make
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Group, Message, ParsedTurn, ToolCall
 from toolrl_plugin_verl.dataset import VerlDataset
 from toolrl_plugin_verl.dump import VerlDump
 from toolrl_plugin_verl.options import VerlDatasetOptions, VerlDumpOptions, VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

@@ -15,12 +15,12 @@ from verl_harness import Make, entry
 
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
-from toolrl.testing import FakeChatFormat, ScriptedEngine, make_build_context
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_verl.dataset import VerlDataset
 from toolrl_plugin_verl.options import VerlDatasetOptions, VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.plugins.registry import load_registry
-from toolrl.testing import FakeChatFormat, make_build_context, make_episode, make_task
 from toolrl.types import CallRecord, Episode, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
 from toolrl_plugin_verl.sources import scorer_of
 from toolrl_plugin_verl.utils.reward_score import default_compute_score, geo3k, gsm8k, math_dapo
+from toolrl_testing import FakeChatFormat, make_build_context, make_episode, make_task
 
 
 def episode(*texts: str, source: Any = "openai/gsm8k", answer: Any = "18", **fields: Any) -> Episode:

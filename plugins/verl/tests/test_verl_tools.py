@@ -13,9 +13,9 @@ import verl_guide_tools
 from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, started, task_with
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.testing import make_episode_context, make_task
 from toolrl.types import ToolCall
 from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
+from toolrl_testing import make_episode_context, make_task
 
 SCHEMA = OpenAIFunctionToolSchema.model_validate(
     {

@@ -11,9 +11,9 @@ from vllm_help import HAS_VLLM, OPTIONS, PARSER_TEXTS, Weights, make_model, make
 
 from toolrl.component import Component
 from toolrl.protocols import BuildContext
-from toolrl.testing import PluginContract, make_build_context
-from toolrl.testing.fakes import FakeChatFormat
 from toolrl.types import Decoded
+from toolrl_testing import PluginContract, make_build_context
+from toolrl_testing.fakes import FakeChatFormat
 
 
 class ByteFormat(FakeChatFormat):

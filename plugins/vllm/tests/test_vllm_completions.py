@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
-from toolrl.testing.fakes import FakeWeights
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import client, completions
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.server import OpenaiEngine
+from toolrl_testing.fakes import FakeWeights
 
 
 def answer(**choice: Any) -> dict[str, Any]:

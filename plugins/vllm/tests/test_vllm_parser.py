@@ -12,12 +12,12 @@ from vllm_help import PARSER_TEXTS, make_tokenizer, needs_vllm
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
-from toolrl.testing.checks.parsers import SPECS, check_turn
 from toolrl.types import CallError, ToolCall
 from toolrl_plugin_vllm import parser as parser_module
 from toolrl_plugin_vllm.options import VllmParserOptions
 from toolrl_plugin_vllm.parser import VllmParser
 from toolrl_plugin_vllm.parser_names import names, names_in
+from toolrl_testing.checks.parsers import SPECS, check_turn
 
 
 def build(name: str, tokenizer: Any = None) -> VllmParser:

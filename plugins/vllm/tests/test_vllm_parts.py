@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
-from toolrl.testing.fakes import FakeWeights
 from toolrl.types import Sampling
 from toolrl_plugin_vllm import build, check, packages, requests
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import OWNED, VllmEngineOptions
+from toolrl_testing.fakes import FakeWeights
 
 
 @dataclass

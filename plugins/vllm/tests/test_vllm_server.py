@@ -14,10 +14,10 @@ from vllm_server import VllmServer
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
-from toolrl.testing.checks import engines
 from toolrl.types import Sampling
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.server import OpenaiEngine
+from toolrl_testing.checks import engines
 
 pytestmark = [needs_vllm, pytest.mark.timeout(900)]
 

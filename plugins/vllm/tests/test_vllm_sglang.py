@@ -21,12 +21,12 @@ from vllm_help import Weights, change, logprobs_of, make_model, make_tokenizer
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
-from toolrl.testing.checks import engines
-from toolrl.testing.fakes import FakeWeights
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import sglang
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.server import OpenaiEngine
+from toolrl_testing.checks import engines
+from toolrl_testing.fakes import FakeWeights
 
 PROMPT = tuple(range(40, 70))
 TOLERANCE = 1e-4

@@ -16,10 +16,10 @@ from vllm_help import OPTIONS, Weights, change, logprobs_of, make_model, needs_v
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, Rests
-from toolrl.testing.fakes import FakeWeights
 from toolrl.types import Sampling
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import VllmEngineOptions
+from toolrl_testing.fakes import FakeWeights
 
 PROMPT = tuple(range(40, 100))
 

@@ -12,8 +12,8 @@ import pytest
 from vllm_help import BYTES, Weights, change, logprobs_of, make_model, needs_vllm
 
 from toolrl.errors import EngineError
-from toolrl.testing.checks import engines
 from toolrl.types import Generation, Sampling
+from toolrl_testing.checks import engines
 
 pytestmark = [needs_vllm, pytest.mark.timeout(600)]
 PROMPT = tuple(range(40, 100))

@@ -404,5 +404,5 @@ def _wrong_count(generation: Generation, most: int) -> ExactnessError:
     count = len(generation.ids)
     return ExactnessError(
         f"the engine gave {count} tokens with finish {generation.finish!r}, and was asked for {most} at most",
-        hint="What stops a generation is its last token; toolrl.testing.checks.engines says what else holds.",
+        hint="What stops a generation is its last token; toolrl_testing.checks.engines says what else holds.",
     )

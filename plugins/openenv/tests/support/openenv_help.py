@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from toolrl.testing import make_build_context, make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.types import Turn
 from toolrl_plugin_openenv.options import GymnasiumOptions, OpenEnvOptions
+from toolrl_testing import make_build_context, make_episode_context, make_task
 
 SERVERS = Path(__file__).parents[1] / "servers"
 START_SECONDS = 300

@@ -8,11 +8,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from toolrl.testing import make_build_context, make_episode
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_reasoning_gym.dataset import ReasoningGym
 from toolrl_plugin_reasoning_gym.options import DataOptions, RewardOptions
 from toolrl_plugin_reasoning_gym.reward import ReasoningGymReward
+from toolrl_testing import make_build_context, make_episode
 
 
 def data(*generators: Any, **options: Any) -> ReasoningGym:

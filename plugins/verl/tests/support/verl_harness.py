@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.protocols import EpisodeContext
-from toolrl.testing import make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Task
 from toolrl_plugin_verl.toolset import VerlToolset
+from toolrl_testing import make_episode_context, make_task
 
 Make = Callable[..., VerlToolset]
 

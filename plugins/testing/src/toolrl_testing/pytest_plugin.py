@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from toolrl.plugins.registry import Registry
     from toolrl.protocols import BuildContext, EpisodeContext
-    from toolrl.testing.fakes import FakeChatFormat, ScriptedEngine
     from toolrl.types import Episode
+    from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def toolrl_registry() -> Registry:
 @pytest.fixture
 def fake_chat_format() -> FakeChatFormat:
     """A chat format without a tokenizer: one token a character."""
-    from toolrl.testing.fakes import FakeChatFormat
+    from toolrl_testing.fakes import FakeChatFormat
 
     return FakeChatFormat()
 
@@ -38,7 +38,7 @@ def fake_chat_format() -> FakeChatFormat:
 @pytest.fixture
 def scripted_engine(fake_chat_format: FakeChatFormat) -> Callable[..., ScriptedEngine]:
     """Makes an engine that says given texts: `scripted_engine(["first turn", "second turn"], latency=0.01)`."""
-    from toolrl.testing.fakes import ScriptedEngine
+    from toolrl_testing.fakes import ScriptedEngine
 
     def make(script: Any, **settings: Any) -> ScriptedEngine:
         return ScriptedEngine(script, settings.pop("chat", fake_chat_format), **settings)
@@ -49,7 +49,7 @@ def scripted_engine(fake_chat_format: FakeChatFormat) -> Callable[..., ScriptedE
 @pytest.fixture
 def episode_context() -> EpisodeContext:
     """What the tools of one episode share."""
-    from toolrl.testing.fakes import make_episode_context
+    from toolrl_testing.fakes import make_episode_context
 
     return make_episode_context()
 
@@ -57,7 +57,7 @@ def episode_context() -> EpisodeContext:
 @pytest.fixture
 def build_context(tmp_path: Any) -> BuildContext:
     """What a component is built with; its run folder is a temporary one."""
-    from toolrl.testing.fakes import make_build_context
+    from toolrl_testing.fakes import make_build_context
 
     return make_build_context(run_dir=tmp_path)
 
@@ -65,6 +65,6 @@ def build_context(tmp_path: Any) -> BuildContext:
 @pytest.fixture
 def finished_episode() -> Callable[..., Episode]:
     """Makes a finished episode: `finished_episode("I think it's 4.", answer="4")`."""
-    from toolrl.testing.fakes import make_episode
+    from toolrl_testing.fakes import make_episode
 
     return make_episode

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from toolrl.testing.clock import run_in_virtual_time
+from toolrl_testing.clock import run_in_virtual_time
 
 
 def test_waits_take_no_time_and_end_in_order() -> None:
@@ -42,7 +42,7 @@ def test_what_a_thread_sends_arrives_where_no_timer_stands() -> None:
 
 
 def test_waiting_for_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl.testing.clock._PATIENCE", 0.01)
+    monkeypatch.setattr("toolrl_testing.clock._PATIENCE", 0.01)
 
     async def main() -> None:
         await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from toolrl import hookspecs
 from toolrl.errors import PluginError
 from toolrl.plugins import checks
 from toolrl.protocols import Command, Observer
-from toolrl.testing.checks import fail, require
+from toolrl_testing.checks import fail, require
 
 
 def check_observer(observer: Observer) -> None:

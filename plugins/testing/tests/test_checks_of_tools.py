@@ -11,10 +11,10 @@ import pytest
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import EpisodeContext, ToolSession, Toolset
-from toolrl.testing.checks import tools
-from toolrl.testing.fakes import RecordingToolset, make_build_context
 from toolrl.tools import Tool, ToolError, as_toolset, tool
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.checks import tools
+from toolrl_testing.fakes import RecordingToolset, make_build_context
 
 PARAMETERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 CALLS = {"count": [{"n": 1}, {"n": 2}]}

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from toolrl.protocols import ChatFormat, RolloutEngine, WeightSource
-from toolrl.testing.checks import fail, require
 from toolrl.types import Generation, Sampling
+from toolrl_testing.checks import fail, require
 
 _PATIENCE = 300.0
 """Seconds after which a generation counts as stuck."""

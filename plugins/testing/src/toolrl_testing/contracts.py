@@ -1,6 +1,6 @@
 """`PluginContract`: all contracts of a plugin in one class.
 
-    from toolrl.testing import PluginContract
+    from toolrl_testing import PluginContract
 
     class TestContract(PluginContract):
         plugin = "calculator"
@@ -27,10 +27,10 @@ from toolrl.component import Component
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import BuildContext, RolloutEngine, Toolset
-from toolrl.testing.checks import chat_formats, datasets, engines, fail, others, require, rewards, tools, training
-from toolrl.testing.checks import plugin as plugin_checks
-from toolrl.testing.fakes import make_build_context, make_task
 from toolrl.types import Episode, Group, Task
+from toolrl_testing.checks import chat_formats, datasets, engines, fail, others, require, rewards, tools, training
+from toolrl_testing.checks import plugin as plugin_checks
+from toolrl_testing.fakes import make_build_context, make_task
 
 ARGUMENTS = {kind.singular: kind.name for kind in KINDS.values()}
 """Test argument to the kind whose components it runs over. The argument `component` runs over those of every kind."""
@@ -136,7 +136,7 @@ class PluginContract:
     # Parsers.
 
     def test_parser_finds_calls(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl.testing.checks import parsers
+        from toolrl_testing.checks import parsers
 
         texts = self.parser_texts.get(parser.name)
         if not texts:
@@ -144,12 +144,12 @@ class PluginContract:
         parsers.check_calls_found(self.built("parsers", parser, tmp_path), texts)
 
     def test_parser_is_total(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl.testing.checks import parsers
+        from toolrl_testing.checks import parsers
 
         parsers.check_total(self.built("parsers", parser, tmp_path), self.parser_texts.get(parser.name, ()))
 
     def test_parser_is_linear(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl.testing.checks import parsers
+        from toolrl_testing.checks import parsers
 
         parsers.check_linear(self.built("parsers", parser, tmp_path), self.parser_texts.get(parser.name, ()))
 

@@ -42,7 +42,7 @@ class Lucky:
 """
 
 CONTRACT = """
-from toolrl.testing import PluginContract
+from toolrl_testing import PluginContract
 
 class TestContract(PluginContract):
     plugin = "tally"
@@ -113,7 +113,7 @@ import asyncio, sys
 from toolrl.types import Sampling
 
 def test_nothing_heavy_was_imported_at_start():
-    heavy = {"torch", "transformers", "pydantic", "jsonschema", "hypothesis", "toolrl.tools", "toolrl.testing.fakes"}
+    heavy = {"torch", "transformers", "pydantic", "jsonschema", "hypothesis", "toolrl.tools", "toolrl_testing.fakes"}
     assert not heavy & set(sys.modules)
 
 def test_the_fixtures(toolrl_registry, fake_chat_format, scripted_engine, episode_context, build_context,
@@ -132,5 +132,5 @@ def test_fixtures_are_there_and_cost_nothing_at_start(tmp_path: Path, monkeypatc
     (tmp_path / "test_it.py").write_text(FIXTURES)
     # Other plugins of the environment may import what they like; only toolrl's is asked for.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    output = run_pytest(tmp_path, "-p", "toolrl.testing.pytest_plugin")
+    output = run_pytest(tmp_path, "-p", "toolrl_testing.pytest_plugin")
     assert "2 passed" in output, output

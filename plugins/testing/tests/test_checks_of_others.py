@@ -19,9 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolrl import Component
 from toolrl.protocols import LossTerms
-from toolrl.testing.checks import chat_formats, datasets, engines, others, rewards, training
-from toolrl.testing.checks import plugin as plugins
-from toolrl.testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
 from toolrl.types import (
     CallRecord,
     Decoded,
@@ -37,8 +34,11 @@ from toolrl.types import (
     ToolCall,
     ToolSpec,
 )
+from toolrl_testing.checks import chat_formats, datasets, engines, others, rewards, training
+from toolrl_testing.checks import plugin as plugins
+from toolrl_testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
 
-parsers = pytest.importorskip("toolrl.testing.checks.parsers", reason="hypothesis tests parsers")
+parsers = pytest.importorskip("toolrl_testing.checks.parsers", reason="hypothesis tests parsers")
 
 
 # Parsers.

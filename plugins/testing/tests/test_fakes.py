@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from toolrl.errors import EngineError
-from toolrl.testing.fakes import (
+from toolrl.types import CallRecord, Generation, Message, Sampling, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import (
     END_ID,
     CharTokenizer,
     FakeChatFormat,
@@ -19,7 +20,6 @@ from toolrl.testing.fakes import (
     make_episode_context,
     make_task,
 )
-from toolrl.types import CallRecord, Generation, Message, Sampling, ToolCall, ToolResult, ToolSpec
 
 
 def generate(engine: ScriptedEngine, sampling: Sampling, session: str = "s", prompt: str = "") -> Generation:

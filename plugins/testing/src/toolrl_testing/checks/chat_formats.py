@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from toolrl.protocols import ChatFormat
-from toolrl.testing.checks import require
 from toolrl.types import Message, ToolSpec
+from toolrl_testing.checks import require
 
 TOOL = ToolSpec(
     "look_up_word",

@@ -10,9 +10,9 @@ from typing import Any
 from toolrl.protocols import Reward, ScoresGroups, StartsAndStops
 from toolrl.rollout.environment import NamedReward
 from toolrl.rollout.scoring import score_of, scored_together
-from toolrl.testing.checks import fail, require
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
+from toolrl_testing.checks import fail, require
+from toolrl_testing.fakes import make_episode, make_task
 
 
 def sample_episodes(answer: Any = "4") -> list[Episode]:

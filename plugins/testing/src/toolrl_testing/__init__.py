@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolrl.testing.contracts import PluginContract
-    from toolrl.testing.fakes import (
+    from toolrl_testing.contracts import PluginContract
+    from toolrl_testing.fakes import (
         CharTokenizer,
         FakeChatFormat,
         FakeWeights,

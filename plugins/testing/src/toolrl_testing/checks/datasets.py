@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 
 from toolrl.protocols import TaskSource
-from toolrl.testing.checks import fail, require
 from toolrl.types import Task
+from toolrl_testing.checks import fail, require
 
 
 def check_rows(source: TaskSource, *, most: int = 500) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import AdvantageEstimator, LossTerms, PolicyLoss
-from toolrl.testing.checks import fail, require
-from toolrl.testing.fakes import make_episode, make_task
 from toolrl.types import EpisodeFailure, Group, RewardEntry
+from toolrl_testing.checks import fail, require
+from toolrl_testing.fakes import make_episode, make_task
 
 
 def sample_groups() -> list[Group]:

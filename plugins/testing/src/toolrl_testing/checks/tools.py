@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import jsonschema
 
 from toolrl.protocols import Toolset
-from toolrl.testing.checks import fail, require
-from toolrl.testing.fakes import FakeChatFormat, make_episode_context, make_task
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import check_tool_name
 from toolrl.tools.truncate import token_cut
 from toolrl.tools.validation import compile_schema
 from toolrl.types import CallRecord, Task, ToolCall, ToolSpec
+from toolrl_testing.checks import fail, require
+from toolrl_testing.fakes import FakeChatFormat, make_episode_context, make_task
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolrl.protocols import ToolParser
-from toolrl.testing.checks import fail, require
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.checks import fail, require
 
 SPECS = (
     ToolSpec("calculator", "Calculates.", {"type": "object", "properties": {"expression": {"type": "string"}}}),

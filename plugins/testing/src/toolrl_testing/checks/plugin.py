@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ValidationError
 
 from toolrl.component import Component
-from toolrl.testing.checks import fail, require
+from toolrl_testing.checks import fail, require
 
 HEAVY = ("torch", "transformers", "vllm", "ray", "pydantic", "jsonschema", "numpy", "yaml", "rich")
 """What discovery must not import: each costs more than the listing itself."""

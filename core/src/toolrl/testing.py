@@ -1,0 +1,9 @@
+"""`toolrl_testing` by the name that plugins' tests may still use; the package is installed by itself."""
+
+import importlib
+import sys
+
+try:
+    sys.modules[__name__] = importlib.import_module("toolrl_testing")
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}: run `pip install toolrl-testing`", name=error.name) from error
