@@ -90,7 +90,7 @@ def test_a_probe_sees_every_hole() -> None:
 
 def test_a_keeper_that_can_not_begin_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolrl_plugin_python.link._BEGIN", "raise SystemExit('broken on purpose')")
-    with pytest.raises(ConfigError, match="the keeper died: broken on purpose"):
+    with pytest.raises(ConfigError, match="it died: broken on purpose"):
         detection.detect("auto", OPEN)
 
 

@@ -7,15 +7,15 @@ possible.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from toolrl.errors import ConfigError
 from toolrl_plugin_python import paths
 from toolrl_plugin_python.jail import landlock
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
-from toolrl_plugin_python.link import last_words, start_process
+from toolrl_plugin_python.link import Keeper, KeeperError
 
 _SECONDS = 30.0
 OPEN: dict[str, Any] = {
@@ -134,43 +134,30 @@ def reachable() -> Iterator[dict[str, str]]:
 
 def ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
     """What a probe answers: the list `wrong`, and what it saw. Raises UnfitError."""
-    try:
-        process, control, errors = start_process(way)
-    except OSError as error:
-        raise UnfitError(f"the keeper can't be started: {error}") from error
+    with ThreadPoolExecutor(1) as thread:  # the caller's own may run an event loop
+        return thread.submit(asyncio.run, _ask(way, reached)).result()
+
+
+async def _ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
+    keeper = Keeper(way)
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     handle = os.memfd_create("job", os.MFD_CLOEXEC)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.write(handle, json.dumps(reached).encode())
-        control.settimeout(_SECONDS)
-        settled = _receive(control, errors)
-        start = {"op": "start", "id": 1, "kind": "probe", "limits": asdict(JobLimits(10, 512, 16, 16, 16, True))}
-        socket.send_fds(control, [json.dumps(start).encode()], [nothing, nothing, nothing, theirs, handle])
-        message = _receive(control, errors)
+        async with asyncio.timeout(_SECONDS):
+            await keeper.start()
+            limits = JobLimits(10, 512, 16, 16, 16, interpreter=True)
+            ending = await keeper.begin("probe", limits, [nothing, nothing, nothing, theirs, handle]).ended
         os.set_blocking(ours, False)
         with suppress(BlockingIOError):
-            return {**settled, **json.loads(os.read(ours, 1 << 16))}
-        raise UnfitError(message.get("error") or "the walls couldn't be put up")
-    finally:
-        control.close()
-        for number in (ours, theirs, handle, nothing):
-            os.close(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        process.kill()
-        process.wait()
-        os.close(errors)
-
-
-def _receive(control: socket.socket, errors: int) -> dict[str, Any]:
-    try:
-        raw = control.recv(1 << 16)
+            return {"groups": keeper.groups, **json.loads(os.read(ours, 1 << 16))}
+        raise UnfitError(ending.error or "the walls couldn't be put up")
     except TimeoutError:
         raise UnfitError(f"the keeper didn't answer within {_SECONDS:g} s") from None
-    except OSError:
-        raw = b""
-    if not raw:
-        raise UnfitError(f"the keeper died: {last_words(errors)[-300:] or 'no reason is known'}")
-    message: dict[str, Any] = json.loads(raw)
-    return message
+    except (OSError, KeeperError) as error:
+        raise UnfitError(str(error)) from error
+    finally:
+        for number in (ours, theirs, handle, nothing):
+            os.close(number)
+        await keeper.stop()

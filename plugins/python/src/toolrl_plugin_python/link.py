@@ -12,7 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def interpreter() -> str:
     return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
 
 
-def start_process(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+def _start_process(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
     """A keeper that was sent its settings, the socket to it, and the file that its errors go to. It has to be called by
     a thread that lives as long as the keeper shall: it dies with that."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -105,16 +105,10 @@ def start_process(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.s
     return process, ours, errors
 
 
-def last_words(errors: int) -> str:
+def _last_words(errors: int) -> str:
     """The end of what a keeper wrote on stderr."""
     size = os.fstat(errors).st_size
     return os.pread(errors, 2000, max(0, size - 2000)).decode(errors="replace").strip()
-
-
-@dataclass
-class _Waiting:
-    message: bytes
-    descriptors: list[int] = field(default_factory=list)
 
 
 class Keeper:
@@ -125,10 +119,13 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
         self._running: dict[int, Running] = {}
         self._paused: dict[int, asyncio.Future[None]] = {}
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[tuple[bytes, list[int]]] = deque()
+        """Messages that wait, with copies of their descriptors."""
         self._count = 0
         self._dead = False
         self._scratch: Path | None = None
+        self.groups = False
+        """Jobs get control groups of their own."""
 
     @property
     def alive(self) -> bool:
@@ -143,7 +140,7 @@ class Keeper:
             self._scratch = Path(tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base))
             self._scratch.chmod(0o711)  # each folder in it belongs to the user of its job
             settings = replace(settings, scratch_base=str(self._scratch))
-        self._process, self._socket, self._errors = start_process(settings)
+        self._process, self._socket, self._errors = _start_process(settings)
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
@@ -204,10 +201,8 @@ class Keeper:
         if not self._dead:
             self._lose("it was stopped")
         try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await _exited(process)
-        except TimeoutError:
-            pass
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, STOP_SECONDS)
         finally:
             process.kill()  # where it is still there, its jobs die with it
             process.wait()
@@ -224,24 +219,22 @@ class Keeper:
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._dead:
             return
-        # Copies, because a message may have to wait.
-        waiting = _Waiting(json.dumps(message).encode(), [os.dup(number) for number in descriptors])
-        self._queue.append(waiting)
+        self._queue.append((json.dumps(message).encode(), [os.dup(number) for number in descriptors]))
         if len(self._queue) == 1:
             self._flush()
 
     def _flush(self) -> None:
         while self._queue:
-            first = self._queue[0]
+            message, descriptors = self._queue[0]
             try:
-                socket.send_fds(self._socket, [first.message], first.descriptors)
+                socket.send_fds(self._socket, [message], descriptors)
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._flush)
                 return
             except OSError:
                 self._lose("")
                 return
-            _close_all(self._queue.popleft().descriptors)
+            _close_all(self._queue.popleft()[1])
         self._loop.remove_writer(self._socket)
 
     def _on_message(self) -> None:
@@ -267,6 +260,7 @@ class Keeper:
                 paused.set_result(None)
         elif not self._settled.done():
             if event == "settled":
+                self.groups = bool(message["groups"])
                 self._settled.set_result(None)
             else:
                 self._settled.set_exception(KeeperError(f"a module can't be preloaded: {message['error']}"))
@@ -278,8 +272,8 @@ class Keeper:
         self._loop.remove_writer(self._socket)
         self._socket.close()
         while self._queue:
-            _close_all(self._queue.popleft().descriptors)
-        why = why or f"it died: {last_words(self._errors) or 'no reason is known'}"
+            _close_all(self._queue.popleft()[1])
+        why = why or f"it died: {_last_words(self._errors) or 'no reason is known'}"
         error = KeeperError(f"the keeper of isolated programs isn't there any more: {why}")
         for job in self._running.values():
             if not job.ended.done():
@@ -294,16 +288,3 @@ def _close_all(descriptors: Sequence[int]) -> None:
     for number in descriptors:
         with suppress(OSError):
             os.close(number)
-
-
-async def _exited(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process's end without a thread."""
-    loop = asyncio.get_running_loop()
-    handle = os.pidfd_open(process.pid)
-    done = asyncio.Event()
-    try:
-        loop.add_reader(handle, done.set)
-        await done.wait()
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)

@@ -21,12 +21,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from toolrl_plugin_python.jail import namespaces, system, walls
 from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.processes import read_forks
-from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, Job, JobLimits, Settings
+from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.jail.walls import Place
 
 GO, NOTE = 3, 4
@@ -210,19 +210,21 @@ def signal_user(user: int, number: int, times: int = 1) -> None:
 
 def run_program(settings: Settings, limits: JobLimits, place: Place) -> int:
     """What the first does for a program: start it, wait, answer how it ended and the files that were asked for."""
-    job, contents = _read_job()
+    job, offset = _read_job()
     os.set_inheritable(CHANNEL, False)
 
     def program() -> None:
         os.close(CHANNEL)
         os.close(NOTE)
         os.close(GO)
-        for (name, size), offset in zip(job.files, _offsets(job, contents), strict=True):
-            _write_file(name, offset, size)
+        at = offset
+        for name, size in job["files"]:
+            _write_file(name, at, size)
+            at += size
         close_others(3)
         temporary = "/tmp" if settings.mode == NAMESPACES else place.scratch
-        environment = {"HOME": place.scratch, "TMPDIR": temporary, **job.env}
-        os.execvpe(job.argv[0], job.argv, environment)
+        environment = {"HOME": place.scratch, "TMPDIR": temporary, **job["env"]}
+        os.execvpe(job["argv"][0], job["argv"], environment)
 
     _answer({"started": True})
     begin = time.monotonic()
@@ -230,8 +232,8 @@ def run_program(settings: Settings, limits: JobLimits, place: Place) -> int:
     seconds = time.monotonic() - begin
     end_others(settings, place)
     _answer({"status": status, "seconds": seconds})
-    if job.fetch:
-        wait_for(inside(settings, limits, place, lambda: _hand_back(job)))
+    if job["fetch"]:
+        wait_for(inside(settings, limits, place, lambda: _hand_back(job["fetch"], job["fetch_bytes"])))
     return 0
 
 
@@ -245,21 +247,10 @@ def _or_say_why(program: Program) -> None:
         os._exit(126 if isinstance(error, PermissionError) else 127)
 
 
-def _read_job() -> tuple[Job, int]:
-    """The job, and where the contents of its files begin."""
+def _read_job() -> tuple[dict[str, Any], int]:
+    """The job, as `sandbox.job_file` writes it, and where the contents of its files begin."""
     (length,) = struct.unpack("!Q", os.pread(JOB, 8, 0))
-    raw = json.loads(os.pread(JOB, length, 8))
-    files = tuple((str(name), int(size)) for name, size in raw["files"])
-    job = Job(tuple(raw["argv"]), dict(raw["env"]), files, tuple(raw["fetch"]), int(raw["fetch_bytes"]))
-    return job, 8 + int(length)
-
-
-def _offsets(job: Job, begin: int) -> list[int]:
-    offsets = []
-    for _, size in job.files:
-        offsets.append(begin)
-        begin += size
-    return offsets
+    return json.loads(os.pread(JOB, length, 8)), 8 + int(length)
 
 
 def _write_file(name: str, offset: int, size: int) -> None:
@@ -271,10 +262,10 @@ def _write_file(name: str, offset: int, size: int) -> None:
     os.close(target)
 
 
-def _hand_back(job: Job) -> None:
-    """Answer with the files that were asked for: for each a line with its name and size, then its bytes."""
-    left = job.fetch_bytes
-    for name in job.fetch:
+def _hand_back(names: list[str], left: int) -> None:
+    """Answer with the files that were asked for, of `left` bytes together at most: for each a line with its name and
+    size, then its bytes."""
+    for name in names:
         with suppress(OSError):
             handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             info = os.fstat(handle)

@@ -23,26 +23,24 @@ class Pausing:
     """When the last look ended, where it found the interpreter stopped and nothing else."""
 
 
+@dataclass
 class Cell:
     """One job, as the keeper sees it."""
 
-    def __init__(
-        self, number: int, place: Place, usage: Usage, group: ControlGroup | None, founder: int, note: int, go: int
-    ) -> None:
-        self.number = number
-        self.place = place
-        self.usage = usage
-        self.group = group
-        self.founder = founder
-        self.note = note
-        self.go: int | None = go
-        self.first: int | None = None
-        self.heard = b""
-        self.error = ""
-        self.reason = ""
-        self.watched = False
-        self.program: Process | None = None
-        self.pausing: Pausing | None = None
+    number: int
+    place: Place
+    usage: Usage
+    group: ControlGroup | None
+    founder: int
+    note: int
+    go: int | None
+    first: int | None = None
+    heard: bytes = b""
+    error: str = ""
+    reason: str = ""
+    watched: bool = False
+    program: Process | None = None
+    pausing: Pausing | None = None
 
     def ready(self) -> None:
         """Say go: this process is the first's parent now."""

@@ -42,17 +42,3 @@ class JobLimits:
     """True for an interpreter, which gets a MemoryError; a program's address space is left alone."""
     renewed: bool = False
     """True for an interpreter that runs several cells: processor time counts for each of them anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A program to run: what B finds in the job's file, before the contents of its files."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    files: tuple[tuple[str, int], ...]
-    """Path below the scratch folder and size in bytes, in the order of the contents."""
-    fetch: tuple[str, ...]
-    """Paths below the scratch folder to hand back."""
-    fetch_bytes: int
-    """So many bytes at most, all together."""
