@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext
-from toolrl.tools.processes import ProcessPool
+from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerError
 from toolrl.types import ToolCall
 from toolrl_testing import make_episode_context

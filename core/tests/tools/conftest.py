@@ -38,8 +38,8 @@ class Scene:
         self.tool_traits = traits if traits is not None else ToolTraits()
         self.names_of_tools = names
         self.begun: list[float] = []
-        options = PolicyOptions.model_validate(dict(policy))
-        self.box = ToolBox([ToolEntry(entry, self, policy=options)], endpoints=endpoints)
+        self.options = PolicyOptions.model_validate(dict(policy))
+        self.box = ToolBox([ToolEntry(entry, self, policy=self.options)], endpoints=endpoints)
 
     # The toolset.
 

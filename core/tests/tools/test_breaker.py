@@ -7,15 +7,10 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from toolrl.errors import ArgumentsError, ConfigError, ToolError, ToolLimitError, ToolUnavailableError
 from toolrl.tools import TransientToolError
-from toolrl.tools.breaker import CircuitBreaker
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import BreakerOptions
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall
 
@@ -146,8 +141,7 @@ def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
         await tool.ask()
         await asyncio.sleep(31)
         await tool.ask(n=1)
-        breaker = endpoints.breaker("engine", BreakerOptions(**POLICY["breaker"]))
-        assert breaker.state(asyncio.get_running_loop().time()) == then
+        assert endpoints.states() == {"engine": then}
         await asyncio.sleep(31)
         server.mode = "ok"
         assert (await tool.ask()).result.text == "ok"
@@ -206,55 +200,25 @@ def test_tools_of_one_endpoint_share_it_and_others_do_not(scene: Any, virtual: A
         virtual(other.ask())
 
 
-class BreakerMachine(RuleBasedStateMachine):
-    """Any order of calls, outcomes and waits, against what the three states promise."""
+def test_a_call_that_began_before_it_opened_decides_nothing(scene: Any, virtual: Any) -> None:
+    endpoints = Endpoints()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.breaker = CircuitBreaker("x", BreakerOptions(failures=3, window=20, reset=10))
-        self.running: list[tuple[int, str]] = []
-        self.in_a_row: list[float] = []
-        self.opened: float | None = None
+    async def respond(call: ToolCall) -> str:
+        if call.arguments:
+            await asyncio.sleep(5)
+            return "late"
+        raise ConnectionError("refused")
 
-    @rule(seconds=st.sampled_from([0.0, 1.0, 5.0, 10.0, 30.0]))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
+    tool = scene(respond, POLICY, endpoints=endpoints)
 
-    @rule()
-    def call(self) -> None:
-        state = self.breaker.state(self.now)
-        probes = [it for it in self.running if it[1] == "half_open" and it[0] == self.breaker._period]
-        assert self.breaker.admits(self.now) == (state == "closed" or (state == "half_open" and not probes))
-        if self.breaker.admits(self.now):
-            self.running.append((self.breaker.begin(self.now), state))
+    async def main() -> None:
+        late = asyncio.create_task(tool.ask(n=1))
+        await asyncio.sleep(1)
+        for _ in range(3):
+            await tool.ask()
+        assert (await late).result.text == "late"
+        assert endpoints.states() == {"engine": "open"}
+        await asyncio.sleep(31)
+        assert endpoints.states() == {"engine": "half_open"}
 
-    @precondition(lambda self: self.running)
-    @rule(data=st.data(), worked=st.sampled_from([True, False, None]))
-    def end(self, data: st.DataObject, worked: bool | None) -> None:
-        period, state = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        late = period != self.breaker._period
-        before = self.breaker.state(self.now)
-        self.breaker.end(period, self.now, worked)
-        after = self.breaker.state(self.now)
-        if late or worked is None:
-            assert after == before
-            return
-        if state == "half_open":
-            assert after == ("closed" if worked else "open")
-            self.opened, self.in_a_row = (None if worked else self.now), []
-            return
-        self.in_a_row = [] if worked else [*self.in_a_row, self.now]
-        recent = [at for at in self.in_a_row[-3:] if at >= self.now - 20]
-        assert (after == "open") == (len(recent) >= 3)
-        if after == "open":
-            self.opened, self.in_a_row = self.now, []
-
-    @invariant()
-    def open_for_as_long_as_promised(self) -> None:
-        expected = "closed" if self.opened is None else "open" if self.now < self.opened + 10 else "half_open"
-        assert self.breaker.state(self.now) == expected
-
-
-TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = settings(max_examples=100, deadline=None)
+    virtual(main())

@@ -12,7 +12,6 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools import lifecycle as lifecycle_module
-from toolrl.tools.threads import ThreadPool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolSpec
 from toolrl_testing.fakes import FakeChatFormat, FixedReward, ScriptedEngine, make_build_context, make_task
@@ -199,80 +198,17 @@ def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(r
     assert stages == ["create", *([] if raises else ["calc_reward"]), "release"]
 
 
-def test_a_reward_that_was_cancelled_in_the_queue_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_create_that_was_cancelled_in_its_thread_is_rewarded_and_released() -> None:
     stages: list[str] = []
-    pool, leave = ThreadPool(limit=1), threading.Event()
-    monkeypatch.setattr(lifecycle_module, "POOL", pool)
-
-    class Quiet(Tool):
-        spec = ToolSpec("stage", "")
-
-        async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
-            return "ok"
-
-        def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-            stages.append("calc_reward")
-            return 0.0
-
-        def release(self, instance_id: str, **kwargs: Any) -> None:
-            stages.append("release")
-
-    async def main() -> None:
-        blocker = pool.submit(leave.wait, 30)
-        task = asyncio.create_task(episode(Quiet(), "call", "done").run())
-        for _ in range(500):
-            if pool._unfinished == 2:
-                break
-            await asyncio.sleep(0.01)
-        task.cancel()
-        asyncio.get_running_loop().call_later(0.1, leave.set)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await blocker
-
-    asyncio.run(main())
-    assert stages == ["calc_reward", "release"]
-
-
-def test_a_release_that_waits_for_a_thread_for_too_long_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, leave, released = ThreadPool(limit=1), threading.Event(), threading.Event()
-    monkeypatch.setattr(lifecycle_module, "POOL", pool)
-    monkeypatch.setattr(lifecycle_module, "RELEASE_SECONDS", 0.05)
-
-    class Quiet(Tool):
-        spec = ToolSpec("stage", "")
-
-        async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
-            return "ok"
-
-        def release(self, instance_id: str, **kwargs: Any) -> None:
-            released.set()
-
-    async def main() -> None:
-        blocker = pool.submit(leave.wait, 30)
-        await episode(Quiet(), "call", "done").run()
-        assert not released.is_set()
-        leave.set()
-        await blocker
-        assert await asyncio.to_thread(released.wait, 30)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("begins", [True, False])
-def test_a_create_that_never_began_has_nothing_to_release(monkeypatch: pytest.MonkeyPatch, begins: bool) -> None:
-    """It was cancelled while it waited for a thread."""
-    stages: list[str] = []
-    pool, leave = ThreadPool(limit=1), threading.Event()
-    monkeypatch.setattr(lifecycle_module, "POOL", pool)
+    begun, leave = threading.Event(), threading.Event()
 
     class Quiet(Tool):
         spec = ToolSpec("stage", "")
 
         def create(self, instance_id: str, **kwargs: Any) -> None:
             stages.append("create")
-            if begins:
-                leave.wait(30)
+            begun.set()
+            leave.wait(30)
 
         async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
             return "ok"
@@ -285,18 +221,12 @@ def test_a_create_that_never_began_has_nothing_to_release(monkeypatch: pytest.Mo
             stages.append("release")
 
     async def main() -> None:
-        blocker = None if begins else pool.submit(leave.wait, 30)
         task = asyncio.create_task(episode(Quiet(), "call", "done").run())
-        for _ in range(3000):
-            if stages if begins else pool._unfinished == 2:
-                break
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(begun.wait, 30)
         task.cancel()
-        asyncio.get_running_loop().call_later(0.1, leave.set)
+        asyncio.get_running_loop().call_later(0.05, leave.set)
         with pytest.raises(asyncio.CancelledError):
             await task
-        if blocker is not None:
-            await blocker
 
     asyncio.run(main())
-    assert stages == (["create", "calc_reward", "release"] if begins else [])
+    assert stages == ["create", "calc_reward", "release"]

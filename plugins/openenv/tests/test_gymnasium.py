@@ -12,7 +12,7 @@ from openenv_events import CLOSED, HOLD
 from openenv_help import box_of, episode, run, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.tools.processes import PROCESSES
+from toolrl.tools.process_tools import PROCESSES
 from toolrl_plugin_openenv.gym_toolset import build, check
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_testing import make_build_context

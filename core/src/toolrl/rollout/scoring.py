@@ -21,7 +21,7 @@ from toolrl.rollout.one_at_a_time import StuckError
 from toolrl.rollout.rewards import EpisodeReward, NamedReward, failure_of, reward_raised
 from toolrl.tools import cancellation
 from toolrl.tools.cancellation import Watch
-from toolrl.tools.loop_watch import Watched, called_inside
+from toolrl.tools.loop_watch import call_component, run_component
 from toolrl.tools.threads import POOL, Job
 from toolrl.types import Episode
 
@@ -81,9 +81,9 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
     watch = Watch()
     try:
         if inspect.iscoroutinefunction(function):
-            return await _stoppable(named, function(argument))
+            return await _stoppable(named, function, argument)
         result = await _in_thread(named, function, argument)
-        return await _stoppable(named, result) if inspect.isawaitable(result) else result
+        return await _stoppable(named, lambda: result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
     except cancellation.TooLateError:
@@ -102,8 +102,8 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
         raise reward_raised(named, error) from error
 
 
-async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
-    """What a reward's coroutine gives. One that swallows its cancellation must not hold up the end of a run."""
+async def _stoppable(named: NamedReward, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """The value of a reward's coroutine. One that swallows its cancellation must not hold up the end of a run."""
 
     def left(_: asyncio.Task[Any]) -> None:
         _log.warning(
@@ -113,18 +113,15 @@ async def _stoppable(named: NamedReward, work: Awaitable[Any]) -> Any:
             cancellation.CLEANUP_SECONDS,
         )
 
-    watched = Watched(f"reward {named.name!r}", cancellation.awaited(work), named.timeout)
-    given = await cancellation.stoppable(watched, left, named.timeout)
-    if watched.overran:
-        raise cancellation.TooLateError
-    return given
+    work = run_component(f"reward {named.name!r}", function, *args)
+    return await cancellation.stoppable(work, left, named.timeout)
 
 
 async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argument: Any) -> Any:
     # One at a time: a component is never used from two threads at once.
     await named.turn.begin()
     try:
-        job = POOL.submit(called_inside, function, argument)
+        job = POOL.submit(call_component, function, argument)
     except BaseException:
         named.turn.end()
         raise
@@ -140,7 +137,7 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
 
     job.when_ended(ended)
     try:
-        return await _stoppable(named, job)
+        return await _stoppable(named, lambda: job)
     except cancellation.TooLateError:
         _give_up(named, job)
         raise

@@ -1,7 +1,7 @@
 """Answers of pure tools, kept for equal calls of all episodes.
 
-The least recently asked for goes first. Equal calls at once run once: the others wait for the first, and where that one
-is cancelled the next takes its place.
+The least recently used answer is dropped first. Equal calls at once run once: the others wait for the first, and where
+that one is cancelled the next takes its place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Raised:
 
 
 _Outcome = ToolResult | _Raised | None
-"""None: whoever ran the call was cancelled."""
+"""None: the call was cancelled."""
 
 
 class Cache:

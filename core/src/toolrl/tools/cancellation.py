@@ -1,25 +1,27 @@
-"""What a component raised, told apart from what was asked of the code that awaits it; and components that don't let
-themselves be stopped.
+"""Tells a component's own exceptions from a cancellation, and stops components that don't let themselves be stopped.
 
 `except Exception` misses what components do raise: `sys.exit()` deep in a library, a panic of a Rust extension, which
-is a BaseException, or a CancelledError of some future of their own that nobody asked for. Each of these is the
-component's failure. Ctrl-C, the closing of a coroutine and a cancellation from outside are not.
+is a BaseException, or a CancelledError of some future of their own. Each of these is the component's failure. Ctrl-C,
+the closing of a coroutine and a cancellation from outside are not.
 
-A component that swallows its cancellation would keep whoever awaits it for ever. So it runs as a task of its own, gets
-a few seconds to clean up after it was cancelled, and is then left to itself.
+A component that swallows its cancellation would hold up its caller for ever: neither `asyncio.timeout` nor a cancel
+scope of anyio can leave it. So it runs as a task of its own, gets a few seconds to clean up after it was cancelled, and
+is then left to itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
-
-from toolrl.tools.promptly import until
 
 T = TypeVar("T")
 CLEANUP_SECONDS = 5.0
 """How long something that was cancelled may take to end."""
+BLOCKED_SECONDS = 0.1
+"""A timer that comes later than this shows that the event loop was blocked."""
 
 _strays: set[asyncio.Task[Any]] = set()
 """The event loop itself keeps no task alive."""
@@ -34,7 +36,7 @@ class Watch:
 
     @property
     def cancelled(self) -> bool:
-        """True where somebody asked this task to stop since the watch began."""
+        """True where this task was cancelled since the watch began."""
         return self._task is not None and self._task.cancelling() > self._before
 
     def failed(self, error: BaseException) -> bool:
@@ -44,63 +46,33 @@ class Watch:
         return not isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
-async def stop(task: asyncio.Task[Any], left: Callable[[asyncio.Task[Any]], None]) -> None:
-    """Cancel a task and wait until it has ended, at most CLEANUP_SECONDS. `left` is told of one that goes on."""
-    task.cancel()
-    try:
-        await asyncio.wait((task,), timeout=CLEANUP_SECONDS)
-    finally:
-        if not task.done():
-            _strays.add(task)
-            task.add_done_callback(_strays.discard)
-            left(task)
-
-
-async def dismiss() -> int:
-    """End what was left to itself, once and for all; how many don't end even now.
-
-    An event loop waits at its end for every task that it knows, so that one which never ends would keep the process for
-    ever. These it forgets.
-    """
-    loop = asyncio.get_running_loop()
-    left = {task for task in _strays if not task.done() and task.get_loop() is loop}
-    for task in left:
-        task.cancel()
-    if left:
-        _, left = await asyncio.wait(left, timeout=CLEANUP_SECONDS)
-    for task in left:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody needs to be told again
-        asyncio.tasks._unregister_task(task)
-    return len(left)
-
-
-async def awaited(work: Awaitable[T]) -> T:
-    """A coroutine of any awaitable."""
-    return await work
-
-
 class TooLateError(Exception):
     """Something that took longer than it may, and was stopped."""
 
 
 async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None], seconds: float | None = None) -> T:
-    """Await something that may swallow its cancellation: who is cancelled here waits no longer than `stop` does.
+    """Await something that may swallow its cancellation: a cancelled caller waits CLEANUP_SECONDS for it at most.
 
-    Raises TooLateError after so many seconds; None for no limit.
+    `left` is called with a task that goes on. Raises TooLateError after so many seconds; None for no limit.
     """
     task = asyncio.create_task(_outcome(work))
     try:
-        await until(task, seconds)
+        await _wait(task, seconds)
     except asyncio.CancelledError:
-        await stop(task, left)
+        await _stop(task, left)
+        if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            work.close()  # Cancelled before its first step.
         raise
     if not task.done():
-        await stop(task, left)
+        await _stop(task, left)
         raise TooLateError
     value, error = task.result()
-    if error is not None:
+    if error is None:
+        return value  # type: ignore[return-value]  # without an error there is a value
+    try:
         raise error
-    return value  # type: ignore[return-value]  # without an error there is a value
+    finally:
+        del error  # Or it would hold this frame, and the frame it, until the collector looks.
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:
@@ -119,6 +91,54 @@ async def uninterrupted(work: Awaitable[T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+async def end_strays() -> int:
+    """End the tasks of this loop that were left to themselves; how many didn't let themselves be cancelled even now.
+
+    An event loop waits at its end for every task that isn't done, so that one which never ends would keep the process
+    for ever. The coroutines of these are closed.
+    """
+    loop = asyncio.get_running_loop()
+    left = {task for task in _strays if not task.done() and task.get_loop() is loop}
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = await asyncio.wait(left, timeout=CLEANUP_SECONDS)
+    for task in left:
+        coroutine: Any = task.get_coro()
+        with suppress(RuntimeError):  # The component ignored this, too; what awaits it has ended all the same.
+            coroutine.close()
+        task.cancel()
+    if left:
+        ended, _ = await asyncio.wait(left, timeout=CLEANUP_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # Retrieved: the task's coroutine was closed, and it complains of that.
+    return len(left)
+
+
+async def _wait(task: asyncio.Task[Any], seconds: float | None) -> None:
+    """Wait until the task has ended, or had its time. Where the event loop was blocked as its time ended, it gets as
+    much again, once: its answer may have arrived, and the loop couldn't look."""
+    clock = asyncio.get_running_loop().time
+    begin = clock()
+    await asyncio.wait((task,), timeout=seconds)
+    if seconds is not None and not task.done():
+        late = clock() - begin - seconds
+        if late > BLOCKED_SECONDS:
+            await asyncio.wait((task,), timeout=min(late, seconds))
+
+
+async def _stop(task: asyncio.Task[Any], left: Callable[[asyncio.Task[Any]], None]) -> None:
+    task.cancel()
+    try:
+        await asyncio.wait((task,), timeout=CLEANUP_SECONDS)
+    finally:
+        if not task.done():
+            _strays.add(task)
+            task.add_done_callback(_strays.discard)
+            left(task)
 
 
 async def _outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:

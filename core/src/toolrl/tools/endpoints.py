@@ -1,12 +1,10 @@
 """What the tool boxes of a run share: circuit breakers and limits, each under one name.
 
-Whoever asks for another setting under a name that is in use gets an error that names both: else the first one's would
-hold, and the second wouldn't know.
+Two settings under one name are an error that names both.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -27,7 +25,7 @@ class ClusterLimits(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what this process holds, and leave."""
+        """Release what this process holds, and leave."""
         ...
 
 
@@ -43,7 +41,9 @@ class Endpoints:
 
     def breaker(self, endpoint: str, options: BreakerOptions) -> CircuitBreaker:
         """The breaker of an endpoint. Raises ConfigError where it is there with other options."""
-        breaker = self._breakers.setdefault(endpoint, CircuitBreaker(endpoint, options))
+        breaker = self._breakers.get(endpoint)
+        if breaker is None:
+            breaker = self._breakers[endpoint] = CircuitBreaker(endpoint, options)
         if breaker.options != options:
             raise ConfigError(
                 f"policy.breaker: the endpoint {endpoint!r} has a breaker with {_shown(breaker.options)}, and another "
@@ -54,8 +54,7 @@ class Endpoints:
 
     def states(self) -> dict[str, str]:
         """What each breaker would do with a call now: closed, open or half_open."""
-        now = asyncio.get_running_loop().time()
-        return {name: breaker.state(now) for name, breaker in sorted(self._breakers.items())}
+        return {name: breaker.state for name, breaker in sorted(self._breakers.items())}
 
     async def limiter(self, endpoint: str, options: PolicyOptions) -> Limiter:
         """The limiter that a policy asks for. Raises ConfigError where its name is taken by other limits."""
@@ -68,7 +67,6 @@ class Endpoints:
                     "share it; give both the same `limit_scope`, or one of them its own `limit_name`",
                     name,
                 )
-            # No other task may come between, or there would be two local limiters of one name.
             limiter = LocalLimiter(spec) if options.limit_scope == "local" else await self._of_cluster(name, spec)
             known = self._limiters.setdefault((options.limit_scope, name), (spec, limiter))
         if known[0] != spec:
@@ -105,7 +103,7 @@ def limit_spec(options: PolicyOptions) -> LimitSpec:
 
 
 def limits_differ(name: str, known: LimitSpec, asked: LimitSpec) -> ConfigError:
-    """The error of who asks for other limits under a name that is in use."""
+    """The error for other limits under a name that is in use."""
     return ConfigError(
         f"the limit {name!r} is in use with {known}, and another tool asks for {asked}",
         hint="Give both the same `policy.concurrency`, `rate` and `limit_lease`, or one of them its own `limit_name`.",

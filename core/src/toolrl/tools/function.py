@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from toolrl.protocols import EpisodeContext
-from toolrl.tools.processes import PROCESSES
+from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import Signature
 from toolrl.tools.threads import POOL, Lane

@@ -18,7 +18,7 @@ from toolrl.types import ToolCall, ToolResult, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class ToolFailure:
-    """A crash of a tool: text for the model, and this for whoever has to mend it."""
+    """A crash of a tool, for its author. The model reads a text."""
 
     tool: str
     message: str
@@ -47,7 +47,7 @@ class Invocation:
     effort: dict[str, float] = field(default_factory=dict)
     """What layers did for the call, as metrics."""
     hide: Callable[[str], str] = str
-    """Takes secrets out of an error's text; before it is cut, as nobody would know half a secret again."""
+    """Takes secrets out of an error's text; before it is cut, as half a secret isn't recognised."""
     strays: list[asyncio.Task[Any]] = field(default_factory=list)
     """Work of this attempt that didn't end when it was cancelled."""
     jobs: list[Job[Any]] = field(default_factory=list)
@@ -66,26 +66,17 @@ def compose(layers: Sequence[Layer], last: Next) -> Next:
     """One function of several layers, the first outermost."""
     inner = last
     for layer in reversed(layers):
-        inner = functools.partial(_step, layer, inner)
+        inner = functools.partial(_call_layer, layer, inner)
     return inner
 
 
-def _step(layer: Layer, inner: Next, invocation: Invocation) -> Coroutine[Any, Any, ToolResult]:
+def _call_layer(layer: Layer, inner: Next, invocation: Invocation) -> Coroutine[Any, Any, ToolResult]:
     return layer(invocation, inner)
 
 
-_IMMUTABLE = frozenset({str, int, float, bool, type(None)})
-
-
 async def call_tool(invocation: Invocation) -> ToolResult:
-    """The call itself, with what came back checked. The tool gets arguments of its own: what it does to them must not
-    change what the episode says the model wrote."""
-    call, own = invocation.call, invocation.call.arguments
-    flat = type(own) is dict and _IMMUTABLE.issuperset(map(type, own.values()))
-    own = dict(own) if flat else copy.deepcopy(own)
-    if type(call) is ToolCall:  # What `changed` does, in a third of its time.
-        call = ToolCall(call.name, own, call.id, call.span, call.tokens, call.raw, call.recovered)
-    else:
-        call = replace(call, arguments=own)
+    """The call itself, with its result checked. The tool gets a copy of the arguments: the episode keeps what the model
+    wrote."""
+    call = replace(invocation.call, arguments=copy.deepcopy(invocation.call.arguments))
     result = check_result(await invocation.session.call(call), invocation.shown)
     return result if result.error is None else replace(result, text=invocation.hide(result.text))

@@ -9,8 +9,8 @@ One tool object serves all episodes of a process; `instance_id` tells them apart
 `tools_kwargs[<tool name>]`, over those of the tool's options; `parameters` come from the model alone. Any stage may be
 `async` or not; one that isn't runs in a thread. A stage with a parameter of type EpisodeContext gets the episode's.
 
-Every path means: an episode that ends well, fails, is cancelled, or is cut off as the run ends. Where nobody asked for
-the reward, `calc_reward` runs right before `release` and what it gives is dropped; where `create` raised there is no
+Every path means: an episode that ends well, fails, is cancelled, or is cut off as the run ends. Where the reward wasn't
+asked for, `calc_reward` runs right before `release` and its value is dropped. Where `create` raised there is no
 instance to reward, and only `release` runs.
 """
 
@@ -34,7 +34,7 @@ from toolrl.protocols import BuildContext, EpisodeContext
 from toolrl.tools import cancellation
 from toolrl.tools.cancellation import Watch, stoppable, uninterrupted
 from toolrl.tools.function import is_async
-from toolrl.tools.loop_watch import Watched
+from toolrl.tools.loop_watch import run_component
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
 from toolrl.tools.threads import POOL, Job, Lane
@@ -172,7 +172,7 @@ class ToolInstance:
         self._jobs: set[asyncio.Future[Any]] = set()
         """Stages that run: threads, and tasks that didn't end when they were cancelled."""
         self._began = not bound.has("create")
-        """Whether `create` began: one that was cancelled before its turn in a thread made nothing to release."""
+        """Whether `create` began: one that was cancelled before its first step made nothing to release."""
         self._created = False
         self._rewarded = False
         self._opening: tuple[Message, ...] = ()
@@ -253,24 +253,25 @@ class ToolInstance:
         if not isinstance(work, Job):
             # Around a call stands the policy's time limit.
             return await (work if stage == "execute" else self._stoppable(stage, work))
+        self._began = True
         self._jobs.add(work)
         work.add_done_callback(self._jobs.discard)
         try:
             # A thread can't be stopped: a cancelled caller leaves, the future stays until the function returns.
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            self._leave(stage, work)
-            raise
-        finally:
+            work.abandon()
             if stage == "create":
-                self._began = work.begun
+                # The thread goes on with it, so there may be an instance all the same.
+                work.when_ended(lambda: setattr(self, "_created", work.begun and not work.raised))
+            raise
 
     async def _stoppable(self, stage: str, work: Awaitable[Any]) -> Any:
         async def begin() -> Any:
             self._began = True
             return await work
 
-        return await stoppable(Watched(f"tool {self._bound.name!r}", begin()), functools.partial(self._left, stage))
+        return await stoppable(run_component(f"tool {self._bound.name!r}", begin), functools.partial(self._left, stage))
 
     def _left(self, stage: str, work: asyncio.Task[Any]) -> None:
         """A stage that isn't a thread goes on although it was cancelled."""
@@ -283,16 +284,6 @@ class ToolInstance:
             stage,
             cancellation.CLEANUP_SECONDS,
         )
-
-    def _leave(self, stage: str, work: Job[Any]) -> None:
-        """Nobody waits for a stage's thread any more."""
-        if stage != "release" or work.begun:  # A release that is still in the queue has its turn all the same.
-            work.abandon()
-        if stage == "calc_reward":
-            self._rewarded = work.begun
-        if stage == "create":
-            # Where the thread goes on with it, there may be an instance all the same.
-            work.when_ended(lambda: setattr(self, "_created", work.begun and not work.raised))
 
 
 async def _inline(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

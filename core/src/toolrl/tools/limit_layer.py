@@ -1,17 +1,21 @@
-"""Waiting for one's turn: the layer that takes a permit for each attempt of a call, and gives it back."""
+"""The layer that takes a permit for each attempt of a call, and releases it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from toolrl.errors import ToolLimitError
+from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Next
-from toolrl.tools.processes import PROCESSES
-from toolrl.tools.rate_limits import Limiter, Permit
-from toolrl.tools.threads import Job, noting_jobs
+from toolrl.tools.options import PolicyOptions
+from toolrl.tools.process_tools import PROCESSES
+from toolrl.tools.rate_limits import Permit
+from toolrl.tools.threads import collecting_jobs
 from toolrl.types import ToolResult
+
+T = TypeVar("T")
 
 
 class Limited:
@@ -21,37 +25,31 @@ class Limited:
     on, that is until the thread ends, and no longer than the lease.
     """
 
-    def __init__(self, limiters: dict[str, Limiter], queue_timeout: float, lease: float) -> None:
-        """`limiters` are those of the endpoints that are in use, and grow."""
-        self._limiters = limiters
-        self._queue_timeout = queue_timeout
-        self._lease = lease
+    def __init__(self, endpoints: Endpoints, options: PolicyOptions) -> None:
+        self._endpoints = endpoints
+        self._options = options
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        limiter = self._limiters.get(invocation.endpoint)
-        traits = invocation.traits
-        if limiter is None and traits.inline and traits.process is None:  # It leaves nothing behind.
-            return await following(invocation)
+        if not self._options.limited:
+            return await self._in_process(invocation, following)
+        limiter = await self._endpoints.limiter(invocation.endpoint, self._options)
         invocation.strays = []
-        with noting_jobs() as invocation.jobs:
-            if limiter is None:
-                return await self._in_process(invocation, following)
-            permit: Permit = await self._wait(invocation, limiter.acquire())
+        with collecting_jobs() as invocation.jobs:
+            permit = await self._queue(invocation, limiter.acquire())
             try:
                 return await self._in_process(invocation, following)
             finally:
-                leave(permit, invocation.jobs, invocation.strays, self._lease)
+                _leave(permit, invocation, self._options.limit_lease)
 
     async def _in_process(self, invocation: Invocation, following: Next) -> ToolResult:
         if invocation.traits.process is None:
             return await following(invocation)
-        worker = await self._wait(invocation, PROCESSES.reserve(invocation.traits.process))
-        with worker:
+        with await self._queue(invocation, PROCESSES.reserve(invocation.traits.process)):
             return await following(invocation)
 
-    async def _wait(self, invocation: Invocation, turn: Any) -> Any:
+    async def _queue(self, invocation: Invocation, turn: Awaitable[T]) -> T:
         clock = asyncio.get_running_loop().time
-        begin, limit = clock(), asyncio.timeout(self._queue_timeout)
+        begin, limit = clock(), asyncio.timeout(self._options.queue_timeout)
         try:
             async with limit:
                 return await turn
@@ -60,17 +58,17 @@ class Limited:
                 raise
             raise ToolLimitError(
                 f"The tool {invocation.shown!r} is busy: there was no place for this call within "
-                f"{self._queue_timeout:g} s, and it didn't run. Go on without it, or try again later."
+                f"{self._options.queue_timeout:g} s, and it didn't run. Go on without it, or try again later."
             ) from None
         finally:
             invocation.note("queue_seconds", clock() - begin)
 
 
-def leave(permit: Permit, jobs: Sequence[Job[Any]], strays: Sequence[asyncio.Task[Any]], lease: float) -> None:
-    """Give a permit back when the last of what was begun under it has ended, at the latest after the lease."""
-    busy = [job for job in jobs if not job.ended]
-    left = [task for task in strays if not task.done()]
-    waiting = len(busy) + len(left)
+def _leave(permit: Permit, invocation: Invocation, lease: float) -> None:
+    """Release a permit when all that was begun under it has ended, at the latest after the lease."""
+    jobs = [job for job in invocation.jobs if not job.ended]
+    strays = [task for task in invocation.strays if not task.done()]
+    waiting = len(jobs) + len(strays)
     if not waiting:
         permit.release()
         return
@@ -82,7 +80,7 @@ def leave(permit: Permit, jobs: Sequence[Job[Any]], strays: Sequence[asyncio.Tas
         if not waiting:
             permit.release()
 
-    for job in busy:
+    for job in jobs:
         job.when_ended(ended)
-    for task in left:
+    for task in strays:
         task.add_done_callback(ended)

@@ -1,23 +1,23 @@
-"""Finds code of a tool or reward that blocks the event loop, names it, and notes calls that overran their time limit.
+"""Warns of code of a tool or reward that blocks the event loop, with its name and its place.
 
 A coroutine that computes, or calls `time.sleep` or `requests.get`, holds up every episode until its next `await`, and
-no timer can stop it meanwhile. `Watched` notes which component runs a step; while episodes run, a thread reads the
-notes and warns of a step that lasts, with its place in the code.
+no timer can stop it meanwhile. While episodes run, a thread sends the loop a callback now and then; where the loop
+doesn't come to it, the thread looks into the loop's stack for the component that holds it up.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import takewhile
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from toolrl.tracebacks import from_author
 
@@ -27,71 +27,23 @@ BLOCKED_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
 _inside: ContextVar[bool] = ContextVar("toolrl_in_component", default=False)
-_steps: dict[int, tuple[str, float]] = {}
-"""What runs a step now, and since when, by thread."""
 _WARNING = """\
 %s blocks the event loop and holds up all episodes. Make it a plain `def` function, which runs in a thread, or await
 what takes long: `asyncio.sleep`, `asyncio.to_thread`, an async client. It is at:
 %s"""
-_lock = threading.Lock()
-_open = 0
-_closed = threading.Event()
 
 
-class Watched(Generic[T]):
-    """A coroutine whose steps are noted under a component's name. Awaited, or stepped by hand like a coroutine."""
-
-    __slots__ = ("_deadline", "_name", "_work", "overran")
-
-    def __init__(self, name: str, work: Coroutine[Any, Any, T], seconds: float | None = None) -> None:
-        self._name = name
-        self._work = work
-        self._deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
-        self.overran = False
-        """One of its own steps was running when its time was up."""
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self  # type: ignore[return-value]  # it has a generator's methods
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._work.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._work.throw, *error)
-
-    def close(self) -> None:
-        self._work.close()
-
-    __del__ = close
-    """One that was cancelled before its first step isn't complained of."""
-
-    def _step(self, step: Any, *args: Any) -> Any:
-        thread, begun = threading.get_ident(), time.monotonic()
-        outer = _steps.get(thread)
-        token = _inside.set(True)
-        _steps[thread] = self._name, begun
-        try:
-            return step(*args)
-        finally:
-            _inside.reset(token)
-            if outer is None:
-                _steps.pop(thread, None)
-            else:
-                _steps[thread] = outer
-            if begun < self._deadline <= time.monotonic():
-                self.overran = True
+async def run_component(name: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Call and await a component's code under its name, such as `tool 'search'`."""
+    token = _inside.set(True)
+    try:
+        return await function(*args)
+    finally:
+        _inside.reset(token)
 
 
-def in_component() -> bool:
-    """Whether a component's code is running: in a step of its coroutine, or a thread that one started."""
-    return _inside.get()
-
-
-def called_inside(function: Callable[..., T], *args: Any) -> T:
-    """Call a component's function in a thread that no step started."""
+def call_component(function: Callable[..., T], *args: Any) -> T:
+    """Call a component's function in a thread."""
     token = _inside.set(True)
     try:
         return function(*args)
@@ -99,38 +51,65 @@ def called_inside(function: Callable[..., T], *args: Any) -> T:
         _inside.reset(token)
 
 
+def in_component() -> bool:
+    """Whether a component's code is running: in its coroutine, or in a thread that it started."""
+    return _inside.get()
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
+
+
 @contextmanager
 def watching() -> Iterator[None]:
-    """Around episodes, however many of these are open at once: the first starts the thread, the last ends it."""
-    global _open, _closed
-    with _lock:
-        _open += 1
-        if _open == 1:
-            _closed = threading.Event()
-            threading.Thread(target=_watch, args=(_closed,), name="toolrl-loop-watch", daemon=True).start()
+    """Watch the running loop, however many of these are open at once: the first starts the thread, the last ends it."""
+    loop = asyncio.get_running_loop()
+    watch = _watches.get(loop)
+    if watch is None:
+        watch = _watches[loop] = _Watch(loop)
+    watch.users += 1
     try:
         yield
     finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                _closed.set()
+        watch.users -= 1
+        if not watch.users:
+            watch.closed.set()
+            _watches.pop(loop, None)
 
 
-def _watch(closed: threading.Event) -> None:
-    warned: set[str] = set()
-    while not closed.wait(BLOCKED_SECONDS / 5):
-        for thread, note in list(_steps.items()):
-            name, begun = note
-            if time.monotonic() - begun < BLOCKED_SECONDS or name in warned:
+class _Watch:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.users = 0
+        self.closed = threading.Event()
+        thread = threading.get_ident()
+        threading.Thread(target=self._run, args=(loop, thread), name="toolrl-loop-watch", daemon=True).start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        warned: set[str] = set()
+        while not self.closed.wait(BLOCKED_SECONDS / 5):
+            reached = threading.Event()
+            try:
+                loop.call_soon_threadsafe(reached.set)
+            except RuntimeError:  # The loop is closed.
+                return
+            if reached.wait(BLOCKED_SECONDS):
                 continue
-            frames = list(traceback.walk_stack(sys._current_frames().get(thread)))
-            if _steps.get(thread) is note:  # It may have ended meanwhile.
+            frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(thread))]
+            name, inside = _component(frames)
+            if name is not None and name not in warned and not reached.is_set():
                 warned.add(name)
-                _log.warning(_WARNING, name, _place(frames))
+                _log.warning(_WARNING, name, _place(inside))
+            while not reached.wait(BLOCKED_SECONDS) and not self.closed.is_set():
+                pass
 
 
-def _place(frames: list[tuple[FrameType, int]]) -> str:
-    """The stack of the step, innermost frame last."""
-    inside = takewhile(lambda it: it[0].f_code is not Watched._step.__code__, frames)
-    return "".join(from_author(traceback.StackSummary.extract(iter([*inside][::-1]))).format()).rstrip()
+def _component(frames: list[FrameType]) -> tuple[str | None, list[FrameType]]:
+    """The innermost component of a stack, and its frames, the innermost first."""
+    for place, frame in enumerate(frames):
+        if frame.f_code is run_component.__code__:
+            return frame.f_locals["name"], frames[:place]
+    return None, []
+
+
+def _place(frames: list[FrameType]) -> str:
+    lines = ((frame, frame.f_lineno) for frame in reversed(frames))
+    return "".join(from_author(traceback.StackSummary.extract(lines)).format()).rstrip()

@@ -5,8 +5,8 @@ A call goes through layers, each of which may answer itself, raise, or go on to 
     truncate → answer errors → validate → cache → retry → breaker → wait for a permit → breaker → time limit → the tool
 
 Those behind `validate` are there only where the config asks for them; the time limit always is. What stands inside of
-`retry` is done for each attempt: nobody holds a permit while he waits for the next one. The breaker is asked before a
-call queues, and again after, as it may have opened meanwhile. A call's time begins when it has its permit.
+`retry` is done for each attempt: no permit is held between retries. The breaker is asked before a call queues, and
+again after, as it may have opened meanwhile. A call's time begins when it has its permit.
 
 Errors travel as exceptions through the inner layers, so that one of them can try again, and become the model's text in
 `answer_errors`. A layer is built once for a toolset and shared by all its episodes: what it remembers is for the
@@ -24,14 +24,13 @@ from dataclasses import replace
 import jsonschema
 
 from toolrl.errors import ConfigError, ToolError
-from toolrl.tools.breaker import BreakerGate, BreakerWatch, CircuitBreaker
+from toolrl.tools.breaker import CircuitBreaker
 from toolrl.tools.cache import Cache
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Layer, Next, ToolFailure, call_tool, compose
 from toolrl.tools.limit_layer import Limited
 from toolrl.tools.options import PolicyOptions
-from toolrl.tools.rate_limits import Limiter
 from toolrl.tools.retry import Retry
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.time_limit import TimeLimit
@@ -44,11 +43,11 @@ from toolrl.types import ToolResult
 LONGEST_MESSAGE = 20_000
 """Characters of a crash's message that are kept: it goes to the model, to the log, and lives as long as its episode."""
 
-__all__ = ["CallBudget", "Invocation", "Next", "Policy", "PolicyOptions", "ToolFailure", "call_tool", "compose"]
+__all__ = ["CallBudget", "Invocation", "Next", "Policy", "PolicyOptions", "ToolFailure"]
 
 
 class Policy:
-    """The layers of one toolset. `answer` never raises anything but a cancellation of the episode."""
+    """The layers of one toolset."""
 
     def __init__(
         self, options: PolicyOptions, cut: Cut | None = None, *, name: str = "tool", endpoints: Endpoints | None = None
@@ -58,9 +57,15 @@ class Policy:
         self.options = options
         self._name = name
         self._endpoints = endpoints if endpoints is not None else Endpoints()
-        self._limiters: dict[str, Limiter] = {}
-        self._breakers: dict[str, CircuitBreaker] = {}
-        self.answer: Next = compose(self._layers(cut), call_tool)
+        shorten = self._truncate(cut)
+        self.attempt: Next = compose(self._inner_layers(shorten), call_tool)
+        """The layers behind `validate`, which raise what the tool raises."""
+        outer: list[Layer] = [shorten] if shorten is not None else []
+        outer.append(answer_errors)
+        if options.check_arguments:
+            outer.append(Validate())
+        self.answer: Next = compose(outer, self.attempt)
+        """All layers. Never raises anything but a cancellation of the episode."""
 
     def endpoint(self, traits: ToolTraits) -> str:
         """What a tool's breaker and limits are kept under."""
@@ -69,55 +74,53 @@ class Policy:
     async def prepare(self, traits: Mapping[str, ToolTraits]) -> None:
         """Get ready for calls of these tools. Raises ConfigError where an option does nothing for any of them, or asks
         for something else than another toolset does under the same name."""
-        for option, wanted, can in (
-            ("cache", self.options.cache is not None, [it.pure and not it.per_episode for it in traits.values()]),
-            ("retry.on_timeout", bool(self.options.retry and self.options.retry.on_timeout),
-             [it.repeatable for it in traits.values()]),
-        ):  # fmt: skip
-            if wanted and can and not any(can):
-                raise ConfigError(
-                    f"policy.{option}: {', '.join(map(repr, traits))} can't use it: {_NEEDS[option]}",
-                    where=self._name,
-                    hint="Leave the option out.",
-                )
+        retry = self.options.retry
+        if self.options.cache is not None:
+            self._check_use("cache", traits, [it.pure and not it.per_episode for it in traits.values()])
+        if retry is not None and retry.on_timeout:
+            self._check_use("retry.on_timeout", traits, [it.repeatable for it in traits.values()])
         for endpoint in {self.endpoint(it) for it in traits.values()}:
-            await self._meet(endpoint)
+            if self.options.breaker is not None:
+                self._endpoints.breaker(endpoint, self.options.breaker)
+            if self.options.limited:
+                await self._endpoints.limiter(endpoint, self.options)
 
-    async def _meet(self, endpoint: str) -> None:
+    def _check_use(self, option: str, traits: Mapping[str, ToolTraits], usable: list[bool]) -> None:
+        if usable and not any(usable):
+            raise ConfigError(
+                f"policy.{option}: {', '.join(map(repr, traits))} can't use it: {_NEEDS[option]}",
+                where=self._name,
+                hint="Leave the option out.",
+            )
+
+    def _inner_layers(self, shorten: Truncate | None) -> list[Layer]:
         options = self.options
-        if options.breaker is not None and endpoint not in self._breakers:
-            self._breakers[endpoint] = self._endpoints.breaker(endpoint, options.breaker)
-        if options.limited and endpoint not in self._limiters:
-            self._limiters[endpoint] = await self._endpoints.limiter(endpoint, options)
-
-    async def _know(self, invocation: Invocation, following: Next) -> ToolResult:
-        """The layer before breaker and limits: a call for which nobody prepared must not go without them."""
-        await self._meet(invocation.endpoint)
-        return await following(invocation)
-
-    def _layers(self, cut: Cut | None) -> list[Layer]:
-        options = self.options
-        layers: list[Layer] = [answer_errors]
-        shorten = self._truncate(cut)
-        if shorten is not None:
-            layers.insert(0, shorten)
-        if options.check_arguments:
-            layers.append(Validate())
+        layers: list[Layer] = []
         if options.cache is not None:
             layers.append(Cache(options.cache))
             if shorten is not None:
                 layers.append(shorten)  # What is kept is what is sent: a huge result isn't held in memory.
-        if options.breaker is not None or options.limited:
-            layers.append(self._know)
         if options.retry is not None:
             layers.append(Retry(options.retry))
         if options.breaker is not None:
-            layers.append(BreakerGate(self._breakers))
-        layers.append(Limited(self._limiters, options.queue_timeout, options.limit_lease))
+            layers.append(self._check_breaker)
+        layers.append(Limited(self._endpoints, options))
         if options.breaker is not None:
-            layers.append(BreakerWatch(self._breakers))
-        layers.append(TimeLimit(options.timeout, options.queue_timeout))
+            layers.append(self._watch_breaker)
+        layers.append(TimeLimit(options.timeout))
         return layers
+
+    async def _check_breaker(self, invocation: Invocation, following: Next) -> ToolResult:
+        self._breaker(invocation).check(invocation.shown)
+        return await following(invocation)
+
+    async def _watch_breaker(self, invocation: Invocation, following: Next) -> ToolResult:
+        with self._breaker(invocation).watch(invocation.shown):
+            return await following(invocation)
+
+    def _breaker(self, invocation: Invocation) -> CircuitBreaker:
+        assert self.options.breaker is not None
+        return self._endpoints.breaker(invocation.endpoint, self.options.breaker)
 
     def _truncate(self, cut: Cut | None) -> Truncate | None:
         options = self.options
@@ -134,7 +137,7 @@ _NEEDS = {
     "cache": "only a tool that is `pure` gives the same answer again, and only one that takes no EpisodeContext gives "
     "it to other episodes",
     "retry.on_timeout": "a call that timed out may have taken effect, so only one that is `pure` or `idempotent` may "
-    "be made again",
+    "be retried",
 }
 
 
@@ -217,11 +220,10 @@ class Validate:
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         spec, arguments = invocation.spec, invocation.call.arguments
         try:
-            plain = self._validators.plainly_valid(spec, arguments)
+            validator = self._validators.get(spec)
         except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
             raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-        if not plain:
-            check_arguments(self._validators.get(spec), arguments, spec, invocation.shown)
+        check_arguments(validator, arguments, spec, invocation.shown)
         return await following(invocation)
 
 

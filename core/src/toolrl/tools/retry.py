@@ -1,7 +1,8 @@
-"""Calls that are made again: waits that grow, chance that pulls them apart, and what the server itself asks for.
+"""Retries: exponential back-off with jitter, and the server's own `Retry-After`.
 
-Only an error that the tool marks as transient is worth another attempt, and a time-out of a tool for which calling
-twice does no harm. A crash never is: nobody knows what it left behind.
+Only an error that the tool marks as transient is retried, and a time-out of a tool for which calling twice does no
+harm. A crash never is: its effects are unknown. The jitter is a function of the call, so that a run repeats; libraries
+draw theirs from the process's random numbers.
 """
 
 from __future__ import annotations
@@ -29,18 +30,17 @@ class Retry:
         self._options = options
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
+        clock = asyncio.get_running_loop().time
+        begin, attempt = clock(), 1
         invocation.note("retries", 0)
-        attempt = 1
         while True:
             try:
                 return await following(invocation)
             except ToolError as error:
                 if attempt == self._options.attempts or not self._may_pass(error, invocation):
                     raise
-                pause = self.pause(attempt, error.retry_after, self._chance(invocation, attempt))
-                if loop.time() - begin + pause > self._options.max_seconds:
+                pause = self.pause(attempt, error.retry_after, _chance(invocation, attempt))
+                if clock() - begin + pause > self._options.max_seconds:
                     raise
             await asyncio.sleep(pause)
             attempt += 1
@@ -54,7 +54,7 @@ class Retry:
         pause = grown * (1.0 - options.jitter * chance)
         asked = _seconds(retry_after)
         if asked > 0:
-            # All who were told the same number would come back at the same moment.
+            # All callers that got the same number would come back at the same moment.
             pause = max(pause, asked + options.first_delay * options.jitter * chance)
         return pause
 
@@ -63,15 +63,15 @@ class Retry:
             return self._options.on_timeout and invocation.traits.repeatable
         return error.transient
 
-    def _chance(self, invocation: Invocation, attempt: int) -> float:
-        """Of the call itself, so that it repeats with the run whatever else is in flight, and the episode's own source
-        of chance stays as it was."""
-        return random.Random(f"{invocation.episode}/{invocation.call.id}/{invocation.call.name}/{attempt}").random()
+
+def _chance(invocation: Invocation, attempt: int) -> float:
+    """In [0, 1), of the call itself, whatever else is in flight."""
+    return random.Random(f"{invocation.episode}/{invocation.call.id}/{invocation.call.name}/{attempt}").random()
 
 
 def _seconds(retry_after: Any) -> float:
-    """What a tool says that a server asks for, 0 for nothing. Tools hand headers on as they are, and what can't be read
-    must not hide the error that it came with."""
+    """The seconds that a server asks for, 0 for none. Tools pass headers on as they are, and an unreadable one must not
+    hide the error that it came with."""
     try:
         seconds = parse_retry_after(retry_after) if isinstance(retry_after, str) else float(retry_after or 0.0)
     except (TypeError, ValueError, OverflowError):

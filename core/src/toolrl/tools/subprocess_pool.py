@@ -1,9 +1,12 @@
-"""Worker processes, as seen from the process that started them: `Worker` is one, `RestartingWorker` one that is
-replaced when it is lost, `WorkerThreads` some of these, each owned by a thread.
+"""Worker processes for libraries and tools that can't be stopped, or aren't trusted, in this process. For plugins, too.
+
+- `Worker` is one process, which answers requests by the function that `build(*arguments)` of a module returns.
+- `RestartingWorker` is one that is replaced when it is lost, and `WorkerThreads` some of these, each owned by a thread.
+- `ask` sends a request from the event loop.
 
 A request goes out with a random nonce, which its reply has to carry. A worker that writes anything else (before a
 request, after its reply, a frame of another request, no frame at all) is ended, and the request fails as a crash: no
-request ever gets the reply of another. The nonce protects against accidents, such as a forked child that replies, too.
+request ever gets the reply of another. The nonce protects against accidents, such as a forked child that also replies.
 It can't protect a reply against the code that makes it: that runs in the worker with the worker's rights.
 """
 
@@ -19,7 +22,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,14 +31,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toolrl.tools import subprocess_main as script
+from toolrl.tools.threads import POOL
 
 _CHUNK = 1 << 20
 LARGEST_REPLY = 1 << 28
-"""Bytes. What runs in a process must not be able to fill the memory of the one that waits for it."""
+"""Bytes. What runs in a worker must not be able to fill this process's memory."""
 START_SECONDS = 120.0
 """For a worker to import its libraries on a busy machine."""
-_LOOK_SECONDS = 1.0
-"""How often a silent worker is looked at: something that it started may hold its output open after it died."""
+_CHECK_SECONDS = 1.0
+"""How often a silent worker is checked: something that it started may hold its output open after it died."""
 _Answer = TypeVar("_Answer")
 
 
@@ -82,7 +85,7 @@ class Worker:
         with self._lock:
             if self._killed or self._process is None:
                 return not self._killed
-            return not _is_dead(self._process) and (self.busy or not _has_written(self._process))
+            return self._process.poll() is None and (self.busy or not _has_written(self._process))
 
     def ask(self, request: Mapping[str, Any], seconds: float | None = None) -> dict[str, Any]:
         """Its reply. Raises ProcessCrashError where it gives none, or none within so many seconds, and is ended."""
@@ -103,7 +106,9 @@ class Worker:
                 process.stdin.flush()
                 reply = _read_reply(process, nonce)
             if reply is None:
-                self._await_end(process)
+                # It closes its pipes before it ends: killed right now, it couldn't report how it ended.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_CHECK_SECONDS)
         finally:
             watchdog.cancel()
             status = self._finish(dead=reply is None)
@@ -114,12 +119,13 @@ class Worker:
     def kill(self) -> None:
         """End the process and all that it started in its group."""
         with self._lock:
+            reaped = self._killed and self._process is not None and self._process.returncode is not None
             self._killed = True
-            if self._process is None:
+            if self._process is None or reaped:  # Reaped, its number may be another's.
                 return
-            _signal(self._process)
+            _kill_group(self._process)
             if not self.busy:
-                _bury(self._process)
+                _reap(self._process)
 
     def _begin(self) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -130,12 +136,6 @@ class Worker:
             self.busy = True
             return self._process
 
-    def _await_end(self, process: subprocess.Popen[bytes]) -> None:
-        """A process that ends closes its pipes first: killed right then, it couldn't say how it ended."""
-        end = time.monotonic() + _LOOK_SECONDS
-        while not self._killed and not _is_dead(process) and time.monotonic() < end:
-            time.sleep(0.005)
-
     def _finish(self, *, dead: bool) -> int | None:
         """After a request; the exit status of a process that is no more."""
         with self._lock:
@@ -144,13 +144,22 @@ class Worker:
                 return None
             self._killed = True
             assert self._process is not None
-            _signal(self._process)
-            return _bury(self._process)
+            _kill_group(self._process)
+            return _reap(self._process)
+
+
+async def ask(worker: Worker, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's reply. Cancelling this kills the worker: nothing else stops what runs in it."""
+    job = POOL.submit(worker.ask, request)
+    try:
+        return await job
+    except asyncio.CancelledError:
+        worker.kill()
+        raise
 
 
 class RestartingWorker:
-    """A worker that is started anew when it was lost, for a library that can't be stopped in this process, or isn't
-    trusted with its time. Used by one thread at a time. Its errors aren't shown.
+    """A worker that is started anew when it was lost. Used by one thread at a time. Its errors aren't shown.
 
     `environment` is all that it gets of environment variables; None for those of this process.
     """
@@ -221,30 +230,19 @@ def _answer(worker: Worker, request: Mapping[str, Any], seconds: float) -> dict[
     return reply
 
 
-def _signal(process: subprocess.Popen[bytes]) -> None:
-    # The process is a zombie until it is buried, so that its group's number can't be another's.
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and all that it started in its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
-def _bury(process: subprocess.Popen[bytes]) -> int:
+def _reap(process: subprocess.Popen[bytes]) -> int:
     status = process.wait()
     for pipe in (process.stdin, process.stdout):
         with suppress(OSError):
             if pipe is not None:
                 pipe.close()
     return status
-
-
-def _is_dead(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended, without burying it."""
-    if process.returncode is not None:
-        return True
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # Somebody else waited for it.
-        return True
 
 
 def _has_written(process: subprocess.Popen[bytes], seconds: float = 0) -> bool:
@@ -282,8 +280,8 @@ def _read(process: subprocess.Popen[bytes], count: int) -> bytes | None:
     assert process.stdout is not None
     got = bytearray()
     while len(got) < count:
-        if not _has_written(process, _LOOK_SECONDS):
-            if _is_dead(process):
+        if not _has_written(process, _CHECK_SECONDS):
+            if process.poll() is not None:
                 return None
             continue
         chunk = os.read(process.stdout.fileno(), min(count - len(got), _CHUNK))
@@ -301,3 +299,10 @@ def _ending(status: int | None) -> str:
     except ValueError:
         name = str(-status)
     return f"was ended by {name}"
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

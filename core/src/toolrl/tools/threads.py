@@ -1,13 +1,11 @@
-"""Synchronous tool code off the event loop.
+"""Synchronous tool code off the event loop: `await POOL.submit(function, *args)`.
 
 Tools block: they sleep, wait for sockets, compute. asyncio's own executor has a handful of threads on a small machine,
-so a few slow calls would hold up every episode, and it is joined when the interpreter ends, so one hanging call would
-hang the exit. This pool starts a thread when none is idle, up to `limit`; its threads are daemons, and end when they
-were idle for a while.
+so a few slow calls would hold up every episode. Both it and anyio join their threads when the interpreter ends, so one
+hanging call would hang the exit. The threads here are daemons and are used again; a new one starts when none is idle.
 
-A thread can't be stopped. Where whoever waits leaves, the job is abandoned: its function runs on, but its thread counts
-no more against `limit`, so that calls which never return can't fill the pool. A `Lane` bounds how many of these one
-tool may have; above that its calls are refused until some have returned.
+A thread can't be stopped. A cancelled job is abandoned: its function runs on, and no longer counts against the pool's
+limit. A `Lane` bounds how many abandoned jobs one tool may have; beyond that its calls are refused.
 """
 
 from __future__ import annotations
@@ -16,17 +14,19 @@ import asyncio
 import contextvars
 import functools
 import logging
+import math
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from toolrl.errors import ToolUnavailableError
 
 T = TypeVar("T")
 MOST_ABANDONED = 64
-"""Calls of one tool that may run on after everybody left; with so many, its next calls are refused."""
+"""Abandoned calls that one tool may have; with so many, its next calls are refused."""
 IDLE_SECONDS = 30.0
 """After which a thread without work ends."""
 
@@ -38,30 +38,13 @@ class Job(asyncio.Future[T]):
 
     def __init__(self, pool: ThreadPool, work: Callable[[], T], lane: Lane | None) -> None:
         super().__init__(loop=asyncio.get_running_loop())
-        self.pool = pool
-        self.work: Callable[[], T] | None = work
+        self._pool = pool
+        self._work: Callable[[], T] | None = work
+        self._at_end: list[Callable[[], None]] = []
         self.lane = lane
-        self.begun = self.raised = False
-        self._put_at = self.get_loop().time()
-        self.begun_at: float | None = None
-        """When its function began, by the loop's clock."""
-        self.running = False
-        self.abandoned = False
+        self.begun = self.raised = self.abandoned = False
         self.ended = False
         """Its function has returned, or will never begin."""
-        self._at_end: list[Callable[[], None]] = []
-
-    @property
-    def queued(self) -> bool:
-        """True where its function hasn't begun, and still may."""
-        return not self.begun and not self.ended
-
-    @property
-    def waited(self) -> float:
-        """Seconds that it waited for a thread, so far where it is still queued."""
-        if self.begun_at is not None:
-            return self.begun_at - self._put_at
-        return self.get_loop().time() - self._put_at if self.queued else 0.0
 
     def cancel(self, msg: Any | None = None) -> bool:
         cancelled = super().cancel(msg)
@@ -70,171 +53,161 @@ class Job(asyncio.Future[T]):
         return cancelled
 
     def abandon(self) -> None:
-        """Nobody waits any more: a job that hasn't begun never will, a running one is left to itself."""
-        self.pool.abandon(self)
+        """Stop waiting: a job that hasn't begun never will, a running one is left to itself."""
+        if self._pool.abandon(self):
+            self._end()
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call this on the event loop once the function doesn't run any more; at once where that is so already."""
+        """Call this on the event loop once the function has ended; at once where it has already."""
         if self.ended:
             callback()
         else:
             self._at_end.append(callback)
 
-    def settle(self, value: Any, error: BaseException | None) -> None:
-        """On the event loop, after the function returned or raised."""
+    def run(self) -> Callable[[], None]:
+        """Run the function, in a thread; returns what reports its outcome."""
+        work, self._work = self._work, None
+        assert work is not None
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = work()
+        except BaseException as raised:  # noqa: BLE001 - it belongs to the caller, whatever it is
+            error = raised
+
+        def report() -> None:
+            # Where the loop closed while the function ran, there is no caller any more.
+            with suppress(RuntimeError):
+                self.get_loop().call_soon_threadsafe(self._settle, value, error)
+
+        return report
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
         self.raised = error is not None
-        callbacks, self._at_end = self._at_end, []
-        for callback in callbacks:
-            callback()
+        self._end()
         if self.done():
             return
         if isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit):
-            # A future refuses the first. The others mean something to who awaits it, but no Ctrl-C arrives in a thread.
+            # A future refuses the first; the others would mean a Ctrl-C or a closing to the caller.
             error = RuntimeError(f"the function raised {type(error).__name__}: {error}")
-        if error is not None:
-            self.set_exception(error)
-            if self.abandoned:
-                self.exception()  # Nobody may ever ask, and that is no mistake.
-        else:
+        if error is None:
             self.set_result(value)
+            return
+        self.set_exception(error)
+        if self.abandoned:
+            self.exception()  # There may be no caller left to retrieve it.
+
+    def _end(self) -> None:
+        callbacks, self._at_end = self._at_end, []
+        for callback in callbacks:
+            callback()
 
 
 class ThreadPool:
-    """Daemon threads that grow with the number of calls at once. Jobs beyond `limit` wait, first come, first served."""
+    """Daemon threads. Jobs beyond `limit` wait, first come, first served; None for no limit."""
 
-    def __init__(self, limit: int = 256, *, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None = None, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._limit = math.inf if limit is None else limit
         self._idle_seconds = idle_seconds
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = 0
-        """Those that count: idle, or with a job that somebody waits for."""
-        self._unfinished = 0
-        """Jobs in the queue, and running ones that somebody waits for."""
-        self._abandoned = 0
-        self._started = 0
-
-    @property
-    def abandoned(self) -> int:
-        """Functions that run on although nobody waits for them."""
-        return self._abandoned
+        self._waiting: deque[Job[Any]] = deque()
+        self._idle: list[queue.SimpleQueue[Job[Any] | None]] = []
+        """Inboxes of threads without work."""
+        self._running = 0
+        """Jobs in threads, abandoned ones not counted."""
+        self.abandoned = 0
+        """Functions that run on after their callers left."""
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]:
         """A future of the running loop with what `function` returns or raises."""
         return self.put(functools.partial(function, *args, **kwargs))
 
     def put(self, work: Callable[[], T], lane: Lane | None = None) -> Job[T]:
-        """The same for a function without arguments, which counts in `lane` where it is abandoned."""
+        """The same for a function without arguments; `lane` counts it where it is abandoned."""
         job = Job(self, functools.partial(contextvars.copy_context().run, work), lane)
         with self._lock:
-            self._unfinished += 1
-        try:
-            self._grow()
-        except RuntimeError:
-            with self._lock:
-                self._unfinished -= 1
-            raise
-        noted = _noted.get()
-        if noted is not None:
-            noted.append(job)
-        self._jobs.put(job)
+            self._waiting.append(job)
+            try:
+                self._start_waiting()
+            except RuntimeError:  # The system gives no more threads: those that run have to do.
+                if not self._running:
+                    self._waiting.remove(job)
+                    raise
+        jobs = _collected.get()
+        if jobs is not None:
+            jobs.append(job)
         return job
 
-    def abandon(self, job: Job[Any]) -> None:
-        """See Job.abandon."""
+    def abandon(self, job: Job[Any]) -> bool:
+        """See Job.abandon; True for a job that was still waiting."""
         with self._lock:
             if job.ended or job.abandoned:
-                return
-            if not job.running:
-                job.ended, job.work = True, None
-                return
+                return False
+            if not job.begun:
+                job.ended = True
+                self._waiting.remove(job)
+                return True
             job.abandoned = True
-            self._abandoned += 1
-            self._unfinished -= 1
-            self._threads -= 1
+            self.abandoned += 1
+            self._running -= 1
             if job.lane is not None:
-                job.lane.abandoned += 1
-        if job.lane is not None:
-            job.lane.report()
-        try:
-            self._grow()  # Jobs may wait for the thread that is lost to them.
-        except RuntimeError:
-            _log.exception("no thread could be started in the place of one that doesn't come back")
+                job.lane.count(+1)
+            with suppress(RuntimeError):
+                self._start_waiting()
+            return False
 
     def close_idle(self) -> None:
         """End the threads that have nothing to do; the next jobs start new ones."""
         with self._lock:
-            idle = max(self._threads - self._unfinished, 0)
-            self._threads -= idle
-        for _ in range(idle):
-            self._jobs.put(None)
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)
 
-    def _grow(self) -> None:
-        """Start a thread where there are more jobs than threads. Raises RuntimeError where there are no threads and the
-        system gives none; else those that are there have to do."""
-        with self._lock:
-            if self._unfinished <= self._threads or self._threads >= self._limit:
-                return
-            self._threads += 1
-            self._started += 1
-            name = f"toolrl-tool-{self._started}"
-        try:
-            threading.Thread(target=self._run, name=name, daemon=True).start()
-        except RuntimeError:
+    def _start_waiting(self) -> None:
+        """Give waiting jobs to threads, under the lock. Raises RuntimeError where no thread can be started."""
+        while self._waiting and self._running < self._limit:
+            job = self._waiting[0]
+            if self._idle:
+                self._idle.pop().put(job)
+            else:
+                threading.Thread(target=self._work, args=(job,), name="toolrl-tool", daemon=True).start()
+            self._waiting.popleft()
+            job.begun = True
+            self._running += 1
+
+    def _work(self, job: Job[Any] | None) -> None:
+        inbox: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        while job is not None:
+            report = job.run()
             with self._lock:
-                self._threads -= 1
-                if self._threads == 0:
-                    raise
+                self._end(job)
+                stays = not job.abandoned  # Else there are threads enough without it.
+                if stays:
+                    self._idle.append(inbox)
+                    with suppress(RuntimeError):
+                        self._start_waiting()
+            report()
+            del job, report  # An idle thread must not keep the last call's data alive.
+            job = self._next_job(inbox) if stays else None
 
-    def _run(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=self._idle_seconds)
-            except queue.Empty:
-                with self._lock:
-                    if self._threads > self._unfinished:
-                        self._threads -= 1
-                        return
-                continue
-            if job is None:
-                return
-            if not self._work(job):
-                return
-            # An idle thread must not keep the last call's data alive.
-            del job
+    def _end(self, job: Job[Any]) -> None:
+        job.ended = True
+        if not job.abandoned:
+            self._running -= 1
+            return
+        self.abandoned -= 1
+        if job.lane is not None:
+            job.lane.count(-1)
 
-    def _work(self, job: Job[Any]) -> bool:
-        """Run a job; False where the thread is one too many afterwards."""
-        with self._lock:
-            job.running = job.begun = not job.ended
-            job.begun_at = job.get_loop().time() if job.begun else None
-            work, job.work = job.work, None
-        value: Any = None
-        error: BaseException | None = None
-        if work is not None:
-            try:
-                value = work()
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the one who waits
-                error = raised
-        stays = self._end(job)
-        # Where the loop closed while the function ran, nobody waits any more.
-        with suppress(RuntimeError):
-            job.get_loop().call_soon_threadsafe(job.settle, value, error)
-        return stays
-
-    def _end(self, job: Job[Any]) -> bool:
-        with self._lock:
-            job.running, job.ended = False, True
-            if not job.abandoned:
-                self._unfinished -= 1
-                return True
-            self._abandoned -= 1
-            if job.lane is not None:
-                job.lane.abandoned -= 1
-            if self._threads >= min(self._unfinished, self._limit):
-                return False  # Another thread took its place, or there is nothing to do.
-            self._threads += 1
-            return True
+    def _next_job(self, inbox: queue.SimpleQueue[Job[Any] | None]) -> Job[Any] | None:
+        try:
+            return inbox.get(timeout=self._idle_seconds)
+        except queue.Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    return None
+            return inbox.get()  # A job came just now.
 
 
 class Lane:
@@ -246,7 +219,7 @@ class Lane:
         self._most = most_abandoned
         self._reported = 0
         self.abandoned = 0
-        """Calls that run on although nobody waits for them. Changed under the pool's lock."""
+        """Its calls that run on after their callers left."""
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]:
         """Run it in a thread, whatever happened to earlier calls."""
@@ -261,8 +234,9 @@ class Lane:
             )
         return self.submit(function, *args, **kwargs)
 
-    def report(self) -> None:
-        """Say that calls don't come back: the first time, and when no more are let in."""
+    def count(self, change: int) -> None:
+        """A call was abandoned (+1), or such a call returned (-1). Logs the first, and the one that fills the lane."""
+        self.abandoned += change
         if self.abandoned in (1, self._most) and self.abandoned > self._reported:
             self._reported = self.abandoned
             _log.warning(
@@ -274,27 +248,18 @@ class Lane:
             )
 
 
-_noted: contextvars.ContextVar[list[Job[Any]] | None] = contextvars.ContextVar("toolrl_noted_jobs", default=None)
+_collected: contextvars.ContextVar[list[Job[Any]] | None] = contextvars.ContextVar("toolrl_jobs", default=None)
 
 
-class _Noting:
-    """See `noting_jobs`. A class of its own: it stands around every call, and `contextmanager` takes four times as
-    long."""
-
-    __slots__ = ("_token",)
-
-    def __enter__(self) -> list[Job[Any]]:
-        jobs: list[Job[Any]] = []
-        self._token = _noted.set(jobs)
-        return jobs
-
-    def __exit__(self, *error: object) -> None:
-        _noted.reset(self._token)
-
-
-def noting_jobs() -> AbstractContextManager[list[Job[Any]]]:
+@contextmanager
+def collecting_jobs() -> Iterator[list[Job[Any]]]:
     """A list to which every job is added that is put into a pool inside of this, in this task or one it makes."""
-    return _Noting()
+    jobs: list[Job[Any]] = []
+    token = _collected.set(jobs)
+    try:
+        yield jobs
+    finally:
+        _collected.reset(token)
 
 
 POOL = ThreadPool()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
-from toolrl.tools.cancellation import Watch, awaited
-from toolrl.tools.loop_watch import Watched
+from toolrl.tools.cancellation import Watch
+from toolrl.tools.loop_watch import run_component
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallBudget, Policy
-from toolrl.tools.promptly import Begun
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Markers, ToolSpec
@@ -41,7 +40,7 @@ class ToolEntry:
     """By new name, in place of what the tool itself says."""
 
 
-class Opened:
+class OpenSession:
     """A toolset's session of one episode, with errors attributed to the toolset."""
 
     def __init__(
@@ -72,18 +71,14 @@ class Opened:
 
     async def ask(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         """Await something of the session. Raises ToolsetError."""
+        return await blamed(self.entry.name, f"{what} failed", work, self.entry.policy.session_timeout)
 
-        async def begin() -> T:  # What is raised before there is something to await is the toolset's, too.
-            return await work()
-
-        return await blamed(self.entry.name, f"{what} failed", begin(), self.entry.policy.session_timeout)
-
-    async def __aenter__(self) -> Opened:
-        await blamed(self.entry.name, "opening a session failed", self._wait())
+    async def __aenter__(self) -> OpenSession:
+        await blamed(self.entry.name, "opening a session failed", self._wait)
         self.session = await self.ask("opening a session", self._enter)
         watch = Watch()
         try:
-            self._look()
+            self._inspect()
         except BaseException as error:  # what a toolset raises is its failure, whatever it is
             await self.__aexit__(type(error), error, error.__traceback__)
             if not watch.failed(error):
@@ -106,7 +101,7 @@ class Opened:
     async def _enter(self) -> ToolSession:
         return await self._manager.__aenter__()
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """What the session's tools are."""
         self.specs = tuple(self.session.specs())
         self.traits = {spec.name: traits_of(self.session, spec.name) for spec in self.specs}
@@ -120,12 +115,8 @@ class Opened:
         """Close the session. What fails here is logged: the episode is over, and its result or error stands."""
         watch = Watch()
         try:
-            # Nobody knows what kind of awaitable a toolset's manager gives.
-            leaving = awaited(self._manager.__aexit__(kind, error, trace))
-            begun = Begun(Watched(f"tool {self.entry.name!r}", leaving))
-            if not begun.ended:
-                async with asyncio.timeout(self.entry.policy.session_timeout):
-                    await begun.rest()
+            async with asyncio.timeout(self.entry.policy.session_timeout):
+                await run_component(f"tool {self.entry.name!r}", self._manager.__aexit__, kind, error, trace)
         except BaseException as raised:  # see above
             if not watch.failed(raised):
                 raise
@@ -133,19 +124,12 @@ class Opened:
                 _log.exception("tool %r: closing its session failed", self.entry.name)
 
 
-async def blamed(name: str, what: str, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-    """What `work` gives, within so many seconds. Raises ToolsetError, which begins with `what`."""
-    limit: asyncio.Timeout | None = None
-    watch = Watch()
-    watched = Watched(f"tool {name!r}", work, seconds)
+async def blamed(name: str, what: str, work: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
+    """The value of `work`, within so many seconds. Raises ToolsetError, which begins with `what`."""
+    watch, limit = Watch(), asyncio.timeout(seconds)
     try:
-        begun = Begun(watched)
-        if not begun.ended:
-            async with asyncio.timeout(seconds) as limit:
-                begun.value = await begun.rest()
-        if watched.overran:
-            raise TimeoutError
-        return begun.value
+        async with limit:
+            return await run_component(f"tool {name!r}", work)
     except ToolError as error:
         raise ToolsetError(f"{what}: {error.message}", where=name) from error
     except ToolrlError:
@@ -153,7 +137,7 @@ async def blamed(name: str, what: str, work: Coroutine[Any, Any, T], seconds: fl
     except BaseException as error:
         if not watch.failed(error):
             raise
-        if watched.overran or (limit is not None and limit.expired()):
+        if limit.expired():
             text = f"{what}: no answer within {seconds:g} s (policy.session_timeout)"
             raise ToolsetError(text, where=name) from None
         raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error

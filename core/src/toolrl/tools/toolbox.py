@@ -26,13 +26,13 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
 from toolrl.protocols import EpisodeContext, Reply, Toolset
-from toolrl.tools.cancellation import awaited, dismiss
+from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
 from toolrl.tools.policy import Invocation, Policy, ToolFailure
-from toolrl.tools.processes import PROCESSES
+from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.threads import POOL
-from toolrl.tools.tool_session import Opened, ToolEntry, blamed
+from toolrl.tools.tool_session import OpenSession, ToolEntry, blamed
 from toolrl.tools.toolset import (
     is_wanted,
     known_traits,
@@ -92,7 +92,7 @@ class ToolBox:
         try:
             for entry in self._entries:
                 self._started.append(entry.toolset)
-                await blamed(entry.name, "didn't start", awaited(entry.toolset.start()))
+                await blamed(entry.name, "didn't start", entry.toolset.start)
             self._check_names()  # Some know their tools only now.
             for entry, policy in zip(self._entries, self._policies, strict=True):
                 await policy.prepare(known_traits(entry.toolset))
@@ -109,9 +109,8 @@ class ToolBox:
         try:
             await stop_all(started)
         finally:
-            forgotten = await dismiss()
-            if forgotten:
-                _log.warning("%d tool calls or stages never ended, although they were cancelled twice", forgotten)
+            if endless := await end_strays():
+                _log.warning("%d tool calls or stages never ended, although they were cancelled twice", endless)
             # Those of other boxes that are idle now go too; they come back when they are needed.
             POOL.close_idle()
             PROCESSES.close_idle()
@@ -131,7 +130,7 @@ class ToolBox:
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(watching())  # Also where there is no rollout around it.
-            opened: list[Opened] = []
+            opened: list[OpenSession] = []
             left_out: list[str] = []
             for entry, policy in zip(self._entries, self._policies, strict=True):
                 own_task = _own_view(task, entry.rename)
@@ -140,7 +139,7 @@ class ToolBox:
                     continue
                 own_episode = episode if own_task is task else replace(episode, task=own_task)
                 begin = functools.partial(entry.toolset.open, own_task, own_episode)
-                one = await stack.enter_async_context(Opened(entry, policy, begin, waiting))
+                one = await stack.enter_async_context(OpenSession(entry, policy, begin, waiting))
                 await policy.prepare(one.traits)
                 opened.append(one)
             session = ToolBoxSession(opened, task, left_out, episode=episode.episode_id, hide=self._hide)
@@ -183,7 +182,7 @@ class ToolBox:
 class _Bound:
     """A tool that the model can call in this episode."""
 
-    opened: Opened
+    opened: OpenSession
     spec: ToolSpec
     """Under its own name."""
     traits: ToolTraits
@@ -196,7 +195,7 @@ class ToolBoxSession:
 
     def __init__(
         self,
-        opened: Sequence[Opened],
+        opened: Sequence[OpenSession],
         task: Task,
         left_out: Sequence[str] = (),
         *,
@@ -210,7 +209,7 @@ class ToolBoxSession:
         """Crashes so far, in order of occurrence."""
         self._tools: dict[str, _Bound] = {}
         specs: list[ToolSpec] = []
-        active: list[Opened] = []
+        active: list[OpenSession] = []
         owners: dict[str, str] = {}
         for item in opened:
             taken = 0

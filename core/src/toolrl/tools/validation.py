@@ -7,7 +7,7 @@ arguments pass unless the schema forbids them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -19,80 +19,22 @@ from toolrl.tools.schema import MAX_PROBLEMS
 from toolrl.types import ToolSpec
 
 _MAX_CACHED = 1024
-Quick = Callable[[Mapping[str, Any]], bool]
 
 
 class Validators:
-    """Compiled validators by what the schema says, so that specs made anew for each episode share one. A spec that was
-    seen before is known by its identity, which costs nothing."""
+    """Compiled validators by what the schema says: specs that are made anew for each episode share one."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Validator] = {}
-        self._seen: dict[int, tuple[ToolSpec, Validator, Quick | None]] = {}
 
     def get(self, spec: ToolSpec) -> Validator:
         """The validator of a spec's parameters. Raises jsonschema.SchemaError where they are no JSON Schema."""
-        return self._known(spec)[1]
-
-    def plainly_valid(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-        """True for arguments that are seen to fit at a glance; of others only the validator knows. Raises
-        jsonschema.SchemaError."""
-        quick = self._known(spec)[2]
-        return quick is not None and quick(arguments)
-
-    def _known(self, spec: ToolSpec) -> tuple[ToolSpec, Validator, Quick | None]:
-        seen = self._seen.get(id(spec))
-        if seen is not None:  # The spec is kept beside it, so its id can't be another's.
-            return seen
-        if len(self._seen) >= _MAX_CACHED:
-            self._seen.clear()
-            self._compiled.clear()
         key = json.dumps(spec.parameters, default=str)
-        validator = self._compiled.get(key)
-        if validator is None:
-            validator = self._compiled[key] = compile_schema(spec.parameters)
-        found = self._seen[id(spec)] = (spec, validator, quick_check(spec.parameters))
-        return found
-
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
-    "object": (dict,), "null": (type(None),),
-}  # fmt: skip
-_ANNOTATIONS = {"title", "description", "default", "examples"}
-
-
-def quick_check(schema: Mapping[str, Any]) -> Quick | None:
-    """For a schema of the plainest kind, which most tools have: a check that is true of nothing that the validator
-    refuses, in a tenth of its time. None for other schemas: an object's properties may say their type and no more."""
-    if schema.get("type") != "object" or not schema.keys() <= {
-        *_ANNOTATIONS, "type", "properties", "required", "additionalProperties"
-    }:  # fmt: skip
-        return None
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    if not isinstance(others, bool):
-        return None
-    kinds: dict[str, tuple[type, ...]] = {}
-    for name, said in properties.items():
-        if not isinstance(said, Mapping) or not said.keys() <= {*_ANNOTATIONS, "type"}:
-            return None
-        kind = said.get("type")
-        if not isinstance(kind, str) or kind not in _TYPES:
-            return None
-        kinds[name] = _TYPES[kind]
-    required = frozenset(schema.get("required", ()))
-
-    def check(arguments: Mapping[str, Any]) -> bool:
-        if type(arguments) is not dict or not required <= arguments.keys():
-            return False
-        for name, value in arguments.items():
-            kind = kinds.get(name)
-            # Exactly this type: True is an int to Python, and no integer to a schema.
-            if (not others) if kind is None else (type(value) not in kind):
-                return False
-        return True
-
-    return check
+        if key not in self._compiled:
+            if len(self._compiled) >= _MAX_CACHED:
+                self._compiled.clear()
+            self._compiled[key] = compile_schema(spec.parameters)
+        return self._compiled[key]
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
@@ -105,10 +47,9 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
 
 def check_arguments(validator: Validator, arguments: Mapping[str, Any], spec: ToolSpec, shown: str) -> None:
     """Raises ArgumentsError where the arguments don't fit; `shown` is the name that the model knows."""
-    first = next(validator.iter_errors(arguments), None)
-    if first is None:
-        return
     problems = list(dict.fromkeys(_problem(error, spec) for error in validator.iter_errors(arguments)))
+    if not problems:
+        return
     text = "; ".join(problems[:MAX_PROBLEMS])
     if len(problems) > MAX_PROBLEMS:
         text += f"; and {len(problems) - MAX_PROBLEMS} more"

@@ -1,8 +1,8 @@
 """Asking the judge: verdicts that are known already, equal questions at once, retries, a breaker, limits.
 
-These are the layers that stand around a tool's call. A question is a call of a pure tool, its arguments are all that
-decides the verdict, so equal ones are asked once; the prompt with its random mark is made behind the cache. Breaker and
-limits are kept for each address: rewards that ask the same one share them.
+A question is a call of a pure tool under that tool's policy. Its arguments are all that decides the verdict, so equal
+ones are asked once; the prompt with its random mark is made behind the cache. Breaker and limits are kept for each
+address: rewards that ask the same one share them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolrl.tools.breaker import BreakerGate, BreakerWatch
-from toolrl.tools.cache import Cache
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.http_client import without_secrets
-from toolrl.tools.invocation import Invocation, Layer, Next, call_tool, compose
-from toolrl.tools.limit_layer import Limited
+from toolrl.tools.invocation import Invocation
 from toolrl.tools.options import PolicyOptions
-from toolrl.tools.retry import Retry
-from toolrl.tools.time_limit import TimeLimit
+from toolrl.tools.policy import Policy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_judge.client import ChatClient, JudgeAnswerError
@@ -36,6 +32,7 @@ from toolrl_plugin_judge.prompt import Prompt
 from toolrl_plugin_judge.verdict import UnreadableVerdictError, read_verdict, response_format
 
 _SPEC = ToolSpec("llm_judge", "")
+_TRAITS = ToolTraits(pure=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +53,26 @@ class Asker:
         self._prompt = prompt
         self._client = ChatClient(options.base_url, options.api_key, options.headers)
         self.address = without_secrets(self._client.url)
-        self._ask: Next | None = None
+        self._policy: Policy | None = None
         self._shared: _Shared | None = None
 
     async def open(self) -> None:
         """Meet others that ask the same address. Raises ConfigError where they ask for other limits."""
         options = self._options
-        address = self.address
         await self._client.__aenter__()
         self._shared = _Shared.of_this_loop()
         self._shared.users += 1
-        endpoints = self._shared.endpoints
-        policy = PolicyOptions(concurrency=options.concurrency, rate=options.rate)
-        limiters = {address: await endpoints.limiter(address, policy)}
-        layers: list[Layer] = [Cache(options.cache)]
-        if options.cache_dir is not None:
-            layers.append(Stored(options.cache_dir))
-        if options.retry is not None:
-            layers.append(Retry(options.retry))
-        limited = Limited(limiters, options.queue_timeout, policy.limit_lease)
-        if options.breaker is None:
-            layers.append(limited)
-        else:
-            breakers = {address: endpoints.breaker(address, options.breaker)}
-            layers += [BreakerGate(breakers), limited, BreakerWatch(breakers)]
-        layers.append(TimeLimit(options.timeout, options.queue_timeout))
-        self._ask = compose(layers, call_tool)
+        policy = PolicyOptions(
+            timeout=options.timeout,
+            cache=options.cache,
+            retry=options.retry,
+            breaker=options.breaker,
+            concurrency=options.concurrency,
+            rate=options.rate,
+            queue_timeout=options.queue_timeout,
+        )
+        self._policy = Policy(policy, name=self.address, endpoints=self._shared.endpoints)
+        await self._policy.prepare({_SPEC.name: _TRAITS})
 
     async def close(self) -> None:
         """Close its connections, and leave the others."""
@@ -92,22 +83,35 @@ class Asker:
 
     async def ask(self, fields: Mapping[str, str], sample: int, episode: str) -> Asked:
         """One verdict. Raises ToolError where there is none, MisconfiguredError where there never will be."""
-        assert self._ask is not None, "open it first"
+        assert self._policy is not None, "open it first"
         arguments = {"fields": dict(fields), "sample": sample, "decided by": self._identity()}
         invocation = Invocation(
             ToolCall("llm_judge", arguments, id=str(sample)),
             shown="llm_judge",
             spec=_SPEC,
             session=self,  # type: ignore[arg-type]  # of a session, only `call` is asked
-            traits=ToolTraits(pure=True),
+            traits=_TRAITS,
             endpoint=self.address,
             episode=episode,
         )
         clock = asyncio.get_running_loop().time
         begin = clock()
-        result = await self._ask(invocation)
+        path = self._path(arguments)
+        stored = await asyncio.to_thread(_read, path) if path is not None else None
+        if stored is not None:
+            return Asked(json.loads(stored), clock() - begin, True, 0.0)
+        result = await self._policy.attempt(invocation)
         cached = bool(invocation.effort.get("cache_hits"))
+        if path is not None and not cached:
+            await asyncio.to_thread(_write, path, result.text)
         return Asked(json.loads(result.text), clock() - begin, cached, invocation.effort.get("retries", 0.0))
+
+    def _path(self, arguments: Mapping[str, Any]) -> Path | None:
+        """Where a verdict is kept, a file each; several runs may use the folder at once. None where none is."""
+        if self._options.cache_dir is None:
+            return None
+        key = json.dumps(arguments, sort_keys=True)
+        return self._options.cache_dir / f"{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}.json"
 
     async def call(self, call: ToolCall) -> ToolResult:
         """The question itself, asked by the last layer. A reply that can't be read is an error, and isn't kept."""
@@ -161,24 +165,6 @@ class _Shared:
         self.users -= 1
         if not self.users:
             self.endpoints = Endpoints()
-
-
-class Stored:
-    """Verdicts in a folder, a file each; several runs may use it at once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        key = json.dumps(invocation.call.arguments, sort_keys=True)
-        path = self._folder / f"{hashlib.blake2b(key.encode(), digest_size=20).hexdigest()}.json"
-        kept = await asyncio.to_thread(_read, path)
-        if kept is not None:
-            invocation.note("cache_hits")
-            return ToolResult(kept)
-        result = await following(invocation)
-        await asyncio.to_thread(_write, path, result.text)
-        return result
 
 
 def _read(path: Path) -> str | None:

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
 from toolrl.tools.cancellation import Watch, uninterrupted
-from toolrl.tools.processes import ask
-from toolrl.tools.subprocess_pool import ProcessCrashError, Worker
+from toolrl.tools.subprocess_pool import ProcessCrashError, Worker, ask
 from toolrl.tools.threads import POOL, Job, Lane
 from toolrl_plugin_openenv.gym_env import TARGET, GymEnv
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from toolrl.errors import DataError, RewardError
 from toolrl.protocols import BuildContext
-from toolrl.tools.processes import available_cores
 from toolrl.tools.rate_limits import ConcurrencyLimit
+from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.cases import Case, read_cases

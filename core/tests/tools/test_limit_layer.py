@@ -11,15 +11,13 @@ from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
 from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
-from toolrl.tools import function as function_module
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.options import BreakerOptions, PolicyOptions
 from toolrl.tools.policy import Invocation, Policy
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
-from toolrl.tools.threads import ThreadPool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolCall, ToolResult, ToolSpec
+from toolrl.types import ToolCall, ToolSpec
 from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 
@@ -113,8 +111,7 @@ def test_cancelled_anywhere_a_call_leaves_no_permit_behind(scene: Any, virtual: 
             await asyncio.gather(*tasks, return_exceptions=True)
         limiter = await endpoints.limiter("engine", PolicyOptions(concurrency=2))
         assert isinstance(limiter, LocalLimiter)
-        assert limiter.concurrency is not None
-        assert (limiter.concurrency.free, limiter.concurrency.waiting) == (2, 0)
+        assert [limiter.claim() is not None for _ in range(3)] == [True, True, False]
 
     virtual(main())
 
@@ -324,47 +321,6 @@ def test_a_task_that_does_not_stop_keeps_its_permit_too(
     assert "a call was cancelled and didn't end within 1 s; it is left to itself" in caplog.text
 
 
-def test_waiting_for_a_thread_is_not_the_calls_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, leave = ThreadPool(limit=1), threading.Event()
-    monkeypatch.setattr(function_module, "POOL", pool)  # Taken when a tool is made.
-    ran: list[int] = []
-
-    @tool
-    def work(n: int) -> str:
-        """Works."""
-        ran.append(n)
-        return "done"
-
-    async def main() -> None:
-        endpoints = Endpoints()
-
-        async def ask(n: int, **policy: Any) -> ToolResult:
-            options = PolicyOptions(breaker=BreakerOptions(failures=1), **policy)
-            toolset = as_toolset(work, None, make_build_context())
-            box = ToolBox([ToolEntry("work", toolset, policy=options)], endpoints=endpoints)
-            async with box.open(make_task(), make_episode_context()) as session:
-                (record,) = await session.answer([ToolCall("work", {"n": n})])
-            return record.result
-
-        blocker = pool.submit(leave.wait, 60)
-        refused = await ask(1, timeout=0.05, queue_timeout=0.2)
-        assert refused.error == "limit"
-        assert refused.text == (
-            "The tool 'work' is busy: there was no thread for this call within 0.2 s. "
-            "Go on without it, or try again later."
-        )
-        waiting = asyncio.create_task(ask(2, timeout=1.0))
-        await asyncio.sleep(1.5)
-        assert not waiting.done()  # Nor is the breaker open.
-        leave.set()
-        assert (await waiting).text == "done"
-        assert await blocker
-
-    asyncio.run(main())
-    pool.close_idle()
-    assert ran == [2]
-
-
 def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(
     scene: Any, virtual: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,14 +338,18 @@ def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(
         return "late"
 
     policy = {"timeout": 2, "concurrency": 2, "retry": {"on_timeout": True, "first_delay": 1, "jitter": 0}}
-    search = scene(stubborn_once, policy, traits=ToolTraits(idempotent=True))
+    endpoints = Endpoints()
+    search = scene(stubborn_once, policy, traits=ToolTraits(idempotent=True), endpoints=endpoints)
 
     async def main() -> None:
         assert (await search.ask()).result.text == "ok"
-        (limiter,) = search.box._policies[0]._limiters.values()
-        assert limiter.concurrency.free == 1
+        limiter = await endpoints.limiter("engine", search.options)
+        first = limiter.claim()
+        assert first is not None
+        assert limiter.claim() is None
+        first.release()
         await asyncio.sleep(60)
-        assert limiter.concurrency.free == 2
+        assert [limiter.claim() is not None for _ in range(3)] == [True, True, False]
 
     virtual(main())
 

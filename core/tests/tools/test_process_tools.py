@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,12 +17,9 @@ import pytest
 
 from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnavailableError
 from toolrl.protocols import EpisodeContext
-from toolrl.tools import as_toolset, tool
-from toolrl.tools import limit_layer as limits_module
-from toolrl.tools import processes as processes_module
-from toolrl.tools import subprocess_pool as workers_module
+from toolrl.tools import as_toolset, function, limit_layer, process_tools, subprocess_pool, tool
 from toolrl.tools.options import PolicyOptions
-from toolrl.tools.processes import ProcessPool
+from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -140,27 +138,32 @@ def broken() -> str:
 '''
 
 
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessPool]:
-    """A pool of two workers in the place of the shared one; in the end none is left."""
-    from toolrl.tools import function
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
 
-    own = ProcessPool(2)
-    for module in (function, limits_module, processes_module):
-        monkeypatch.setattr(module, "PROCESSES", own)
+
+@pytest.fixture(scope="module", autouse=True)
+def pool(patch: pytest.MonkeyPatch) -> Iterator[ProcessPool]:
+    """A pool of two workers in place of the shared one; the tests of this module use its workers again and again."""
+    own, before = ProcessPool(2), children()
+    for module in (function, limit_layer, process_tools):
+        patch.setattr(module, "PROCESSES", own)
     yield own
     own.close_idle()
-    assert not children()
+    assert not children() - before
 
 
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: ProcessPool) -> ModuleType:
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> ModuleType:
     """A module with tools that can be imported."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("TEST_PID", str(os.getpid()))
-    (tmp_path / "process_tools_of_test.py").write_text(SOURCE)
-    (tmp_path / "broken_tools_of_test.py").write_text(BROKEN)
-    sys.modules.pop("process_tools_of_test", None)
+    folder = tmp_path_factory.mktemp("tools")
+    patch.syspath_prepend(str(folder))
+    patch.setenv("TEST_PID", str(os.getpid()))
+    patch.setenv("CHILD_FILE", str(folder / "child"))
+    (folder / "process_tools_of_test.py").write_text(SOURCE)
+    (folder / "broken_tools_of_test.py").write_text(BROKEN)
     import process_tools_of_test  # type: ignore[import-not-found]
 
     module: ModuleType = process_tools_of_test
@@ -168,16 +171,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: ProcessPool) ->
 
 
 def children() -> set[int]:
-    """Processes that this one started and hasn't buried."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            found.add(int(folder.name))
-    return found
+    """Processes that this one started and hasn't reaped."""
+    me = f"/proc/{os.getpid()}/task"
+    return {int(pid) for task in Path(me).iterdir() for pid in (task / "children").read_text().split()}
 
 
 def box_of(target: Any, **policy: Any) -> ToolBox:
@@ -188,16 +184,11 @@ def ask(target: Any, *calls: dict[str, Any], together: bool = False, **policy: A
     """Calls one after the other, or in one turn."""
 
     async def main() -> list[CallRecord]:
-        box = box_of(target, **policy)
-        await box.start()
-        try:
-            async with box.open(make_task(), make_episode_context()) as session:
-                items = [ToolCall(target.name, call) for call in calls]
-                if together:
-                    return list(await session.answer(items))
-                return [(await session.answer([item]))[0] for item in items]
-        finally:
-            await box.stop()
+        async with box_of(target, **policy).open(make_task(), make_episode_context()) as session:
+            items = [ToolCall(target.name, call) for call in calls]
+            if together:
+                return list(await session.answer(items))
+            return [(await session.answer([item]))[0] for item in items]
 
     return asyncio.run(main())
 
@@ -252,17 +243,8 @@ def test_what_json_cannot_hold_costs_no_process(tools: ModuleType) -> None:
     assert records[0].result.text == records[-1].result.text
 
 
-@pytest.mark.parametrize(("how", "kind"), [("timeout", ToolTimeoutError), ("unavailable", ToolUnavailableError)])
-def test_errors_of_the_runtime_keep_their_class(tools: ModuleType, how: str, kind: type[ToolError]) -> None:
-    async def main() -> None:
-        with pytest.raises(kind):
-            await tools.work.run({"how": how}, make_episode_context())
-
-    asyncio.run(main())
-
-
 def test_a_giant_result_is_not_read(tools: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "LARGEST_REPLY", 5000)
+    monkeypatch.setattr(subprocess_pool, "LARGEST_REPLY", 5000)
     records = ask(tools.work, {"how": "large", "n": 3000}, {"how": "large", "n": 6000}, {"how": "large", "n": 3000})
     assert [record.result.error for record in records] == [None, "crash", None]
     assert "more than the 5000 that are read" in records[1].result.text
@@ -276,10 +258,9 @@ def test_calls_at_once_inside_of_one_call_do_not_share_a_worker(tools: ModuleTyp
             results = await asyncio.gather(*(pool.call(target, {"how": "square", "n": n}) for n in range(5)))
             assert [result.text for result in results] == ["0", "1", "4", "9", "16"]
             late = contextvars.copy_context()
-        # Who outlives the reservation has no part in it.
+        # A task that outlives the reservation has no part in it.
         task = asyncio.create_task(pool.call(target, {"how": "pid"}), context=late)
         assert (await task).text != ""
-        assert pool.idle == 2
 
     asyncio.run(main())
 
@@ -291,6 +272,9 @@ def test_the_policy_sees_what_it_needs(tools: ModuleType) -> None:
         assert (caught.value.transient, caught.value.retry_after) == (True, 2.5)
         with pytest.raises(ArgumentsError, match="n: Input should be a valid integer"):
             await tools.work.run({"how": "square", "n": "x"}, make_episode_context())
+        for how, kind in (("timeout", ToolTimeoutError), ("unavailable", ToolUnavailableError)):
+            with pytest.raises(kind):
+                await tools.work.run({"how": how}, make_episode_context())
         with pytest.raises(ProcessCrashError) as crash:
             await tools.work.run({"how": "raise"}, make_episode_context())
         assert crash.value.__notes__[0].splitlines()[1].endswith("in work")
@@ -317,61 +301,45 @@ def test_a_death_answers_its_call_and_the_next_finds_a_new_worker(
     assert int(before.result.text) != int(after.result.text)
 
 
-def test_a_hung_worker_is_killed_with_what_it_started(
-    tools: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHILD_FILE", str(tmp_path / "child"))
-    first, hung, parent, last = ask(
-        tools.work, {"how": "pid"}, {"how": "hang"}, {"how": "children"}, {"how": "pid"}, timeout=2
-    )
-    assert [record.result.error for record in (first, hung, parent, last)] == [None, "timeout", "timeout", None]
-    assert not alive(int(first.result.text))
-    assert not alive(int((tmp_path / "child").read_text()))
+def test_a_hung_worker_is_killed_with_what_it_started(tools: ModuleType) -> None:
+    first, hung = ask(tools.work, {"how": "pid"}, {"how": "hang"}, timeout=0.3)
+    assert [record.result.error for record in (first, hung)] == [None, "timeout"]
+    assert gone(int(first.result.text))
+    (parent,) = ask(tools.work, {"how": "children"}, timeout=1)
+    assert parent.result.error == "timeout"
+    assert gone(int(Path(os.environ["CHILD_FILE"]).read_text()))
 
 
-def alive(pid: int) -> bool:
-    for _ in range(200):
+def gone(pid: int) -> bool:
+    """True once the process has ended."""
+    for _ in range(1000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            return False
-        if state == "Z":  # Left to be buried by whoever takes orphans in.
-            return False
-        time.sleep(0.05)
-    return True
+            return True
+        if state == "Z":  # Left to be reaped by the process that takes orphans in.
+            return True
+        time.sleep(0.01)
+    return False
 
 
-def test_a_cancelled_episode_kills_its_worker(tools: ModuleType, pool: ProcessPool) -> None:
-    async def main() -> None:
-        box = box_of(tools.work)
-        async with box.open(make_task(), make_episode_context()) as session:
-            await session.answer([ToolCall("work", {"how": "pid"})])
-            assert pool.idle == 1
+def test_a_cancelled_episode_kills_its_worker_and_leaves_no_thread(tools: ModuleType) -> None:
+    before = POOL.abandoned
+
+    async def main() -> int:
+        async with box_of(tools.work).open(make_task(), make_episode_context()) as session:
+            (record,) = await session.answer([ToolCall("work", {"how": "pid"})])
             task = asyncio.create_task(session.answer([ToolCall("work", {"how": "hang"})]))
             await asyncio.sleep(0.2)
-            assert len(children()) == 1
+            assert int(record.result.text) in children()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            for _ in range(100):
-                if not children():
-                    break
-                await asyncio.sleep(0.02)
-            assert not children()
-            assert pool.idle == 0
+            while POOL.abandoned > before:  # noqa: ASYNC110 - no event to wait for
+                await asyncio.sleep(0.01)
+            return int(record.result.text)
 
-    before = POOL.abandoned
-    asyncio.run(main())
-    assert fell_to(before), "the thread that waited for the killed worker still waits"
-
-
-def fell_to(count: int) -> bool:
-    """Whether no more threads than `count` are left behind; one that was takes a moment to see that it may end."""
-    for _ in range(200):
-        if POOL.abandoned <= count:
-            return True
-        time.sleep(0.05)
-    return False
+    assert gone(asyncio.run(main()))
 
 
 def test_calls_at_once_use_no_more_workers_than_there_are_and_waiting_is_not_their_time(tools: ModuleType) -> None:
@@ -388,38 +356,26 @@ def test_a_module_that_a_worker_cannot_import_is_answered(tools: ModuleType) -> 
     assert record.result.text == "The tool 'broken' crashed: RuntimeError: no library here"
 
 
-def test_a_worker_that_died_while_it_was_idle_is_replaced(tools: ModuleType, pool: ProcessPool) -> None:
-    async def main() -> None:
-        pids = []
-        for _ in range(2):
-            pids.append(int((await tools.work.run({"how": "pid"}, make_episode_context())).text))
-            os.kill(pids[-1], 9)
-            await asyncio.sleep(0.1)
-        assert pids[0] != pids[1]
-
-    asyncio.run(main())
+def test_a_worker_that_died_while_it_was_idle_is_replaced_and_loops_share_workers(tools: ModuleType) -> None:
+    first, second = (int(ask(tools.work, {"how": "pid"})[0].result.text) for _ in range(2))
+    assert first == second
+    os.kill(first, 9)
+    while (Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[0]) != "Z":
+        time.sleep(0.01)
+    assert int(ask(tools.work, {"how": "pid"})[0].result.text) != first
 
 
-def test_another_event_loop_uses_the_same_workers(tools: ModuleType) -> None:
-    async def pid() -> str:
-        return str((await tools.work.run({"how": "pid"}, make_episode_context())).text)
-
-    assert asyncio.run(pid()) == asyncio.run(pid())
-
-
-def test_workers_end_with_the_process_that_started_them(tools: ModuleType, tmp_path: Path) -> None:
-    import subprocess
-
+def test_workers_end_with_the_process_that_started_them(tools: ModuleType) -> None:
     script = (
         "import asyncio, os, sys\n"
-        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"sys.path.insert(0, {str(Path(str(tools.__file__)).parent)!r})\n"
         "import process_tools_of_test as module\n"
         "from toolrl_testing.fakes import make_episode_context\n"
         "print(asyncio.run(module.work.run({'how': 'pid'}, make_episode_context())).text, flush=True)\n"
         "os._exit(0)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert not alive(int(done.stdout))
+    assert gone(int(done.stdout))
 
 
 def test_functions_that_no_process_can_run_are_refused() -> None:

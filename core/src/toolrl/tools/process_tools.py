@@ -1,0 +1,140 @@
+"""Tools that compute, off the interpreter's lock: the pool of worker processes behind `@tool(process=True)`.
+
+A worker runs one call at a time. Where the call is cancelled or runs out of time the worker is killed, with all that it
+started, and a new one takes its place when one is needed; where a worker dies, its call is answered with that. Workers
+are started fresh (never forked), see the same `sys.path`, and import a tool's module before the call's time begins.
+Arguments and results cross as JSON.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolrl.errors import ArgumentsError, ToolError, ToolLimitError, ToolTimeoutError, ToolUnavailableError
+from toolrl.tools.rate_limits import ConcurrencyLimit
+from toolrl.tools.results import check_result
+from toolrl.tools.subprocess_pool import ProcessCrashError, Worker, ask, available_cores
+from toolrl.types import Media, ToolResult
+
+
+class ProcessPool:
+    """Up to `limit` workers, by default one for each core that this process may use. Calls beyond wait, first come,
+    first served."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._slots = ConcurrencyLimit(limit or available_cores())
+        self._idle: list[Worker] = []
+
+    @property
+    def idle(self) -> int:
+        """Workers that wait for a call."""
+        return len(self._idle)
+
+    async def reserve(self, target: str) -> Reservation:
+        """A worker that has imported `module:attribute`, for the next call inside of `with`. Raises what the import
+        raises, as ProcessCrashError."""
+        slot = await self._slots.acquire()
+        worker = self._pick(target)
+
+        def give_back() -> None:
+            if worker.usable:
+                self._idle.append(worker)
+            else:
+                worker.kill()
+            slot.release()
+
+        try:
+            if target not in worker.ready:
+                _checked(await ask(worker, {"target": target}))
+                worker.ready.add(target)
+        except BaseException:
+            give_back()
+            raise
+        return Reservation(worker, target, give_back)
+
+    async def call(self, target: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Answer one call. Raises ToolError as the tool does, ProcessCrashError for any other exception in its process
+        and for its death."""
+        reserved = _reserved.get()
+        worker = reserved.take(target) if reserved is not None else None
+        if worker is not None:
+            return await _call(worker, target, arguments)
+        with await self.reserve(target) as own:
+            return await _call(own.worker, target, arguments)
+
+    def close_idle(self) -> None:
+        """End the workers that have nothing to do; the next calls start new ones."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.kill()
+
+    def _pick(self, target: str) -> Worker:
+        """An idle worker that has the tool, else any idle one, else a new one."""
+        self._idle.sort(key=lambda worker: target in worker.ready)
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.usable:
+                return worker
+            worker.kill()
+        return Worker()
+
+
+class Reservation:
+    """A worker that is kept for one call, inside of `with`."""
+
+    def __init__(self, worker: Worker, target: str, give_back: Callable[[], None]) -> None:
+        self.worker = worker
+        self._target = target
+        self._give_back = give_back
+        self._free = False
+
+    def take(self, target: str) -> Worker | None:
+        """The worker for a call of this tool: the first one inside of `with`."""
+        if not self._free or target != self._target:
+            return None
+        self._free = False
+        return self.worker
+
+    def __enter__(self) -> Reservation:
+        self._free = True
+        self._token = _reserved.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _reserved.reset(self._token)
+        self._free = False
+        self._give_back()
+
+
+_reserved: contextvars.ContextVar[Reservation | None] = contextvars.ContextVar("toolrl_reserved_worker", default=None)
+
+
+async def _call(worker: Worker, target: str, arguments: Mapping[str, Any]) -> ToolResult:
+    reply = _checked(await ask(worker, {"target": target, "arguments": dict(arguments)}))
+    fields = dict(reply["result"])
+    media = tuple(Media(kind, path) for kind, path in fields.pop("media", ()))
+    return check_result(ToolResult(**fields, media=media), target)
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply; raises what it says was raised."""
+    if "crash" in reply:
+        crash = ProcessCrashError(str(reply["crash"]["message"]))
+        crash.add_note(str(reply["crash"]["traceback"]))
+        raise crash
+    if "tool_error" in reply:
+        raise _tool_error(**reply["tool_error"])
+    return reply
+
+
+def _tool_error(kind: str, message: str, transient: bool, retry_after: float | None) -> ToolError:
+    known = {it.kind: it for it in (ToolError, ArgumentsError, ToolTimeoutError, ToolLimitError, ToolUnavailableError)}
+    error = known.get(kind) or type("OtherToolError", (ToolError,), {"kind": kind})
+    raised: ToolError = error(message, transient=transient, retry_after=retry_after)
+    return raised
+
+
+PROCESSES = ProcessPool()
+"""Shared by all tools of a process."""
