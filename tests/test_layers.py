@@ -15,6 +15,7 @@ LAYERS = [
     {"cli"},
     {"jobs", "replica"},
     {"assembly"},
+    {"builder"},
     {"preflight"},
     {"report", "testing"},
     {"cluster", "builtin"},
@@ -26,6 +27,7 @@ LAYERS = [
     {"hookspecs", "component", "kinds"},
     {"parsing"},
     {"protocols"},
+    {"training_protocols"},
     {"types", "errors"},
     {"tracebacks", "terminal_text"},
 ]

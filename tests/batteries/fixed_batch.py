@@ -18,10 +18,10 @@ import transformers
 
 from toolrl.cluster.messages import pack_error
 from toolrl.cluster.trainer_messages import Ended
-from toolrl.config.algorithm import AlgorithmConfig
-from toolrl.config.model import TrainerConfig
 from toolrl.loop.ranks import Ranks
 from toolrl.types import Episode, Group, Message, RewardEntry, Segment, Task, Turn
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import Policy
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl_plugin_torch.trainer import PolicyTrainer

@@ -56,8 +56,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 import toolrl_plugin_transformers.batch as engine_batch
 import toolrl_plugin_transformers.engine as engine_module
 from toolrl.chat.template import TemplateFormat
-from toolrl.config.algorithm import AlgorithmConfig
-from toolrl.config.model import ModelConfig, TrainerConfig
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
@@ -66,6 +64,8 @@ from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Message, Score, Task
 from toolrl_plugin_qwen.hermes import HermesParser
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.options import ModelConfig, TrainerConfig
 from toolrl_plugin_torch.policy import load_policy
 from toolrl_plugin_torch.trainer import PolicyTrainer
 from toolrl_plugin_transformers.options import TransformersEngineOptions

@@ -44,7 +44,7 @@ BRAKE = {
                 from toolrl_plugin_torch.trainer import PolicyTrainer
                 slow(PolicyTrainer, "update", lambda trainer, *_: trainer.step + 1 == int(step))
             if stage == "save":
-                from toolrl_plugin_torch.checkpoints.saver import Saver
+                from toolrl.loop.saver import Saver
                 slow(Saver, "save", lambda saver: saver.trainer.step == int(step))
             if stage == "weights":
                 slow_weights(int(step))

@@ -40,8 +40,8 @@ DRY = Sizes((2, 8), 40, 2, 8, 1)
 def run(settings: Settings) -> dict[str, Any]:
     import torch
 
-    from toolrl.config.model import ModelConfig
     from toolrl.errors import EngineError
+    from toolrl_plugin_torch.options import ModelConfig
     from toolrl_plugin_torch.policy import load_policy
 
     sizes = DRY if settings.dry else FULL

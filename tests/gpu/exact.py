@@ -27,7 +27,7 @@ some ten megabytes for each."""
 def run(settings: Settings) -> dict[str, Any]:
     import torch
 
-    from toolrl.config.model import ModelConfig
+    from toolrl_plugin_torch.options import ModelConfig
     from toolrl_plugin_torch.policy import load_policy
 
     device = torch.device(settings.device)

@@ -21,9 +21,9 @@ sys.path.insert(0, str(HERE))
 
 from pretend_gpu import PretendGpu  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import TrainerConfig  # noqa: E402
 from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 from toolrl_plugin_transformers.batch import Batch  # noqa: E402

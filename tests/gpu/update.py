@@ -60,8 +60,8 @@ def run(settings: Settings) -> dict[str, Any]:
 def _measure(settings: Settings, load: Load, *, shared: bool) -> dict[str, Any]:
     import torch
 
-    from toolrl.config.algorithm import AlgorithmConfig
-    from toolrl.config.model import ModelConfig, TrainerConfig
+    from toolrl_plugin_torch.algorithm import AlgorithmConfig
+    from toolrl_plugin_torch.options import ModelConfig, TrainerConfig
     from toolrl_plugin_torch.policy import load_policy
     from toolrl_plugin_torch.trainer import PolicyTrainer
 

@@ -8,72 +8,49 @@ theirs (`toolrl.jobs`).
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from toolrl.chat.parser_roundtrip import calls_are_read
+from toolrl.builder import Builder, trainer_backend
 from toolrl.cluster.start import workers_of
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import LoadedConfig, build_component
+from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
-from toolrl.config.model import Config, EnvironmentConfig
-from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
+from toolrl.config.model import Config
+from toolrl.errors import ConfigError, ToolrlError
+from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.loop.data import EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.rank0_rollout import LedRollout
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.loop.run_phase import Doing
-from toolrl.loop.shared_rollout import SharedRunner
-from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_dataset, build_datasets, check_not_inside, run_directory
 from toolrl.protocols import (
-    BuildContext,
-    ChatFormat,
-    ChecksTools,
-    HoldsStill,
-    Observer,
     RolloutEngine,
     TaskSource,
-    WeightSource,
+    TrainedModel,
+    TrainerBackend,
 )
 from toolrl.rollout.activity import Activity
-from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.long_prompts import LongPrompts
-from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
-from toolrl.runs.recorder import RunRecorder
 from toolrl.runs.status import told_status
-from toolrl.tools.endpoints import ClusterLimits, Endpoints
-from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.restarts import RestartCount, Restarts
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.toolset import known_traits
-from toolrl.tools.truncate import token_cut
-from toolrl.types import Episode, Markers, Media, Message, Task, ToolSpec
-from toolrl_plugin_torch import random_state
-from toolrl_plugin_torch.adapters.lora import adapter_base
-from toolrl_plugin_torch.checkpoints.checkpoint import MANIFEST, find_checkpoint, list_checkpoints, verify
-from toolrl_plugin_torch.determinism import choose_kernels
-from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy, pick_device
-from toolrl_plugin_torch.temporary_models import delete_left_behind
+from toolrl.types import Task
 
 _log = logging.getLogger(__name__)
-
-PROBE = ToolSpec("lookup", "Looks something up.", {"type": "object", "properties": {"key": {"type": "string"}}})
-"""Stands for the tools of an environment where only the form of a conversation is asked about."""
 
 
 @dataclass
@@ -82,7 +59,9 @@ class Assembly:
 
     loaded: LoadedConfig
     registry: Registry
-    policy: Policy
+    backend: TrainerBackend
+    """What trains; it made `model`."""
+    model: TrainedModel
     environments: dict[str, Environment]
     """Empty where workers sample: each has its own."""
     engine: TakesWeights
@@ -158,16 +137,13 @@ async def assemble(
     At the end everything is stopped in reverse order; last, observers are told what ended the run, whatever it was.
     """
     config = loaded.config
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    random_state.seed(config.seed)
-    device = pick_device(ranks.device_name or config.device)
-    choose_kernels(device, deterministic=config.deterministic)
+    backend = trainer_backend(registry, config)
+    backend.prepare(ranks.device_name)
     directory = run_directory(config)
     if overwrite:
         check_not_inside(config.model.path, config)
     source = model_source(config.model.path)
-    base = adapter_base(source)
+    base = backend.base_of(source)
     if overwrite and base is not None:
         check_not_inside(base, config)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
@@ -183,12 +159,12 @@ async def assemble(
                 resume=resume,
                 overwrite=overwrite,
             )
-            delete_left_behind(folder.directory)
+            backend.clean(folder.directory)
         stack.callback(folder.close)
-        policy = load_policy(config.model, source, device)
-        builder = Builder(loaded, registry, policy, folder.directory, ranks)
+        model = backend.load_model(source)
+        builder = Builder(loaded, registry, model, folder.directory, ranks)
         spread = workers and config.cluster.rollout_workers > 0
-        weights = PolicyWeights(policy, 0, folder.directory)
+        weights = model.weights(0, folder.directory)
         environments = {} if spread else builder.environments()
         # No other command samples while it trains.
         trains = total_steps > 0 and "data.train" in (data or {})
@@ -209,7 +185,7 @@ async def assemble(
         status: Callable[[], dict[str, Any]] = dict
         if leads:
             oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
-            starting = workers_of(loaded, policy, source, folder.directory, oversight, weights)
+            starting = workers_of(loaded, model, source, folder.directory, oversight, weights)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
             if ranks.several:
@@ -230,7 +206,7 @@ async def assemble(
             await stack.enter_async_context(
                 told_status(folder.directory, lambda: {"doing": doing.what, "doing_seconds": doing.seconds, **status()})
             )
-        parts = (loaded, registry, policy, environments, engine, runner, limits, folder, events)
+        parts = (loaded, registry, backend, model, environments, engine, runner, limits, folder, events)
         yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
 
 
@@ -298,195 +274,3 @@ def model_source(path: str, where: str | None = "model.path") -> str:
         hint = "`toolrl train` and `sft` write one at the end, and in between as `save_every` says."
         raise ConfigError(f"the run {str(run)!r} has no checkpoint", where=where, hint=hint)
     return str(find_checkpoint(run / "checkpoints", name))
-
-
-def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:
-    """Find out now, not in the first episode, that a chat format can't go on after a turn; pass on its remarks."""
-    if isinstance(chat, ChecksTools):
-        for remark in chat.check((PROBE,) if has_tools else ()):
-            _log.warning("%s: %s", where, remark)
-
-
-def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) -> None:
-    """Find out now that a chat format can't show the images that a tool says it gives. Raises ChatFormatError."""
-    known = {name: traits for entry in entries for name, traits in known_traits(entry.toolset).items()}
-    giving = next((name for name, traits in known.items() if traits.media), None)
-    if giving is None or not isinstance(chat, ChecksTools):
-        return
-    picture: Any = b""  # Without pillow the format says what to install.
-    if importlib.util.find_spec("PIL") is not None:
-        from PIL import Image
-
-        picture = Image.new("RGB", (224, 224))
-    result = Message("tool", "Here.", media=(Media("image", picture),), tool_call_id="call_1", name=PROBE.name)
-    try:
-        chat.bridge((), [result], (PROBE,))
-    except ChatFormatError as error:
-        text = f"the tool {giving!r} gives images in its results: {error.message}"
-        raise ChatFormatError(text, where=where, hint=error.hint) from error
-
-
-def _cluster_limits(restarts: Restarts) -> ClusterLimits:
-    """The line to the limits of a Ray cluster; ray is imported where a tool asks for them and nowhere else."""
-    try:
-        from toolrl.cluster.limiter import RayLimits
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "ray":
-            raise
-        raise ConfigError(
-            "policy.limit_scope: `cluster` needs ray, which isn't installed",
-            hint="pip install 'toolrl[cluster]', or use `limit_scope: local`.",
-        ) from error
-    return RayLimits(restarted=restarts.limits)
-
-
-class Builder:
-    """Builds the parts of one run in order, in the trainer's process or in a worker's."""
-
-    def __init__(
-        self, loaded: LoadedConfig, registry: Registry, policy: Policy, run_dir: Path, ranks: Ranks = ONE
-    ) -> None:
-        self._ranks = ranks
-        self._config = loaded.config
-        self._hide = loaded.hide
-        self._registry = registry
-        self._policy = policy
-        self.restarts = Restarts()
-        """Of what the tools lean on."""
-        self.endpoints = Endpoints(partial(_cluster_limits, self.restarts))
-        """What the tools of all environments share: breakers and limits."""
-        self._context = BuildContext(
-            name="",
-            seed=self._config.seed,
-            device=str(policy.device),
-            run_dir=run_dir,
-            tokenizer=policy.tokenizer,
-            processor=policy.processor,
-            restarted=self.restarts.server,
-        )
-
-    def environments(self) -> dict[str, Environment]:
-        return {name: self._environment(name, config) for name, config in self._config.environments.items()}
-
-    def _environment(self, name: str, config: EnvironmentConfig) -> Environment:
-        where = f"environments.{name}"
-        chat = self.build("chat_formats", config.chat_format, f"{where}.chat_format")
-        entries = [
-            ToolEntry(
-                name=use.use,
-                toolset=self.build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
-                rename=use.rename,
-                policy=PolicyOptions(**use.policy),
-                weight=use.weight,
-                markers={tool: Markers(tuple(it.start), tuple(it.end)) for tool, it in use.markers.items()},
-            )
-            for index, use in enumerate(config.tools)
-        ]
-        parser = self.build("parsers", config.parser, f"{where}.parser")
-        _check_chat(chat, bool(entries), f"{where}.chat_format")
-        _check_images(chat, entries, f"{where}.chat_format")
-        remark = calls_are_read(chat, parser, PROBE) if entries else None
-        if remark is not None:
-            _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
-        rewards = [
-            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
-            for index, use in enumerate(config.rewards)
-        ]
-        return Environment(
-            name=name,
-            parser=parser,
-            chat=chat,
-            tools=ToolBox(entries, cut=token_cut(chat), hide=self._hide, endpoints=self.endpoints),
-            rewards=rewards,
-            system_prompt=config.system_prompt,
-            end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
-            max_turns=config.max_turns,
-            call_cost=config.call_cost,
-        )
-
-    def engine(self, weights: WeightSource, *, overlap: bool) -> RolloutEngine:
-        """`overlap`: it is to sample while these weights are trained."""
-        engine: RolloutEngine = self.build(
-            "engines",
-            self._config.engine,
-            "engine",
-            weights=weights,
-            dtype=self._policy.dtype,
-            overlap=overlap,
-        )
-        if self._config.deterministic and not isinstance(engine, HoldsStill):
-            raise ConfigError(
-                f"deterministic: the engine {self._config.engine.use!r} can't be held still between its steps",
-                hint="Use the engine `transformers`, or leave `deterministic` out.",
-            )
-        return engine
-
-    def runner(
-        self,
-        engine: RolloutEngine,
-        environments: Mapping[str, Environment],
-        on_episode: Callable[[Episode], None] | None = None,
-    ) -> Runner:
-        kind = partial(SharedRunner, self._ranks) if self._ranks.several else Runner
-        return kind(
-            engine,
-            environments,
-            concurrency=self._config.rollout.concurrency,
-            seed=self._config.seed,
-            max_error_rate=self._config.rollout.max_error_rate,
-            on_episode=on_episode,
-            hide=self._hide,
-            lockstep=self._config.deterministic,
-        )
-
-    def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
-        if not self._ranks.first:
-            return Events(folder, {})
-        recorder = RunRecorder(
-            folder,
-            save_episodes=self._config.run.save_episodes,
-            token_pieces=self._token_pieces,
-            hide=self._hide,
-        )
-        observers: dict[str, Observer] = {"run folder": recorder}
-        for index, use in enumerate(uses):
-            observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
-        observers |= self._observers_of_every_run({use.use for use in uses})
-        return Events(folder, observers, self._hide)
-
-    def _observers_of_every_run(self, named: set[str]) -> dict[str, Observer]:
-        """Those that plugins add to each run. One that can't be built is logged: no config asked for it."""
-        observers: dict[str, Observer] = {}
-        for found in self._registry.components("observers"):
-            if found.component.every_run and named.isdisjoint(found.names):
-                try:
-                    observers[found.qualified] = self.build("observers", ComponentUse(use=found.qualified), "")
-                except ToolrlError as error:
-                    _log.warning("the run goes on without the observer %s: %s", found.qualified, error)
-        return observers
-
-    def limits(self) -> Limits:
-        rollout = self._config.rollout
-        longest = self._policy.max_positions
-        wanted = rollout.max_episode_tokens
-        if wanted is not None and wanted > longest:
-            raise ConfigError(
-                f"rollout.max_episode_tokens: {wanted} tokens, but the model can attend to {longest} only",
-                hint=f"Set it to {longest} or less, or leave it out.",
-            )
-        return Limits(
-            max_turn_tokens=rollout.max_turn_tokens,
-            max_episode_tokens=wanted or longest,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-        )
-
-    def _token_pieces(self, ids: Sequence[int]) -> Sequence[str]:
-        tokenizer = self._policy.tokenizer
-        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-
-    def build(self, kind: str, use: ComponentUse, where: str, **more: Any) -> Any:
-        """A component; `more` are fields of its context beside those that all have."""
-        context = replace(self._context, name=use.use, where=where, **more)
-        return build_component(self._registry, kind, use, context, where)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TaskSource,
         ToolParser,
         Toolset,
+        TrainerBackend,
     )
     from toolrl.types import Episode
 
@@ -86,6 +87,11 @@ def toolrl_advantages() -> Iterable[Component[AdvantageEstimator]]:  # type: ign
 @hookspec
 def toolrl_policy_losses() -> Iterable[Component[PolicyLoss]]:  # type: ignore[empty-body]
     """Policy losses. Named in a config by `algorithm.policy_loss`, where the built-in surrogates don't do."""
+
+
+@hookspec
+def toolrl_trainers() -> Iterable[Component[TrainerBackend]]:  # type: ignore[empty-body]
+    """Trainers: what loads the model and turns episodes into updates of it. Named in a config by `trainer.use`."""
 
 
 @hookspec

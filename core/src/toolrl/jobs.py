@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from toolrl.assembly import Assembly
-from toolrl.config.model import Config, SftConfig, TrainerConfig
+from toolrl.config.model import Config, SftFrame, TrainerFrame
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop.data import EndlessOrder
@@ -17,18 +16,16 @@ from toolrl.loop.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemo
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.overlap import Overlapping
 from toolrl.loop.rank0_rollout import LedRollout, LedSupply
+from toolrl.loop.saver import Saver
 from toolrl.loop.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.loop.training import TrainingLoop
 from toolrl.preflight import check_fine_tuning
-from toolrl.protocols import StepReport
+from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
 from toolrl.runs.episode_codec import StoredEpisodes
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
-from toolrl_plugin_torch.checkpoints.saver import Saved, Saver
-from toolrl_plugin_torch.objective.credit import is_flat
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
 _log = logging.getLogger(__name__)
 
@@ -41,19 +38,15 @@ async def train(assembly: Assembly) -> None:
 
 async def _train(assembly: Assembly) -> None:
     config, ranks = assembly.config, assembly.ranks
-    for remark in remarks(config):
+    for remark in remarks(config, assembly.registry):
         _log.warning("%s", remark)
-    trainer = PolicyTrainer(
-        assembly.policy,
-        config.trainer,
-        config.algorithm,
+    trainer = assembly.backend.policy_trainer(
+        assembly.model,
         assembly.folder.directory,
-        temperature=config.rollout.temperature,
         longest=longest_episode(config, assembly.limits),
         estimator=assembly.built("advantages", "algorithm.advantage", config.algorithm.advantage),
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
         ranks=ranks,
-        cpu_offload=config.cluster.cpu_offload,
     )
     supply = _supply(assembly)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
@@ -98,12 +91,12 @@ def longest_episode(config: Config, limits: Limits) -> int:
     return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
 
 
-async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
+async def fine_tune(assembly: Assembly, settings: SftFrame) -> dict[str, Any]:
     """Supervised fine-tuning to `settings.steps`, or until the probe is satisfied. `settings` is the config's `sft`."""
     check_fine_tuning(assembly.config, settings)
     evaluator = assembly.evaluator()
     demonstrations = _demonstrations(assembly, settings)
-    trainer = SupervisedTrainer(assembly.policy, settings, assembly.folder.directory)
+    trainer = assembly.backend.fine_tuner(assembly.model, assembly.folder.directory)
     data, rows = FixedRows(settings.batch_size), demonstrations.order.rows
     saver = _saver(assembly, trainer, settings, data, rows=rows)
     await _resume(assembly, saver)
@@ -117,7 +110,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
 
-def _demonstrations(assembly: Assembly, settings: SftConfig) -> TaskDemonstrations | StoredDemonstrations:
+def _demonstrations(assembly: Assembly, settings: SftFrame) -> TaskDemonstrations | StoredDemonstrations:
     seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.tasks("sft.data", settings.data)
@@ -172,7 +165,7 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
         rows=config.trainer.prompts_per_step,
         group_size=config.algorithm.group_size,
         limits=assembly.limits,
-        flat=partial(is_flat, algorithm=config.algorithm) if config.algorithm.dynamic_sampling else None,
+        flat=assembly.backend.is_flat if config.algorithm.dynamic_sampling else None,
     )
     rollout, order = config.rollout, assembly.order()
     if rollout.max_staleness:
@@ -189,7 +182,7 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
 
 
 def _saver(
-    assembly: Assembly, trainer: Saved, settings: TrainerConfig | SftConfig, data: KeepsPosition, *, rows: int | None
+    assembly: Assembly, trainer: Trainer, settings: TrainerFrame | SftFrame, data: KeepsPosition, *, rows: int | None
 ) -> Saver:
     checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
     before = assembly.folder.configs_before() if assembly.resume else ()

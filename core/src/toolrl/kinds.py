@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
         Kind("chat_formats", "chat_format", "chat format", ("ChatFormat",), ("environments.*.chat_format",)),
         Kind("advantages", "advantage", "advantage estimator", ("AdvantageEstimator",), ("algorithm.advantage",)),
         Kind("policy_losses", "policy_loss", "policy loss", ("PolicyLoss",), ("algorithm.policy_loss",)),
+        Kind("trainers", "trainer", "trainer", ("TrainerBackend",)),
         Kind("observers", "observer", "observer", ("Observer",), ("observers[]",)),
         Kind("commands", "command", "command", ("Command",)),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
-from toolrl.config.model import Config, SftConfig
+from toolrl.config.model import Config, SftFrame
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError
 from toolrl.loop.data import CheckedTasks, GoodTasks
@@ -58,7 +58,7 @@ def check_not_inside(path: str, config: Config) -> None:
         )
 
 
-def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = False) -> None:
+def check_fine_tuning(config: Config, settings: SftFrame, *, overwrite: bool = False) -> None:
     """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
     there; with `overwrite` also for one that would be deleted before it is read."""
     if settings.probe is not None and config.data.eval is None:

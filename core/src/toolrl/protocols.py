@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from toolrl.training_protocols import TrainedModel as TrainedModel
+from toolrl.training_protocols import Trainer as Trainer
+from toolrl.training_protocols import TrainerBackend as TrainerBackend
 from toolrl.types import (
     CallRecord,
     Decoded,

@@ -12,9 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from toolrl.assembly import Builder, sampling
+from toolrl.assembly import sampling
+from toolrl.builder import Builder, trainer_backend
 from toolrl.cluster.broadcast import Receiver
 from toolrl.cluster.messages import Handoff, TransferBrokenError, WorkerSpec
 from toolrl.cluster.weights import verify
@@ -22,8 +21,6 @@ from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
-from toolrl_plugin_torch import random_state
-from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy, pick_device
 
 
 class _Replica:
@@ -31,8 +28,8 @@ class _Replica:
 
     def __init__(
         self,
-        policy: Policy,
-        weights: PolicyWeights,
+        policy: Any,
+        weights: Any,
         engine: RolloutEngine,
         runner: Runner,
         builder: Builder,
@@ -61,7 +58,7 @@ class _Replica:
                 raise
             await asyncio.to_thread(verify, handoff, self._policy.model)
             self._weights.close()
-            self._weights = PolicyWeights(self._policy, handoff.version)
+            self._weights = self._policy.weights(handoff.version)
             await engine.update_weights(self._weights, handoff.version)
 
     async def close(self) -> None:
@@ -79,18 +76,17 @@ class _Replica:
 async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[_Replica]:
     """Load the model and start everything, with these weights."""
     loaded, config = spec.loaded, spec.loaded.config
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    random_state.seed(config.seed)
+    registry = load_registry()
+    backend = trainer_backend(registry, config)
+    backend.prepare(spec.device)
     with masked_logs(loaded.hide):
-        model = config.model.model_copy(update={"dtype": spec.dtype})
-        policy = load_policy(model, spec.source, pick_device(spec.device))
+        policy = backend.load_model(spec.source, dtype=spec.dtype)
         receiver = Receiver()
         await receiver.take(handoff, policy.model)
         verify(handoff, policy.model)
-        builder = Builder(loaded, load_registry(), policy, Path(spec.run_dir))
+        builder = Builder(loaded, registry, policy, Path(spec.run_dir))
         environments = builder.environments()
-        weights = PolicyWeights(policy, handoff.version)
+        weights = policy.weights(handoff.version)
         engine = builder.engine(weights, overlap=False)
         if config.rollout.max_staleness and not isinstance(engine, HoldsStill):
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.

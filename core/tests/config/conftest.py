@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolrl import Component, hookimpl
+from toolrl.config.model import AlgorithmFrame, Config, ModelFrame, TrainerFrame
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
 
@@ -40,6 +41,52 @@ class Options(BaseModel):
     named: dict[str, Inner] = Field(default_factory=dict, description="By name.")
     key: str = Field("", description="A secret.")
     rate: float = Field(1.0, gt=0, le=10, description="Speed.")
+
+
+class Model(ModelFrame):
+    """The model, as a trainer knows it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="Precision.")
+
+
+class Algorithm(AlgorithmFrame):
+    """The objective, as a trainer knows it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kl_coef: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight.")
+    entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight.")
+
+
+class Trainer(TrainerFrame):
+    """The loop, as a trainer knows it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    learning_rate: float = Field(1e-6, gt=0, allow_inf_nan=False, description="Rate.")
+    betas: tuple[Annotated[float, Field(lt=1)], Annotated[float, Field(lt=1)]] = Field(
+        (0.9, 0.95), description="Decay."
+    )
+    eps: float = Field(1e-8, gt=0, description="Small.")
+    offload: list[str] = Field(default_factory=list, description="What waits on the CPU.")
+
+
+class Sections(BaseModel):
+    """What a trainer brings."""
+
+    model: Model
+    algorithm: Algorithm = Field(default_factory=lambda: Algorithm())
+    trainer: Trainer = Field(default_factory=lambda: Trainer())
+
+    @classmethod
+    def remarks(cls, config: Config) -> list[str]:
+        return ["trainer.betas: they are wide"] if config.trainer.betas[1] > 0.99 else []  # type: ignore[attr-defined]
+
+    @classmethod
+    def missing(cls, config: Config) -> list[str]:
+        return ["model.dtype: needs another chip"] if config.model.dtype == "bfloat16" else []  # type: ignore[attr-defined]
 
 
 class Thing:
@@ -77,7 +124,7 @@ def _hook(kind: str, *components: Component[Any]) -> Callable[[], list[Component
 def registry() -> Iterator[Registry]:
     """Components by kind, named as the frame's defaults are where it has any."""
     targets = ModuleType(MODULE)
-    vars(targets).update(Options=Options, Thing=Thing, Half=Half, failing=failing, NotAModel=dict)
+    vars(targets).update(Options=Options, Thing=Thing, Half=Half, failing=failing, NotAModel=dict, Sections=Sections)
     sys.modules[MODULE] = targets
 
     def component(name: str, target: str = "Thing", options: str | None = "Options") -> Component[Any]:
@@ -91,6 +138,7 @@ def registry() -> Iterator[Registry]:
         "engines": [component("transformers")],
         "datasets": [component("rows"), component("lost", options="Nothing")],
         "chat_formats": [component("template")],
+        "trainers": [component("torch", options="Sections")],
         "observers": [component("console")],
     }
     for kind, components in given.items():

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.distributed_checks import check_devices, check_ranks, check_torchrun
 from toolrl.config.load import check_config
-from toolrl.config.spread import check_devices, check_ranks, check_torchrun
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
 
@@ -50,7 +50,7 @@ def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], regi
     ("overrides", "message"),
     [
         (("rollout.max_staleness=1",), "rollout and training take turns"),
-        (("trainer.offload=[optimizer]",), "what it moves is spread over the ranks"),
+        (("trainer.offload=[optimizer]",), "trainer.offload is not supported"),
     ],
 )
 def test_what_several_ranks_cannot_do(

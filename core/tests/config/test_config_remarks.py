@@ -18,7 +18,7 @@ from toolrl.plugins.registry import Registry
 
 
 def told(tree: dict[str, Any], registry: Registry, *overrides: str) -> str:
-    return "\n".join(remarks(check_config(tree, overrides, registry=registry).config))
+    return "\n".join(remarks(check_config(tree, overrides, registry=registry).config, registry))
 
 
 def test_an_evaluation_without_data_is_told(tree: dict[str, Any], registry: Registry) -> None:
@@ -31,23 +31,6 @@ def test_an_evaluation_without_data_is_told(tree: dict[str, Any], registry: Regi
 )
 def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, override: str, is_told: bool) -> None:
     assert ("the policy that samples isn't the one" in told(tree, registry, override)) is is_told
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told_of"),
-    [
-        (("kl_coef=0.1", "kl_estimator=k2"), []),
-        (("preset=reinforce_plus_plus", "drop_flat_groups=true"), ["drop_flat_groups"]),
-        (("preset=ppo", "dynamic_sampling=true", "drop_flat_groups=true"), ["drop_flat_groups", "dynamic_sampling"]),
-        (("preset=reinforce_plus_plus_baseline", "dynamic_sampling=true"), []),
-        (("preset=dapo", "dynamic_sampling=true"), []),
-    ],
-)
-def test_an_objective_that_learns_otherwise_than_one_thinks_is_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], told_of: list[str]
-) -> None:
-    lines = told(tree, registry, *(f"algorithm.{text}" for text in overrides)).splitlines()
-    assert [line.split(":")[0].split(".")[1] for line in lines if line.startswith("algorithm.")] == told_of
 
 
 @pytest.mark.parametrize(
@@ -67,7 +50,7 @@ def test_workers_without_the_trainers_kind_of_device_are_told(
 
 def test_an_environment_without_a_reward_is_told() -> None:
     environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
-    lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}))
+    lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}), Registry([]))
     assert [line.split(":")[0] for line in lines] == ["environments.tools", "environments.nothing"]
     assert "only what its tools give" in lines[0]
     assert "nothing is learned" in lines[1]
@@ -103,53 +86,6 @@ def test_a_model_that_is_not_there_is_told(
     for run in ("here", "empty"):
         (tmp_path / run / "config.yaml").touch()
     assert (missing_model(path) is not None) == is_told
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_an_adapter_without_peft_is_told(
-    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
-) -> None:
-    find_spec, found = importlib.util.find_spec, object() if installed else None
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: found if name == "peft" else find_spec(name, *rest)
-    )
-    monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
-    wanted = check_config(tree, ["model.lora={}"], registry=registry).config
-    assert ("model.lora: needs peft" in "\n".join(missing_files(wanted, registry))) is not installed
-    plain = check_config(tree, [], registry=registry).config
-    assert "peft" not in "\n".join(missing_files(plain, registry))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["trainer.offload=[reference]"], "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"),
-        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], None),
-        (["trainer.offload=[critic, optimizer]"], "trainer.offload: critic: there is none in this algorithm"),
-        (["trainer.offload=[critic]", "algorithm.preset=ppo"], None),
-        (["trainer.keep_best=true"], "trainer.keep_best: evaluations are at the start and the end only"),
-        (["trainer.keep_best=true", "evaluation.every=5"], None),
-    ],
-)
-def test_what_has_nothing_to_do_is_told(
-    tree: dict[str, Any], registry: Registry, overrides: list[str], line: str | None
-) -> None:
-    found = told(tree, registry, *overrides)
-    assert ("trainer." in found) is (line is not None)
-    assert line is None or line in found
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_told"),
-    [
-        (("trainer.updates_per_step=33", "trainer.prompts_per_step=4", "algorithm.group_size=8"), True),
-        (("trainer.updates_per_step=32", "trainer.prompts_per_step=4", "algorithm.group_size=8"), False),
-    ],
-)
-def test_more_updates_than_episodes_are_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
-) -> None:
-    assert ("a step has 32 episodes" in told(tree, registry, *overrides)) is is_told
 
 
 @pytest.mark.parametrize(
@@ -215,3 +151,17 @@ def test_a_folder_that_is_no_run_gives_no_episodes(
     assert "sft.from_run: 'here' is no run's folder" in list(missing_files(config, registry))
     (tmp_path / "here" / "config.yaml").touch()
     assert "from_run" not in "\n".join(missing_files(config, registry))
+
+
+@pytest.mark.parametrize(("every", "is_told"), [(0, True), (5, False)])
+def test_a_best_checkpoint_of_two_evaluations_is_told(
+    tree: dict[str, Any], registry: Registry, every: int, is_told: bool
+) -> None:
+    found = told(tree, registry, "trainer.keep_best=true", f"evaluation.every={every}")
+    assert ("trainer.keep_best: evaluations are at the start and the end only" in found) is is_told
+
+
+def test_the_trainer_has_remarks_of_its_own(tree: dict[str, Any], registry: Registry) -> None:
+    assert told(tree, registry, "trainer.betas=[0.9, 0.999]") == "trainer.betas: they are wide"
+    config = check_config(tree, ["model.dtype=bfloat16"], registry=registry).config
+    assert "model.dtype: needs another chip" in list(missing_files(config, registry))

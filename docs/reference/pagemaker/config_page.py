@@ -9,12 +9,17 @@ from pydantic import BaseModel
 from pagemaker.markdown import anchor, code, page, plural, prose, table
 from pagemaker.models import field_table, fields, section
 from pagemaker.source import module_doc
-from toolrl.config.algorithm import PRESETS, AlgorithmConfig
 from toolrl.config.components import component_fields
 from toolrl.config.frame import ComponentUse
-from toolrl.config.model import Config
+from toolrl.config.model import Config as Frame
+from toolrl.config.sections import with_sections
 from toolrl.kinds import KINDS
 from toolrl.tools.policy import PolicyOptions
+from toolrl_plugin_torch.algorithm import PRESETS, AlgorithmConfig
+from toolrl_plugin_torch.options import TorchOptions
+
+Config: type[Frame] = with_sections(TorchOptions)
+"""With the sections of the trainer `torch`."""
 
 _INTRO = """\
 A config is one YAML file. `toolrl config check FILE` finds every mistake in it, without building or starting anything;
@@ -78,7 +83,7 @@ def _section(path: str, model: type[BaseModel]) -> list[str]:
 def _types(model: type[BaseModel]) -> dict[str, str]:
     """The type's text of fields that hold components or sections."""
     texts = {}
-    kinds = {name: kind for owner, name, kind in component_fields() if owner is model}
+    kinds = {name: kind for owner, name, kind in component_fields(Config) if owner is model}
     for name, field in fields(model):
         kind = kinds.get(name)
         inner = section(field.annotation)

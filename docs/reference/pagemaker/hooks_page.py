@@ -19,6 +19,7 @@ _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
          "ToolParser": ("ReadsTokens", "StopsByTools"),
          "Reward": ("ScoresGroups", "StartsAndStops"),
          "PolicyLoss": ("LossTerms",),
+         "TrainerBackend": ("TrainedModel", "Trainer"),
          "Observer": ("RunInfo", "StepReport")}  # fmt: skip
 """Protocol to what else belongs to it."""
 
@@ -26,7 +27,7 @@ _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
 def make() -> str:
     """The page."""
     specs = _specs()
-    known = classes("protocols")
+    known = classes("protocols") | classes("training_protocols")
     parts = [prose(module_doc("hookspecs")), _INTRO]
     rows = [
         (

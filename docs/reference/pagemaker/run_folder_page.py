@@ -11,7 +11,7 @@ _PARTS = (
     ("Episodes", "runs.episodes"),
     ("Records of episodes", "runs.records"),
     ("Summary", "runs.summary"),
-    ("Checkpoints", "torch:checkpoints.checkpoint"),
+    ("Checkpoints", "loop.checkpoints"),
     ("The report", "report:page"),
 )
 

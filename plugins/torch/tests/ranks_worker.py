@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from toolrl.config.algorithm import AlgorithmConfig
-from toolrl.config.model import SftConfig, TrainerConfig
 from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import Policy
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer

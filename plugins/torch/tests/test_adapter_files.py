@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
 
 from tokenizers import Tokenizer, models  # noqa: E402
 
 from toolrl.assembly import model_source  # noqa: E402
-from toolrl.config.model import ModelConfig  # noqa: E402
 from toolrl.errors import CheckpointError, ConfigError, ToolrlError  # noqa: E402
-from toolrl_plugin_torch.checkpoints.checkpoint import _write_manifest  # noqa: E402
+from toolrl.loop.checkpoints import _write_manifest  # noqa: E402
 from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
+from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy, load_policy  # noqa: E402
 
 TARGETS = ["q_proj", "v_proj"]

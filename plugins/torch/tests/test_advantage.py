@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
 from toolrl_plugin_torch.objective.advantage import EPSILON, flat_groups, group_advantages  # noqa: E402
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
-from toolrl.config.algorithm import AlgorithmConfig, OverlongConfig  # noqa: E402
 from toolrl.errors import RewardError  # noqa: E402
 from toolrl.types import Group, RewardEntry, Segment, Task, Turn  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig  # noqa: E402
 from toolrl_plugin_torch.objective.advantage import EPSILON  # noqa: E402
 from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages  # noqa: E402
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import TrainerConfig  # noqa: E402
 from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
+from toolrl.loop.saver import Saver  # noqa: E402
 from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, RewardEntry, Task  # noqa: E402
-from toolrl_plugin_torch.checkpoints.saver import Saver  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.critic import Critic, gae, value_loss  # noqa: E402
+from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import TrainerConfig  # noqa: E402
 from toolrl.types import Group, Task  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.batch import split  # noqa: E402
+from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.sharding.balancing import deal  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402

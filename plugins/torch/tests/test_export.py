@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from tokenizers import Tokenizer, models  # noqa: E402
 
-from toolrl.config.model import ModelConfig  # noqa: E402
 from toolrl.errors import CheckpointError, DataError  # noqa: E402
 from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
+from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
 from toolrl_plugin_torch.policy import load_policy  # noqa: E402
 
 

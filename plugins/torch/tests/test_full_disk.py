@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("torch")
 pytest.importorskip("resource", reason="limits are Unix's")
 
 SCRIPT = """
@@ -26,9 +26,9 @@ SCRIPT = """
     from safetensors.torch import save_file
 
     from toolrl.errors import CheckpointError
+    from toolrl.loop.checkpoints import LoopState, latest_checkpoint, list_checkpoints, save_checkpoint, verify
     from toolrl_plugin_torch import random_state
-    from toolrl_plugin_torch.checkpoints.checkpoint import (
-        TrainerState, latest_checkpoint, list_checkpoints, save_checkpoint, verify)
+    from toolrl_plugin_torch.checkpoints.trainer_state import TrainerState, tensor_bytes, write_state
 
     class Model(torch.nn.Linear):
         def save_pretrained(self, folder):
@@ -44,8 +44,15 @@ SCRIPT = """
 
     def save(step):
         optimizer = {"average": torch.randn(2, 400, 100)}
-        state = TrainerState(step, step, step, "digest", optimizer, random_state.capture())
-        save_checkpoint(directory, state, model=model, tokenizer=Words(), keep=9)
+        state = TrainerState(optimizer, random_state.capture())
+
+        def write(folder):
+            model.save_pretrained(folder)
+            Words().save_pretrained(folder)
+            write_state(folder, state)
+
+        size = lambda: tensor_bytes(state.optimizer, state.random, model)
+        save_checkpoint(directory, LoopState(step, step, step, "digest"), write, keep=9, size=size)
 
     save(1)
     if limit:

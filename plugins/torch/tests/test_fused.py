@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from toolrl_plugin_torch.fused import layer as fused_layer  # noqa: E402

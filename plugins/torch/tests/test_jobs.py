@@ -15,13 +15,15 @@ pytest.importorskip("torch")
 from toolrl import jobs
 from toolrl.assembly import _end_of_run, assemble
 from toolrl.config.load import LoadedConfig
-from toolrl.config.model import Config, SftConfig
+from toolrl.config.model import Config
+from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import CheckpointError, ConfigError, DataError, ToolrlError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
+from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode
 
 
@@ -61,7 +63,7 @@ def test_overwriting_a_run_keeps_the_model_that_an_adapter_is_made_for(tmp_path:
     loaded = LoadedConfig(a_config(str(adapter), run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
 
     async def start() -> None:
-        async with assemble(loaded, Registry([]), total_steps=1, overwrite=True):
+        async with assemble(loaded, load_registry(), total_steps=1, overwrite=True):
             raise AssertionError("it started")
 
     with pytest.raises(ConfigError, match=r"step-000001' belongs to the run that --overwrite deletes"):
@@ -70,7 +72,8 @@ def test_overwriting_a_run_keeps_the_model_that_an_adapter_is_made_for(tmp_path:
 
 def a_config(path: str = "m", **sections: Any) -> Config:
     environments = {"short": {"max_turns": 2}, "long": {"max_turns": 5}}
-    return Config.model_validate({"model": {"path": path}, "environments": environments, **sections})
+    tree = {"model": {"path": path}, "environments": environments, **sections}
+    return as_config(with_sections(TorchOptions).model_validate(tree))
 
 
 def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path) 
     loaded = LoadedConfig(a_config(run, run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
 
     async def start() -> None:
-        async with assemble(loaded, Registry([]), total_steps=1, overwrite=True):
+        async with assemble(loaded, load_registry(), total_steps=1, overwrite=True):
             raise AssertionError("it started")
 
     with pytest.raises(ConfigError, match=r"model\.path: .*warm' belongs to the run that --overwrite deletes"):
@@ -128,7 +131,7 @@ def test_observers_read_no_secret_in_what_ended_a_run() -> None:
 def test_a_run_is_not_overwritten_by_one_that_cannot_start(tmp_path: Path) -> None:
     run = a_run(tmp_path / "new", "train")
     with pytest.raises(ConfigError, match="there is no such folder"):
-        asyncio.run(start(a_loaded(tmp_path, "./no-model"), Registry([]), overwrite=True))
+        asyncio.run(start(a_loaded(tmp_path, "./no-model"), load_registry(), overwrite=True))
     assert len(list(RunFolder.open(run).episodes())) == 1
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="ranks need torch: pip install toolrl[train]")
+pytest.importorskip("torch")
 
 RANK = '''
 """One of two ranks: `python rank.py FOLDER`."""

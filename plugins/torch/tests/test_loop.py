@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from toolrl.config.model import Config, SftConfig
+from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import EngineError, RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.evaluate import Evaluator
@@ -25,6 +25,7 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, ParsedTurn, Score
+from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
@@ -112,7 +113,7 @@ class Setting:
         trainer = {"steps": steps, "prompts_per_step": 2, **sections.pop("trainer", {})}
         frame = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": {"group_size": 2}}
         self.trainer = Counting(step=step, last_step=step, every=trainer.get("save_every", 0))
-        self.config = Config.model_validate({**frame, "trainer": trainer, **sections})
+        self.config = as_config(with_sections(TorchOptions).model_validate({**frame, "trainer": trainer, **sections}))
         self.runner = Runner(self.engine, {"default": environment})
         tasks = [make_task(id=f"t{number}") for number in range(3)]
         self.evaluator = Evaluator(self.runner, tasks, LIMITS, self.config.evaluation)

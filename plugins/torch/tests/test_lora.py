@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
 
 from tokenizers import Tokenizer, models  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import ModelConfig, OptimizerConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
+from toolrl.loop.saver import Saver  # noqa: E402
 from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch.adapters import lora as module  # noqa: E402
-from toolrl_plugin_torch.checkpoints.saver import Saver  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
 from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
+from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 

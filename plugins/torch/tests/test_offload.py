@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import TrainerConfig  # noqa: E402
+from toolrl.loop.saver import Saver  # noqa: E402
 from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch import offload as module  # noqa: E402
-from toolrl_plugin_torch.checkpoints.saver import Saver  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.offload import Places, Waiting  # noqa: E402
+from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 

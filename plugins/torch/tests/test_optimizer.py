@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
-from toolrl.config.model import OptimizerConfig  # noqa: E402
 from toolrl.errors import CheckpointError, RunStoppedError  # noqa: E402
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, clip_gradients, learning_rate  # noqa: E402
+from toolrl_plugin_torch.options import OptimizerConfig  # noqa: E402
 
 
 def _config(**settings: Any) -> OptimizerConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
 from toolrl_plugin_torch.fused import huge_pages as pages  # noqa: E402
 from toolrl_plugin_torch.fused.huge_pages import Memory, new_zeros  # noqa: E402

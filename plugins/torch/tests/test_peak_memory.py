@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import SftConfig, TrainerConfig  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch import logprob  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 

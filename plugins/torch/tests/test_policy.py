@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from toolrl.config.model import ModelConfig  # noqa: E402
 from toolrl.errors import ConfigError  # noqa: E402
+from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
 from toolrl_plugin_torch.policy import PolicyWeights, load_policy, pick_device, pick_dtype  # noqa: E402
 
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
 from pydantic import ValidationError  # noqa: E402
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl.config.model import Config  # noqa: E402
 from toolrl.config.remarks import remarks  # noqa: E402
+from toolrl.config.sections import as_config, with_sections  # noqa: E402
+from toolrl.plugins.registry import load_registry  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.objective.importance import Importance, Rejection, rejected_tokens  # noqa: E402
 from toolrl_plugin_torch.objective.loss import Normaliser, Objective, policy_loss  # noqa: E402
 from toolrl_plugin_torch.objective.surrogate import Clip  # noqa: E402
+from toolrl_plugin_torch.options import TorchOptions  # noqa: E402
 from toolrl_plugin_torch.trainer import objective  # noqa: E402
 
 MASK_BT = torch.tensor([[False, True, True, True], [False, True, True, False]])
@@ -151,16 +154,22 @@ def test_what_would_have_no_effect_is_refused(key: str) -> None:
         AlgorithmConfig.model_validate({"proximal": "sampled", key: {}})
 
 
+def told(config: Config) -> list[str]:
+    return remarks(config, load_registry())
+
+
 def config(algorithm: dict[str, Any], rollout: dict[str, Any], **more: Any) -> Config:
     frame = {"model": {"path": "m"}, "environments": {"default": {"rewards": ["exact"]}}}
-    return Config.model_validate({**frame, "algorithm": algorithm, "rollout": rollout, **more})
+    return as_config(
+        with_sections(TorchOptions).model_validate({**frame, "algorithm": algorithm, "rollout": rollout, **more})
+    )
 
 
 def test_stale_samples_without_any_correction_are_remarked_on() -> None:
     stale = {"max_staleness": 2}
-    assert [line[:21] for line in remarks(config({}, stale))] == ["rollout.max_staleness"]
-    assert remarks(config({"proximal": "sampled"}, stale)) == []
-    assert remarks(config({"importance": {}}, stale)) == []
+    assert [line[:21] for line in told(config({}, stale))] == ["rollout.max_staleness"]
+    assert told(config({"proximal": "sampled"}, stale)) == []
+    assert told(config({"importance": {}}, stale)) == []
 
 
 @pytest.mark.parametrize(
@@ -184,8 +193,8 @@ def test_a_run_folder_that_did_not_oversample_is_still_a_config() -> None:
 def test_a_trainer_of_several_updates_recomputes_nothing_for_ratios_to_the_samples(
     tiny: Any, tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolrl.config.model import TrainerConfig
     from toolrl.types import Group, Message, Task
+    from toolrl_plugin_torch.options import TrainerConfig
     from toolrl_plugin_torch.policy import Policy
     from toolrl_plugin_torch.trainer import PolicyTrainer
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
-from toolrl.config.model import SftConfig  # noqa: E402
 from toolrl.errors import CheckpointError  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.loop.ranks import Ranks  # noqa: E402
+from toolrl.loop.saver import Saver, changes, config_digest  # noqa: E402
 from toolrl.loop.supply import FixedRows  # noqa: E402
-from toolrl_plugin_torch.checkpoints.saver import Saver, changes, config_digest  # noqa: E402
+from toolrl_plugin_torch.options import SftConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import SupervisedTrainer  # noqa: E402
 
@@ -164,7 +164,7 @@ def test_when_a_checkpoint_is_due(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | str, seconds: float, due: bool
 ) -> None:
     now = 5000.0
-    monkeypatch.setattr("toolrl_plugin_torch.checkpoints.saver.time.monotonic", lambda: now)
+    monkeypatch.setattr("toolrl.loop.saver.time.monotonic", lambda: now)
     saver = make_saver(tiny, tmp_path)
     saver.every = SftConfig(from_run="x", save_every=every).save_every
     saver.save()
@@ -210,9 +210,7 @@ def test_what_differs_since_the_checkpoint_is_named(
         saver.before = before
         caplog.clear()
         assert saver.restore() == 1
-        (line,) = [
-            record.getMessage() for record in caplog.records if record.name == "toolrl_plugin_torch.checkpoints.saver"
-        ]
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "toolrl.loop.saver"]
         assert line.endswith(said)
 
 
@@ -221,3 +219,11 @@ def test_differences_are_told_with_their_places() -> None:
     now = {"a": {"b": 2.5, "c": [1, {"d": "y"}]}, "e": {"new": 1}, "same": [1]}
     assert changes(before, now) == ["a.b 2.5 (was 1)", "a.c[1].d 'y' (was 'x')", "e", "gone null (was true)"]
     assert changes(now, now) == []
+
+
+def test_state_that_is_no_state_is_refused(tiny: Any, tmp_path: Path) -> None:
+    saver = make_saver(tiny, tmp_path)
+    saver.trainer.update(BATCH)
+    (saver.save() / "trainer" / "state.pt").write_bytes(b"not a state")
+    with pytest.raises(CheckpointError, match="can't be read"):
+        saver.trainer.load(tmp_path / "checkpoints" / "step-000001", 1)

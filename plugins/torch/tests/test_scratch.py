@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+pytest.importorskip("torch")
 
 from toolrl_plugin_torch.policy import PolicyWeights
 from toolrl_plugin_torch.temporary_models import _node, delete_left_behind, scratch_folder

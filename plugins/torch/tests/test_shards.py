@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
-from toolrl.config.model import OptimizerConfig  # noqa: E402
 from toolrl.errors import CheckpointError  # noqa: E402
 from toolrl.loop.ranks import ONE  # noqa: E402
 from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards  # noqa: E402
 from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
+from toolrl_plugin_torch.options import OptimizerConfig  # noqa: E402
 
 
 def make(dtype: str = "float32", *, width: int = 4, seed: int = 0) -> tuple[Any, PolicyOptimizer]:

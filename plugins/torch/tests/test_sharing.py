@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import SftConfig, TrainerConfig  # noqa: E402
 from toolrl.errors import ConfigError  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.types import Episode, Group, Message, Task  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
 from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.prefixes.sharing import choose, reason_by_config, reason_by_trial  # noqa: E402
 from toolrl_plugin_torch.prefixes.tree_attention import NAME, over_trees  # noqa: E402

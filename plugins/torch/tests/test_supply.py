@@ -15,13 +15,13 @@ pytest.importorskip("torch")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.overlap import Overlapping
 from toolrl.loop.supply import DataPosition, Demand, FixedRows, TurnTaking, staleness_metrics
 from toolrl.rollout.environment import Limits
 from toolrl.types import Group, RewardEntry, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_testing.fakes import make_episode, make_task
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
-from toolrl.config.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl.config.model import SftConfig, TrainerConfig  # noqa: E402
 from toolrl.errors import RunStoppedError  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.types import Episode, Group, Message, Task  # noqa: E402
+from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer, within_memory  # noqa: E402
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402

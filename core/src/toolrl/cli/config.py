@@ -64,7 +64,7 @@ def _check(args: argparse.Namespace) -> int:
         _build(loaded, registry)
     if args.data:
         _read_rows(loaded, registry)
-    notes = [loaded.hide(note) for note in (*remarks(loaded.config), *missing_files(loaded.config, registry))]
+    notes = [loaded.hide(note) for note in (*remarks(loaded.config, registry), *missing_files(loaded.config, registry))]
     if args.json:
         ok = not (args.strict and notes)
         print_json({"ok": ok, "config": loaded.source, "components": uses, "notes": notes})

@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from toolrl.builder import trainer_class
     from toolrl.loop.ranks import ONE, OtherRankError, started_by_torchrun
     from toolrl.preflight import check_start
 
@@ -46,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
         ranks = ONE
         if loaded.config.cluster.shard is True:
-            from toolrl_plugin_torch.sharding.process_group import join
-
-            ranks = join(loaded.config.device, loaded.config.cluster.rank_timeout)
+            ranks = trainer_class(registry, loaded.config.trainer.use).join(
+                loaded.config.device, loaded.config.cluster.rank_timeout
+            )
         return run_to_end(_train(args, loaded, registry, ranks), interrupt=ranks.interrupt if ranks.several else None)
     try:
         return _run_as_rank(args)
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
     """Ray places the processes that train; this one watches over them."""
     from toolrl.cluster.start import trainers_of
-    from toolrl.config.spread import check_devices, check_ranks
+    from toolrl.config.distributed_checks import check_devices, check_ranks
     from toolrl.runs.folder import RunFolder
     from toolrl.runs.status import TRAINERS, told_status
 
@@ -83,13 +84,15 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
 
 def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankReport) -> int:
     """This process is that of a trainer worker."""
+    from toolrl.builder import trainer_class
     from toolrl.loop.ranks import ONE
     from toolrl.plugins.registry import load_registry
-    from toolrl_plugin_torch.sharding.process_group import join
 
     config, registry = order.loaded.config, load_registry()
     several = order.size > 1 or config.cluster.shard is True
-    ranks = join(config.device, config.cluster.rank_timeout) if several else ONE
+    ranks = (
+        trainer_class(registry, config.trainer.use).join(config.device, config.cluster.rank_timeout) if several else ONE
+    )
     with ranks.explaining():
         main = _train(args, order.loaded, registry, ranks, report)
         return run_to_end(main, interrupt=ranks.interrupt if several else None, silent=True)
@@ -97,9 +100,10 @@ def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankRep
 
 def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
-    from toolrl.config.spread import check_torchrun
+    from toolrl.builder import trainer_class
+    from toolrl.config.distributed_checks import check_torchrun
+    from toolrl.plugins.registry import load_registry
     from toolrl.preflight import check_start
-    from toolrl_plugin_torch.sharding.process_group import join
 
     loaded, registry, problem = None, None, None
     try:
@@ -111,7 +115,8 @@ def _run_as_rank(args: argparse.Namespace) -> int:
         problem = error
     config = loaded.config if loaded is not None else None
     device, timeout = (config.device, config.cluster.rank_timeout) if config else ("cpu", _ALONE)
-    ranks = join(device, timeout, problem, Path(config.run.dir) if config else None)
+    trainer = trainer_class(registry or load_registry(), config.trainer.use if config else "torch")
+    ranks = trainer.join(device, timeout, problem, Path(config.run.dir) if config else None)
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:
@@ -130,7 +135,7 @@ async def _train(
     report: RankReport | None = None,
 ) -> int:
     from toolrl.assembly import assemble
-    from toolrl.config.spread import check_ranks
+    from toolrl.config.distributed_checks import check_ranks
     from toolrl.jobs import train
 
     check_ranks(loaded.config, ranks.several)

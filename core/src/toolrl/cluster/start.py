@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolrl.cluster.pool import WorkerPool
     from toolrl.cluster.trainers import Telling
     from toolrl.cluster.training import Training
-    from toolrl_plugin_torch.policy import Policy
+    from toolrl.protocols import TrainedModel
 
 
 def trainers_of(
@@ -45,7 +45,7 @@ def trainers_of(
 
 
 def workers_of(
-    loaded: LoadedConfig, policy: Policy, source: str, run_dir: Path, oversight: Oversight, weights: WeightSource
+    loaded: LoadedConfig, policy: TrainedModel, source: str, run_dir: Path, oversight: Oversight, weights: WeightSource
 ) -> AbstractAsyncContextManager[WorkerPool]:
     """Entering it starts the workers, with `weights`; `source` is where `policy` was loaded from. Raises ConfigError
     where Ray isn't installed, can't be reached, or has no room."""

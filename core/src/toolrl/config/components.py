@@ -95,12 +95,12 @@ def _one(kind: str, value: Any, path: Path) -> Iterator[Site]:
         yield Site(kind, path, value["use"], value.get("options", {}), value.get("policy"), rename)
 
 
-def component_fields() -> Iterator[tuple[type[BaseModel], str, str]]:
+def component_fields(config: type[Config] = Config) -> Iterator[tuple[type[BaseModel], str, str]]:
     """The fields of a config that name a component: model, field and kind."""
     for kind in KINDS.values():
         for place in kind.places:
             *parents, key = place.removesuffix("[]").split(".")
-            model = model_at(Config, parents)
+            model = model_at(config, parents)
             assert model is not None, f"{kind.name}: the config has no section {'.'.join(parents)}"
             yield model, key, kind.name
 

@@ -23,6 +23,7 @@ from toolrl.config.override import apply_overrides
 from toolrl.config.paths import Path, get, step
 from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, show_value
 from toolrl.config.read import read_config, unaliased
+from toolrl.config.sections import as_config, whole_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
 
@@ -90,10 +91,12 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
 
     problems = [Problem(path, message) for path, message in values.missing.items()]
     config = None
+    model, wrong = whole_config(registry, values.tree)
     try:
-        config = Config.model_validate(values.tree)
+        config = as_config(model.model_validate(values.tree))
     except ValidationError as error:
-        problems += find_problems(error, Config, values.tree, shown=shown)
+        problems += find_problems(error, model, values.tree, shown=shown)
+    problems += wrong
     found = [site for site in sites(values.tree) if not {site.path, (*site.path, "use")} & values.missing.keys()]
     for site in found:
         problems += check_site(registry, site, shown)

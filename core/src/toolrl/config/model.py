@@ -1,7 +1,10 @@
 """The frame of a run's config: every section, its fields, defaults and bounds.
 
 The options of components are not here: each plugin brings its own model, and `toolrl.config.load` checks them in a
-second pass. A field's description is its documentation: the JSON Schema and the config reference are made from it.
+second pass. The trainer's plugin completes the sections `model`, `algorithm`, `trainer` and `sft`
+(`toolrl.config.sections`).
+
+A field's description is its documentation: the JSON Schema and the config reference are made from it.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from toolrl.config.algorithm import AlgorithmConfig
 from toolrl.config.cluster import ClusterConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
-from toolrl.config.lora import LoraConfig
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+class Section(Frame):
+    """A section of which core knows the fields below; the trainer's own model adds the others and refuses the rest."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 _Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
@@ -62,7 +69,7 @@ ToolUseField = Annotated[ToolUse, BeforeValidator(from_name)]
 RewardUseField = Annotated[RewardUse, BeforeValidator(from_name)]
 
 
-class ModelConfig(Frame):
+class ModelFrame(Section):
     """The model to train."""
 
     path: str = Field(
@@ -70,13 +77,24 @@ class ModelConfig(Frame):
         description="A folder in Hugging Face layout, with its tokenizer; a run's folder, for its last checkpoint "
         "(`runs/NAME:best` or `runs/NAME:30` for another); or `owner/name` of a model hub that can be reached.",
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
-    attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
-    gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
-    lora: LoraConfig | None = Field(
-        None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
-    )
     trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
+
+
+class AlgorithmFrame(Section):
+    """The objective."""
+
+    group_size: int = Field(8, ge=1, description="Episodes of one task, compared with each other.")
+    dynamic_sampling: bool = Field(
+        False,
+        description="Set groups aside whose filter_metric is equal in all episodes, and sample further tasks in their "
+        "place until the step is full.",
+    )
+    advantage: Use | None = Field(
+        None, description="An advantage estimator of a plugin, in the place of baseline, scale, credit and discount."
+    )
+    policy_loss: Use | None = Field(
+        None, description="A policy loss of a plugin, in the place of surrogate, ratio and the clip range."
+    )
 
 
 class DataConfig(Frame):
@@ -183,57 +201,18 @@ _SAVE_EVERY = (
 )
 
 
-class OptimizerConfig(Frame):
-    """AdamW and its schedule."""
-
-    learning_rate: float = Field(
-        1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up."
-    )
-    betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
-    eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
-    weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="After the warm-up, down to min_rate."
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = Field(
-        0, description="Steps over which the rate rises from 0; below 1, a share of all steps."
-    )
-    min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
-
-    @field_validator("betas")
-    @classmethod
-    def _averages(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        """AdamW would refuse others too, when the model is loaded."""
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"expected two numbers of at least 0 and below 1, got {betas[0]:g} and {betas[1]:g}")
-        return betas
-
-
-class TrainerConfig(OptimizerConfig):
+class TrainerFrame(Section):
     """The training loop."""
 
+    use: str = Field("torch", min_length=1, description="Which trainer: the name of one that a plugin brings.")
     steps: int = Field(100, ge=1, description="Rollout and update this often.")
     prompts_per_step: int = Field(8, ge=1, description="Tasks of one step; group_size episodes each.")
-    updates_per_step: int = Field(1, ge=1, description="Optimizer steps that one step's episodes are split into.")
-    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
-    share_prefix: Literal["auto", True, False] = Field(
-        "auto",
-        description="Compute what sequences have in common at the start, such as a group's prompt, once in an update. "
-        "auto: where the model allows it, with a warning where it doesn't; true: an error where it doesn't.",
-    )
     save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
     keep_best: bool | str = Field(
         False,
         description="Keep the best evaluation's checkpoint too, as `checkpoints/best`. true: by accuracy; else the "
         "metric of evaluations to go by, such as eval/reward/mean; higher is better.",
-    )
-
-    offload: list[Literal["optimizer", "reference", "critic"]] = Field(
-        default_factory=list,
-        description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
-        "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
     )
 
     @property
@@ -264,7 +243,7 @@ class ProbeConfig(Frame):
     )
 
 
-class SftConfig(OptimizerConfig):
+class SftFrame(Section):
     """`toolrl sft`: supervised fine-tuning on assistant tokens."""
 
     data: Use | None = Field(None, description="Data set whose messages hold the assistant's turns.")
@@ -277,16 +256,10 @@ class SftConfig(OptimizerConfig):
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
     save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
     keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
-    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
-    share_prefix: Literal["auto", True, False] = Field(
-        "auto",
-        description="Compute what sequences have in common at the start, such as a group's prompt, once in an update. "
-        "auto: where the model allows it, with a warning where it doesn't; true: an error where it doesn't.",
-    )
     probe: ProbeConfig | None = Field(None, description="Evaluate on data.eval and stop early.")
 
     @model_validator(mode="after")
-    def _one_source(self) -> SftConfig:
+    def _one_source(self) -> SftFrame:
         if (self.data is None) == (self.from_run is None):
             raise ValueError("give exactly one of `data` and `from_run`")
         return self
@@ -311,17 +284,17 @@ class RunConfig(Frame):
 class Config(Frame):
     """A whole run."""
 
-    model: ModelConfig
+    model: SerializeAsAny[ModelFrame]
     data: DataConfig = Field(default_factory=DataConfig)
     environments: dict[str, EnvironmentConfig] = Field(
         min_length=1, description="By name; a task picks one by its `environment`, else `default` or the only one."
     )
     engine: Use = Field(default_factory=lambda: ComponentUse(use="transformers"), description="Rollout engine.")
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
-    algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig(preset="grpo"))
-    trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+    algorithm: SerializeAsAny[AlgorithmFrame] = Field(default_factory=lambda: AlgorithmFrame())
+    trainer: SerializeAsAny[TrainerFrame] = Field(default_factory=lambda: TrainerFrame())
     evaluation: EvaluationConfig = Field(default_factory=lambda: EvaluationConfig())
-    sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
+    sft: SerializeAsAny[SftFrame] | None = Field(None, description="Settings of `toolrl sft`.")
     observers: list[Use] = Field(
         default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from toolrl.config.components import check_options, sites
+from toolrl.config.distributed_checks import refused_by_train
 from toolrl.config.model import Config
 from toolrl.config.model_path import missing_model
 from toolrl.config.paths import format_path
-from toolrl.config.spread import check_devices, check_ranks
-from toolrl.errors import ConfigError, ToolrlError
+from toolrl.config.sections import of_trainer
+from toolrl.errors import ToolrlError
 from toolrl.plugins.checks import nearest
 from toolrl.plugins.registry import Registry
 
@@ -22,12 +22,10 @@ DATA = ("data.train", "data.eval", "sft.data")
 """The places of data sets in a config."""
 
 
-def remarks(config: Config) -> list[str]:
+def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (
-        _evaluation, _rewards, _sampling, _objective, _staleness, _updates, _offload, _workers, _ranks,
-    )  # fmt: skip
-    return [line for part in parts for line in part(config)]
+    parts = (_evaluation, _rewards, _sampling, _workers, refused_by_train)
+    return [*(line for part in parts for line in part(config)), *of_trainer(registry, config, "remarks")]
 
 
 def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
@@ -36,8 +34,7 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
     model = missing_model(config.model.path)
     if model is not None:
         yield model
-    if config.model.lora is not None and importlib.util.find_spec("peft") is None:
-        yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
+    yield from of_trainer(registry, config, "missing")
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field) and importlib.util.find_spec("ray") is None:
             yield f"cluster.{field}: needs ray, which isn't installed: pip install 'toolrl[cluster]'"
@@ -93,14 +90,6 @@ _EVALUATED = (
 """Metrics of every evaluation."""
 
 
-def _offload(config: Config) -> list[str]:
-    missing = {
-        "reference": "there is none, as algorithm.kl_coef is 0" if not config.algorithm.kl_coef else None,
-        "critic": "there is none in this algorithm" if config.algorithm.baseline != "critic" else None,
-    }
-    return [f"trainer.offload: {part}: {why}" for part in config.trainer.offload if (why := missing.get(part))]
-
-
 def _rewards(config: Config) -> list[str]:
     lines = []
     for name, environment in config.environments.items():
@@ -110,59 +99,11 @@ def _rewards(config: Config) -> list[str]:
     return lines
 
 
-def _objective(config: Config) -> list[str]:
-    algorithm, lines = config.algorithm, []
-    if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
-        lines += [
-            f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
-            "too, and are left out"
-            for name in ("drop_flat_groups", "dynamic_sampling")
-            if getattr(algorithm, name)
-        ]
-    return lines
-
-
-def _staleness(config: Config) -> list[str]:
-    algorithm = config.algorithm
-    if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.proximal == "sampled":
-        return []
-    return [
-        f"rollout.max_staleness {config.rollout.max_staleness}: stale samples are trained on as if the policy had just "
-        "drawn them; set `algorithm.importance: {}` to weigh them"
-    ]
-
-
 def _workers(config: Config) -> list[str]:
     cluster = config.cluster
     if not cluster.rollout_workers or cluster.worker_gpus or not config.device.startswith("cuda"):
         return []
     return [f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}"]
-
-
-def _updates(config: Config) -> list[str]:
-    trainer, size = config.trainer, config.algorithm.group_size
-    episodes = trainer.prompts_per_step * size
-    if trainer.updates_per_step <= episodes:
-        return []
-    return [
-        f"trainer.updates_per_step {trainer.updates_per_step}: a step has {episodes} episodes "
-        f"({trainer.prompts_per_step} prompts_per_step × group_size {size}), so there are no more updates than that"
-    ]
-
-
-def _ranks(config: Config) -> list[str]:
-    """What `toolrl train` refuses, and the other commands don't."""
-    cluster = config.cluster
-    checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
-    if cluster.trainer_workers:
-        checks.append(partial(check_devices, config))
-    lines = []
-    for check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            lines.append(f"{error.message}. {error.hint} `toolrl train` refuses it")
-    return lines
 
 
 def _sampling(config: Config) -> list[str]:

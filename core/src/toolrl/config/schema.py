@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from toolrl.config.components import POLICY, component_fields, late, options_model
-from toolrl.config.model import Config
+from toolrl.config.sections import whole_config
 from toolrl.errors import PluginError
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found, Registry
@@ -24,14 +24,15 @@ _VARIABLE = r"\$\{"
 
 def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
     """The schema, and a line for each component whose options couldn't be read: it takes any options there."""
-    schema = Config.model_json_schema(by_alias=True)
+    config, _ = whole_config(registry, {})
+    schema = config.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = schema["$defs"]
     problems: list[str] = []
     definitions["PolicyOptions"] = _schema_of(late(POLICY), "PolicyOptions", definitions)
     definitions["ToolUse"]["properties"]["policy"] = {"$ref": "#/$defs/PolicyOptions"}
     forms: dict[str, str] = {}
-    for model, name, kind in component_fields():
-        owner = schema if model is Config else definitions[model.__name__]
+    for model, name, kind in component_fields(config):
+        owner = schema if model is config else definitions[model.__name__]
         field = owner["properties"][name]
         (forms[kind],) = set(_references(field))
         owner["properties"][name] = _redirected(field, f"#/$defs/{kind}")

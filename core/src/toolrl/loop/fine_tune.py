@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from toolrl.config.model import SftConfig
+from toolrl.config.model import SftFrame
 from toolrl.errors import RunStoppedError
 from toolrl.loop.background import UpdateThread
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import Demonstration, encode_task
 from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.saver import Saver
 from toolrl.plugins.events import Events
-from toolrl.protocols import StepReport
+from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Environment
 from toolrl.rollout.source import TakesWeights
 from toolrl.types import Task
-from toolrl_plugin_torch.checkpoints.saver import Saver
-from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 
 class DemonstrationSource(Protocol):
@@ -55,8 +54,8 @@ class StoredDemonstrations:
 class FineTuningLoop:
     """One run of fine-tuning. `run` may be called once."""
 
-    settings: SftConfig
-    trainer: SupervisedTrainer
+    settings: SftFrame
+    trainer: Trainer
     demonstrations: DemonstrationSource
     engine: TakesWeights
     events: Events

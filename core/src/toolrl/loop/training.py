@@ -13,34 +13,18 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from toolrl.config.model import Config
 from toolrl.loop.background import UpdateThread
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.run_phase import Doing
+from toolrl.loop.saver import Saver
 from toolrl.loop.supply import Supply, staleness_metrics
 from toolrl.plugins.events import Events
-from toolrl.protocols import Rests, StepReport, WeightSource
+from toolrl.protocols import Rests, StepReport, Trainer
 from toolrl.rollout.source import TakesWeights
 from toolrl.types import Group
-from toolrl_plugin_torch.checkpoints.saver import Saver
-
-
-class Updater(Protocol):
-    """What the loop needs of a trainer, in one process or in many."""
-
-    step: int
-    """Complete steps; the version of the weights."""
-
-    def update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """One step's update from its groups; advances `step`. Gives metrics."""
-        ...
-
-    def weights(self) -> WeightSource:
-        """The current weights."""
-        ...
 
 
 @dataclass
@@ -48,7 +32,7 @@ class TrainingLoop:
     """One run's training. `run` may be called once."""
 
     config: Config
-    trainer: Updater
+    trainer: Trainer
     supply: Supply
     engine: TakesWeights
     events: Events

@@ -23,18 +23,18 @@ from typing import Any
 
 import torch
 
-from toolrl.config.algorithm import AlgorithmConfig, CriticConfig
-from toolrl.config.model import TrainerConfig
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack, split
 from toolrl_plugin_torch.head import probe_head
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
 from toolrl_plugin_torch.offload import own_tensors, waiting
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.sharding.balancing import filled_up, share_of
 from toolrl_plugin_torch.sharding.several import let_go, refuse_media, sharded_values, take_values
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from toolrl.config.model import OptimizerConfig
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl_plugin_torch.offload import waiting
+from toolrl_plugin_torch.options import OptimizerConfig
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import transformers
 
-from toolrl.config.lora import LoraConfig
-from toolrl.config.model import ModelConfig
 from toolrl.config.model_path import is_missing_folder
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl_plugin_torch.adapters.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.temporary_models import scratch_folder
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,10 @@ class Policy:
         """Tokens that the model can attend to."""
         config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", 0) or 2**31)
+
+    def weights(self, version: int, directory: Path | None = None) -> PolicyWeights:
+        """The live weights; `directory` is where folders of them are written."""
+        return PolicyWeights(self, version, directory)
 
     def state_dict(self) -> Mapping[str, Any]:
         """Name to tensor of the whole model, an adapter merged in."""

@@ -18,15 +18,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from toolrl.config.algorithm import AlgorithmConfig
-from toolrl.config.model import SftConfig, TrainerConfig
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_additions
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, supervised_sample
+from toolrl_plugin_torch.checkpoints import trainer_checkpoint
 from toolrl_plugin_torch.critic import Critic, CriticUpdate
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import CreditedEpisodes, credit
@@ -44,6 +44,7 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.objective.surrogate import Clip
 from toolrl_plugin_torch.offload import own_tensors, waiting, warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import Policy, PolicyWeights
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
@@ -143,6 +144,22 @@ class _Trainer:
         """The policy's model has others now."""
         if self.ranks.several:
             take_whole(self._score, self.policy.model)
+
+    def gather_state(self, directory: Path) -> Path | None:
+        """What ranks write together: a folder of shards; None in one process."""
+        return trainer_checkpoint.gather_state(self, directory)
+
+    def save(self, folder: Path, gathered: Path | None) -> None:
+        """Write model, tokenizer and state into a checkpoint's folder."""
+        trainer_checkpoint.save(self, folder, gathered)
+
+    def saved_bytes(self) -> int:
+        """About how many bytes `save` writes."""
+        return trainer_checkpoint.saved_bytes(self)
+
+    def load(self, folder: Path, step: int) -> None:
+        """Take up what `save` wrote at this step. Raises CheckpointError."""
+        trainer_checkpoint.load(self, folder, step)
 
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint holds besides the policy and its optimizer, by name."""

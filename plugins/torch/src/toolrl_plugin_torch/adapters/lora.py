@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from toolrl.config.lora import LoraConfig
 from toolrl.errors import CheckpointError, ConfigError
+from toolrl_plugin_torch.adapters.options import LoraConfig
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from toolrl.config.model import ModelConfig
 from toolrl.config.model_path import broken_weights
 from toolrl.errors import CheckpointError, DataError, ToolrlError
+from toolrl.loop.checkpoints import MANIFEST
 from toolrl_plugin_torch.adapters.lora import adapter_base, read_tensors
-from toolrl_plugin_torch.checkpoints.checkpoint import MANIFEST
+from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
 
 _OF_A_RUN = ("trainer", MANIFEST)

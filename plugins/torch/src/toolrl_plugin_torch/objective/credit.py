@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from toolrl.config.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl.errors import RewardError
 from toolrl.protocols import AdvantageEstimator
 from toolrl.types import Episode, Group, RewardEntry
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl_plugin_torch.objective.advantage import flat_groups, group_advantages
 
 Credit = float | Mapping[int, float]

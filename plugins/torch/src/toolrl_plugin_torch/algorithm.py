@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from toolrl.config.frame import Frame, Use
+from toolrl.config.frame import Frame
+from toolrl.config.model import AlgorithmFrame
 
 _GRPO: dict[str, Any] = {
     "baseline": "group_mean",
@@ -107,13 +108,12 @@ class CriticConfig(Frame):
     )
 
 
-class AlgorithmConfig(Frame):
+class AlgorithmConfig(AlgorithmFrame, Frame):
     """The objective. A preset gives defaults, each of which can be set by itself."""
 
     preset: Literal[
         "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"
     ] = Field("grpo", description="A published algorithm's defaults.")
-    group_size: int = Field(8, ge=1, description="Episodes of one task, compared with each other.")
     baseline: Literal["group_mean", "leave_one_out", "batch_mean", "critic"] = Field(
         "group_mean",
         description="What is taken off a reward: the mean of its group, that of the others of its group, that of all "
@@ -133,9 +133,6 @@ class AlgorithmConfig(Frame):
     discount: float = Field(
         1.0, gt=0, le=1, description="With `credit: turn`: how much a turn earns of the next one's rewards."
     )
-    advantage: Use | None = Field(
-        None, description="An advantage estimator of a plugin, in the place of baseline, scale, credit and discount."
-    )
     overlong: OverlongConfig | None = Field(None, description="A penalty for episodes that are too long.")
     mask_truncated: bool = Field(
         False,
@@ -147,9 +144,6 @@ class AlgorithmConfig(Frame):
     )
     ratio: Literal["token", "sequence"] = Field(
         "token", description="Of each token's probabilities, or the geometric mean over the episode."
-    )
-    policy_loss: Use | None = Field(
-        None, description="A policy loss of a plugin, in the place of surrogate, ratio and the clip range."
     )
     loss: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = Field(
         "sequence_mean",
@@ -192,11 +186,6 @@ class AlgorithmConfig(Frame):
         "stale samples too; false is GRPO as published.",
     )
     entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight of an entropy bonus.")
-    dynamic_sampling: bool = Field(
-        False,
-        description="Set groups aside whose filter_metric is equal in all episodes, and sample further tasks in their "
-        "place until the step is full.",
-    )
     drop_flat_groups: bool = Field(False, description="Leave out groups whose filter_metric is equal in all episodes.")
     filter_metric: Literal["correct", "reward"] = Field(
         "correct",

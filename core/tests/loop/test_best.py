@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
-
-from toolrl.config.model import Config, TrainerConfig
+from toolrl.config.model import Config, TrainerFrame
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop import best as module
 from toolrl.loop.best import Best, better, read_best, write_best
-from toolrl_plugin_torch.checkpoints.checkpoint import find_checkpoint, list_checkpoints, verify
-from toolrl_plugin_torch.checkpoints.saver import Saver, config_digest
+from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints, verify
+from toolrl.loop.saver import Saver, config_digest
+from toolrl.loop.supply import FixedRows
 
 
 @pytest.mark.parametrize(
@@ -42,7 +41,7 @@ def test_a_metric_that_evaluations_do_not_give_is_an_error_at_the_first() -> Non
 
 
 def test_the_metric_has_a_name_in_the_config() -> None:
-    assert [TrainerConfig(keep_best=value).best_by for value in (False, True, "eval/reward/mean", "pass@4")] == [
+    assert [TrainerFrame(keep_best=value).best_by for value in (False, True, "eval/reward/mean", "pass@4")] == [
         *(None, "accuracy", "reward/mean", "pass@4")
     ]
     frame = {"model": {"path": "m"}, "environments": {"default": {}}, "trainer": {"keep_best": True}}
@@ -83,24 +82,11 @@ def test_a_record_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def saver(tiny: Any, tmp_path: Path) -> Any:
+def saver(trainer: Any, tmp_path: Path) -> Any:
     """Makes savers of one run; `saver.run(values)` has each value be the evaluation of a step."""
-    torch = pytest.importorskip("torch")
-    from toolrl.config.model import SftConfig
-    from toolrl.loop.supply import FixedRows
-    from toolrl_plugin_torch.policy import Policy
-    from toolrl_plugin_torch.trainer import SupervisedTrainer
-
-    class Words:
-        pad_token_id = 0
-
-        def save_pretrained(self, folder: Path) -> None:
-            (folder / "tokenizer.json").write_text("{}")
 
     def make(keep: int = 1) -> Saver:
-        policy = Policy(tiny.model("qwen3"), Words(), "x", torch.device("cpu"), torch.float32)
-        trainer = SupervisedTrainer(policy, SftConfig(from_run="x", steps=4), tmp_path)
-        return Saver(trainer, tmp_path / "checkpoints", keep, FixedRows(2), {}, best_by="accuracy")
+        return Saver(type(trainer)(), tmp_path / "checkpoints", keep, FixedRows(2), {}, best_by="accuracy")
 
     def run(saver: Saver, values: list[float]) -> None:
         for value in values:
@@ -153,7 +139,7 @@ def test_a_kill_between_the_checkpoint_and_its_record_is_made_up_for(
     one.trainer.step = 2
     assert one.judge(2, {"accuracy": 0.5})
     with monkeypatch.context() as patch:
-        patch.setattr("toolrl_plugin_torch.checkpoints.saver.write_best", killed)
+        patch.setattr("toolrl.loop.saver.write_best", killed)
         with pytest.raises(Killed):
             one.save()
     assert names(one) == ["step-000001", "step-000002"], "the old best stays until the new one is on record"

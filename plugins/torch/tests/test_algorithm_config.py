@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from toolrl.config.algorithm import PRESETS, AlgorithmConfig
+from toolrl_plugin_torch.algorithm import PRESETS, AlgorithmConfig
 
 
 @pytest.mark.parametrize("preset", PRESETS)

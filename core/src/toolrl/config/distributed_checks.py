@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError
+
+
+def refused_by_train(config: Config) -> list[str]:
+    """What `toolrl train` refuses, and the other commands don't."""
+    cluster = config.cluster
+    checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
+    if cluster.trainer_workers:
+        checks.append(partial(check_devices, config))
+    lines = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            lines.append(f"{error.message}. {error.hint} `toolrl train` refuses it")
+    return lines
 
 
 def check_ranks(config: Config, several: bool) -> None:
@@ -16,9 +34,10 @@ def check_ranks(config: Config, several: bool) -> None:
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
         )
-    if config.trainer.offload:
+    trainer: Any = config.trainer
+    if trainer.offload:
         raise ConfigError(
-            "trainer.offload: what it moves is spread over the ranks",
+            "trainer.offload is not supported where weights are spread over ranks",
             hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
         )
 

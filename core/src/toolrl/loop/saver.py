@@ -10,22 +10,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import Any
 
 from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
 from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
 from toolrl.loop.best import Best, better, read_best, write_best
-from toolrl.loop.ranks import ONE, Ranks
-from toolrl.loop.supply import DataPosition, KeepsPosition
-from toolrl.protocols import WeightSource
-from toolrl_plugin_torch import random_state
-from toolrl_plugin_torch.adapters.lora import adapter_base
-from toolrl_plugin_torch.checkpoints.checkpoint import (
-    TrainerState,
+from toolrl.loop.checkpoints import (
+    LoopState,
     is_whole,
     latest_checkpoint,
     list_checkpoints,
@@ -34,46 +27,22 @@ from toolrl_plugin_torch.checkpoints.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from toolrl_plugin_torch.optimizer import PolicyOptimizer
-from toolrl_plugin_torch.policy import Policy
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.loop.supply import DataPosition, KeepsPosition
+from toolrl.protocols import Trainer
 
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
 """Sections of a config that don't change what is trained."""
-_FREE_KEYS = ("save_every", "keep_checkpoints", "keep_best", "offload")
+_FREE_KEYS = ("use", "save_every", "keep_checkpoints", "keep_best", "offload")
 """Of the trainer's section, in the same way."""
-
-_LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a new run from these weights."
-
-
-class Saved(Protocol):
-    """What a checkpoint holds of a trainer."""
-
-    policy: Policy
-    optimizer: PolicyOptimizer
-    step: int
-    whole: bool
-
-    def weights(self) -> WeightSource: ...
-
-    def extra_state(self) -> dict[str, Any]: ...
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None: ...
-
-    def optimizers(self) -> Mapping[str, PolicyOptimizer]:
-        """All, by name; each has the weights that it trains."""
-        ...
-
-    def weights_were_loaded(self) -> None:
-        """The policy's model has others now."""
-        ...
 
 
 @dataclass
 class Saver:
     """Checkpoints of one run."""
 
-    trainer: Saved
+    trainer: Trainer
     directory: Path
     """The run's folder of checkpoints."""
     keep: int
@@ -141,27 +110,18 @@ class Saver:
         step = self.trainer.step
         path = self.directory / f"step-{step:06d}"
         if step != self.last_step:  # else it stands already
-            shards = self._shards()
-            path = self.ranks.by_first(lambda: self._write(shards), f"the end of the checkpoint of step {step}")
+            gathered = self.trainer.gather_state(self.directory)
+            path = self.ranks.by_first(lambda: self._write(gathered), f"the end of the checkpoint of step {step}")
             self.last_step, self._saved_at = step, time.monotonic()
         best = self._best
         if best is not None and best.step == step:
             self.ranks.by_first(lambda: self._record(best), f"the record of step {step}")
         return path
 
-    def _shards(self) -> Path | None:
-        """What all ranks write together; None in one process."""
-        if not self.ranks.several:
-            return None
-        from toolrl_plugin_torch.checkpoints.shards import write_shards
-
-        self.ranks.use_device()
-        return write_shards(self.directory, self.trainer.step, self.trainer.optimizers(), self.ranks)
-
-    def _write(self, shards: Path | None) -> Path:
-        step, policy = self.trainer.step, self.trainer.policy
+    def _write(self, gathered: Any) -> Path:
+        step = self.trainer.step
         position = self.data.position(step)
-        state = TrainerState(
+        state = LoopState(
             step=step,
             version=step,
             position=position.next,
@@ -169,19 +129,14 @@ class Saver:
             buffer=position.buffer,
             config_digest=config_digest(self.config),
             rows=self.rows,
-            optimizer={} if shards else self.trainer.optimizer.state_dict(),
-            random=random_state.capture(),
-            extra=dict.fromkeys(self.trainer.optimizers()) if shards else self.trainer.extra_state(),
         )
         return save_checkpoint(
             self.directory,
             state,
-            model=policy.trained,
-            tokenizer=policy.tokenizer,
-            processor=policy.processor,
+            lambda folder: self.trainer.save(folder, gathered),
             keep=self.keep,
             spare=self._spared(),
-            shards=shards,
+            size=self.trainer.saved_bytes,
         )
 
     def _spared(self) -> set[int]:
@@ -228,16 +183,8 @@ class Saver:
                 "than it would have taken",
                 self.rows, state.rows, path.name,
             )  # fmt: skip
-        _load_weights(self.trainer.policy, path)
-        self.trainer.weights_were_loaded()
-        if (path / "trainer" / "shards").is_dir():
-            from toolrl_plugin_torch.checkpoints.shards import read_shards
-
-            read_shards(path, self.trainer.optimizers(), self.ranks)
-        else:
-            self._take_up(state)
-        random_state.restore(state.random)
-        self.trainer.step = self.last_step = state.step
+        self.trainer.load(path, state.step)
+        self.last_step = state.step
         return state.step
 
     def _changes(self, digest: str) -> str:
@@ -245,14 +192,6 @@ class Saver:
         known."""
         before = next((config for config in self.before if config_digest(config) == digest), None)
         return "" if before is None else f": {', '.join(changes(_deciding(before), _deciding(self.config)))}"
-
-    def _take_up(self, state: TrainerState) -> None:
-        """What one process saved."""
-        if self.ranks.several:
-            self.trainer.optimizer.load_whole(state.optimizer)
-        else:
-            self.trainer.optimizer.load_state_dict(state.optimizer)
-        self.trainer.load_extra_state(state.extra)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
@@ -285,22 +224,3 @@ def changes(before: Any, now: Any, path: tuple[str | int, ...] = ()) -> list[str
     if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
         return [format_path(path)]
     return [f"{format_path(path)} {show_value((), now)} (was {show_value((), before)})"]
-
-
-def _load_weights(policy: Policy, path: Path) -> None:
-    """In place, so that an engine which shares the tensors sees the new values."""
-    base = adapter_base(path)
-    if (policy.adapter is None) != (base is None):
-        found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
-        raise CheckpointError(
-            f"it holds {found}, and the config has {wanted}",
-            where=str(path),
-            hint=_LORA_OF_RUN,
-        )
-    if policy.adapter is not None:
-        policy.adapter.restore(path, hint=_LORA_OF_RUN)
-        return
-    model = policy.model
-    saved = type(model).from_pretrained(path, dtype=model.dtype)
-    with torch.no_grad():
-        model.load_state_dict(saved.state_dict())

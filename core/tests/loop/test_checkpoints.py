@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import errno
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install toolrl[train]")
-transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-import numpy as np  # noqa: E402
-
-from toolrl.config.model import OptimizerConfig  # noqa: E402
-from toolrl.errors import CheckpointError  # noqa: E402
-from toolrl_plugin_torch import random_state  # noqa: E402
-from toolrl_plugin_torch.checkpoints import checkpoint as module  # noqa: E402
-from toolrl_plugin_torch.checkpoints.checkpoint import (  # noqa: E402
-    TrainerState,
+from toolrl.errors import CheckpointError
+from toolrl.loop import checkpoints as module
+from toolrl.loop.checkpoints import (
+    LoopState,
     latest_checkpoint,
     list_checkpoints,
     load_state,
     save_checkpoint,
     verify,
 )
-from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
-
-
-class Words:
-    """A tokenizer as far as a checkpoint sees it."""
-
-    def save_pretrained(self, folder: Path) -> None:
-        (folder / "tokenizer.json").write_text("{}")
-
-
-def _state(step: int, optimizer: Any = None) -> TrainerState:
-    return TrainerState(step, step, 8 * step, "digest", optimizer or {}, random_state.capture())
 
 
 @pytest.fixture
-def save(tiny: Any, tmp_path: Path) -> Any:
-    """Saves a step of a tiny model; `save.directory` is where."""
-    model = tiny.model()
+def save(trainer: Any, tmp_path: Path) -> Any:
+    """Saves a step; `save.directory` is where."""
 
     def save(step: int, keep: int = 2) -> Path:
-        return save_checkpoint(tmp_path / "checkpoints", _state(step), model=model, tokenizer=Words(), keep=keep)
+        state = LoopState(step, step, 8 * step, "digest")
+        return save_checkpoint(save.directory, state, lambda folder: trainer.save(folder, None), keep=keep)
 
     save.directory = tmp_path / "checkpoints"  # type: ignore[attr-defined]
     return save
@@ -58,42 +38,10 @@ def _names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_everything_comes_back_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
-    model = tiny.model(dtype=dtype)
-    optimizer = PolicyOptimizer(model.named_parameters(), OptimizerConfig(learning_rate=0.01))
-    for seed in range(2):
-        ids_BT, attention_BT, _ = tiny.batch(seed=seed)
-        model(input_ids=ids_BT, attention_mask=attention_BT).logits.float().square().mean().backward()
-        optimizer.step(0.01)
-    random.seed(5)
-    np.random.seed(6)
-    torch.manual_seed(7)
-    state = TrainerState(3, 4, 24, "abc", optimizer.state_dict(), random_state.capture())
-    drawn = (random.random(), random.gauss(), np.random.rand(), torch.rand(3).tolist())
-    path = save_checkpoint(tmp_path, state, model=model, tokenizer=Words())
-    assert path == tmp_path / "step-000003"
-
-    loaded = load_state(path)
-    assert (loaded.step, loaded.version, loaded.position, loaded.config_digest) == (3, 4, 24, "abc")
-    random_state.restore(loaded.random)
-    assert (random.random(), random.gauss(), np.random.rand(), torch.rand(3).tolist()) == drawn
-
-    again = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-    for (name, one), (_, other) in zip(model.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
-    resumed = PolicyOptimizer(again.named_parameters(), OptimizerConfig(learning_rate=0.01))
-    resumed.load_state_dict(loaded.optimizer)
-    for one, other in zip(_tensors(optimizer.state_dict()), _tensors(resumed.state_dict()), strict=True):
-        assert torch.equal(one, other)
-
-
-def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [tensor for key in sorted(value, key=str) for tensor in _tensors(value[key])]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return [value] if isinstance(value, torch.Tensor) else []
+def test_how_far_the_run_was_comes_back(trainer: Any, tmp_path: Path) -> None:
+    buffer = ({"row": 3, "episodes": []}, {"row": 4, "episodes": [{"id": "x"}]})
+    state = LoopState(3, 4, 24, "abc", pending=(22, 23), buffer=buffer, rows=100)
+    assert load_state(save_checkpoint(tmp_path, state, lambda folder: trainer.save(folder, None))) == state
 
 
 def test_the_manifest_lists_every_other_file(save: Any) -> None:
@@ -241,18 +189,19 @@ def test_what_a_killed_process_left_is_cleaned_up_and_never_loaded(save: Any) ->
     assert _names(save.directory) == ["step-000001", "step-000003"]
 
 
-@pytest.mark.parametrize("where", ["model", "tokenizer", "state", "manifest", "rename"])
-def test_a_full_disk_leaves_the_old_ones_as_they_were(save: Any, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["trainer", "state", "manifest", "rename"])
+def test_a_full_disk_leaves_the_old_ones_as_they_were(
+    save: Any, trainer: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(1)
     before = {path: path.read_bytes() for path in save.directory.rglob("*") if path.is_file()}
 
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = {
-        "model": (transformers.PreTrainedModel, "save_pretrained"),
-        "tokenizer": (Words, "save_pretrained"),
-        "state": (torch, "save"),
+    target: tuple[Any, str] = {
+        "trainer": (trainer, "save"),
+        "state": (module, "_write_state"),
         "manifest": (module, "_write_manifest"),
         "rename": (Path, "rename"),
     }[where]
@@ -267,11 +216,11 @@ def test_a_full_disk_leaves_the_old_ones_as_they_were(save: Any, where: str, mon
     assert _names(save.directory) == ["step-000002"]
 
 
-def test_an_interruption_leaves_no_checkpoint_behind(save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_checkpoint_behind(save: Any, trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(torch, "save", interrupt)
+    monkeypatch.setattr(trainer, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save(1)
     assert latest_checkpoint(save.directory) is None
@@ -287,7 +236,7 @@ def test_a_newer_format_is_refused(save: Any) -> None:
 
 def test_state_that_is_no_state_is_refused(save: Any) -> None:
     path = save(1)
-    (path / "trainer" / "state.pt").write_bytes(b"not a state")
+    (path / "trainer" / "state.json").write_bytes(b"not a state")
     with pytest.raises(CheckpointError, match="can't be read"):
         load_state(path)
 

@@ -25,11 +25,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import torch
+from typing import Any
 
 from toolrl.errors import CheckpointError
 from toolrl.loop.best import LINK, read_best
@@ -45,8 +43,8 @@ _REPLACED = f"{_UNFINISHED}replaced-"
 
 
 @dataclass(frozen=True)
-class TrainerState:
-    """What a run needs besides weights and tokenizer."""
+class LoopState:
+    """How far a run is: what it needs besides the trainer's part."""
 
     step: int
     """Complete steps."""
@@ -56,12 +54,6 @@ class TrainerState:
     """Tasks that were taken from the endless sequence of training tasks."""
     config_digest: str
     """Of the resolved config, so that a run that goes on with another one can say so."""
-    optimizer: Mapping[str, Any]
-    """`PolicyOptimizer.state_dict()`."""
-    random: Mapping[str, Any]
-    """`random_state.capture()`."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else the trainer learns, by name: a critic."""
     pending: tuple[int, ...] = ()
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
@@ -72,44 +64,35 @@ class TrainerState:
 
 def save_checkpoint(
     directory: Path,
-    state: TrainerState,
+    state: LoopState,
+    write: Callable[[Path], None],
     *,
-    model: Any,
-    tokenizer: Any,
-    processor: Any = None,
     keep: int = 2,
-    shards: Path | None = None,
     spare: Collection[int] = (),
+    size: Callable[[], int] = lambda: 0,
 ) -> Path:
     """Write `directory`/step-NNNNNN, then delete all but the last `keep` complete ones and those of the steps `spare`;
     returns its path.
 
-    `model`, `tokenizer` and `processor` are written by their `save_pretrained`; `shards` is a folder in `directory`
-    that ranks wrote the optimizer's state into, which is moved. Raises CheckpointError where that fails; the earlier
-    checkpoints are as they were then.
+    `write` writes the trainer's part into a folder; `size` says about how many bytes that takes. Raises CheckpointError
+    where writing fails; the earlier checkpoints are as they were then.
     """
     final = directory / f"step-{state.step:06d}"
     unfinished = directory / f"{_UNFINISHED}{final.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _delete_unfinished(directory)
-        unfinished.mkdir()
-        for part in (model, tokenizer, processor):
-            if part is not None:
-                part.save_pretrained(unfinished)
-        _write_state(unfinished, state)
-        if shards is not None:
-            shards.rename(unfinished / "trainer" / "shards")
+        (unfinished / "trainer").mkdir(parents=True)
+        write(unfinished)
+        _write_state(unfinished / "trainer", state)
         _write_manifest(unfinished, state.step)
         _move_into_place(unfinished, final)
     except Exception as error:
-        for part in (unfinished, shards):
-            if part is not None:
-                shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),
-            hint=f"{_free_space(directory)} It takes about {_size(state, model) / 2**20:,.1f} MiB. Earlier checkpoints "
+            hint=f"{_free_space(directory)} It takes about {size() / 2**20:,.1f} MiB. Earlier checkpoints "
             f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
         ) from error
     prune(directory, keep, spare, last=state.step)
@@ -212,67 +195,42 @@ def find_checkpoint(directory: Path, name: str) -> Path:
     return path
 
 
-def load_state(path: Path) -> TrainerState:
-    """The trainer's state of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
+def load_state(path: Path) -> LoopState:
+    """How far the run was, by a checkpoint. Raises CheckpointError."""
     folder = path / "trainer"
     buffer = folder / _BUFFER
     try:
         facts = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        tensors = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
         _check_format(facts["format"], path)
-        return TrainerState(
+        return LoopState(
             step=facts["step"],
             version=facts["version"],
             position=facts["position"],
             config_digest=facts["config_digest"],
             rows=facts.get("rows"),
-            optimizer=tensors["optimizer"],
-            random=tensors["random"],
-            extra=tensors.get("extra", {}),
             pending=tuple(facts.get("pending", ())),
             buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
         )
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(
-            f"the trainer's state can't be read: {type(error).__name__}: {error}",
-            where=str(folder),
-            hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
-        ) from error
+        raise unreadable_state(path, error) from error
+
+
+def unreadable_state(path: Path, error: Exception) -> CheckpointError:
+    """For a checkpoint whose state can't be read, or isn't one."""
+    return CheckpointError(
+        f"the trainer's state can't be read: {type(error).__name__}: {error}",
+        where=str(path / "trainer"),
+        hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
+    )
 
 
 class _UnreadableError(CheckpointError):
     """A checkpoint of which nobody knows whether it is torn: the system doesn't give a file out."""
 
 
-class _Writer:
-    """A file that remembers what the system said: torch only says at which position it failed."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write_state(folder: Path, state: TrainerState) -> None:
-    (folder / "trainer").mkdir()
-    tensors = {"optimizer": dict(state.optimizer), "random": dict(state.random), "extra": dict(state.extra)}
-    with (folder / "trainer" / "state.pt").open("wb") as file:
-        writer = _Writer(file)
-        try:
-            torch.save(tensors, writer)
-        except RuntimeError as error:
-            raise writer.error or error from error
+def _write_state(folder: Path, state: LoopState) -> None:
     facts = {
         "format": FORMAT,
         "step": state.step,
@@ -282,10 +240,10 @@ def _write_state(folder: Path, state: TrainerState) -> None:
         "config_digest": state.config_digest,
         "rows": state.rows,
     }
-    (folder / "trainer" / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if state.buffer:
         # A line each: other threads would stand still while a long text is made.
-        with (folder / "trainer" / _BUFFER).open("w", encoding="utf-8") as file:
+        with (folder / _BUFFER).open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(group) + "\n" for group in state.buffer)
 
 
@@ -408,28 +366,6 @@ def _free_space(directory: Path) -> str:
         return f"{shutil.disk_usage(directory).free / 2**20:,.0f} MiB are free there."
     except OSError:
         return "The folder can't be reached."
-
-
-def _size(*parts: Any) -> int:
-    """Bytes of all tensors in states, mappings, lists and modules; each counts once."""
-    seen: dict[int, int] = {}
-
-    def look(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            seen[value.data_ptr()] = max(seen.get(value.data_ptr(), 0), value.nbytes)
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                look(item)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                look(item)
-        elif isinstance(value, TrainerState):
-            look((value.optimizer, value.random, value.extra))
-        elif hasattr(value, "state_dict"):
-            look(value.state_dict())
-
-    look(parts)
-    return sum(seen.values())
 
 
 def _names(directory: Path) -> str:

@@ -1,0 +1,260 @@
+"""Builds the parts of one run, in the trainer's process or in a worker's: each component is made here, from its
+place in the config."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from toolrl.chat.parser_roundtrip import calls_are_read
+from toolrl.config.frame import ComponentUse
+from toolrl.config.load import LoadedConfig, build_component
+from toolrl.config.model import Config, EnvironmentConfig
+from toolrl.errors import ChatFormatError, ConfigError, PluginError, ToolrlError
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.loop.shared_rollout import SharedRunner
+from toolrl.parsing.flags import EndFlags
+from toolrl.plugins.events import Events
+from toolrl.plugins.registry import Registry
+from toolrl.protocols import (
+    BuildContext,
+    ChatFormat,
+    ChecksTools,
+    HoldsStill,
+    Observer,
+    RolloutEngine,
+    TrainedModel,
+    TrainerBackend,
+    WeightSource,
+)
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.recorder import RunRecorder
+from toolrl.tools.endpoints import ClusterLimits, Endpoints
+from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.restarts import Restarts
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.tools.toolset import known_traits
+from toolrl.tools.truncate import token_cut
+from toolrl.types import Episode, Markers, Media, Message, ToolSpec
+
+_log = logging.getLogger(__name__)
+
+PROBE = ToolSpec("lookup", "Looks something up.", {"type": "object", "properties": {"key": {"type": "string"}}})
+"""Stands for the tools of an environment where only the form of a conversation is asked about."""
+
+
+def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:
+    """Find out now, not in the first episode, that a chat format can't go on after a turn; pass on its remarks."""
+    if isinstance(chat, ChecksTools):
+        for remark in chat.check((PROBE,) if has_tools else ()):
+            _log.warning("%s: %s", where, remark)
+
+
+def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) -> None:
+    """Find out now that a chat format can't show the images that a tool says it gives. Raises ChatFormatError."""
+    known = {name: traits for entry in entries for name, traits in known_traits(entry.toolset).items()}
+    giving = next((name for name, traits in known.items() if traits.media), None)
+    if giving is None or not isinstance(chat, ChecksTools):
+        return
+    picture: Any = b""  # Without pillow the format says what to install.
+    if importlib.util.find_spec("PIL") is not None:
+        from PIL import Image
+
+        picture = Image.new("RGB", (224, 224))
+    result = Message("tool", "Here.", media=(Media("image", picture),), tool_call_id="call_1", name=PROBE.name)
+    try:
+        chat.bridge((), [result], (PROBE,))
+    except ChatFormatError as error:
+        text = f"the tool {giving!r} gives images in its results: {error.message}"
+        raise ChatFormatError(text, where=where, hint=error.hint) from error
+
+
+def _cluster_limits(restarts: Restarts) -> ClusterLimits:
+    """The line to the limits of a Ray cluster; ray is imported where a tool asks for them and nowhere else."""
+    try:
+        from toolrl.cluster.limiter import RayLimits
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "ray":
+            raise
+        raise ConfigError(
+            "policy.limit_scope: `cluster` needs ray, which isn't installed",
+            hint="pip install 'toolrl[cluster]', or use `limit_scope: local`.",
+        ) from error
+    return RayLimits(restarted=restarts.limits)
+
+
+def trainer_class(registry: Registry, name: str = "torch") -> Any:
+    """What makes a `TrainerBackend`. Raises ConfigError where no installed plugin brings this trainer."""
+    try:
+        return registry.get("trainers", name).component.load()
+    except PluginError as error:
+        hint = "pip install 'toolrl[train]'" if name == "torch" else error.hint
+        raise ConfigError(f"trainer.use: {error.message}", hint=hint) from error
+
+
+def trainer_backend(registry: Registry, config: Config) -> TrainerBackend:
+    """The config's trainer. Raises ConfigError where no installed plugin brings it."""
+    name = config.trainer.use
+    backend: TrainerBackend = trainer_class(registry, name)(
+        config, BuildContext(name=name, where="trainer", seed=config.seed)
+    )
+    return backend
+
+
+class Builder:
+    """Builds the parts of one run in order, in the trainer's process or in a worker's."""
+
+    def __init__(
+        self, loaded: LoadedConfig, registry: Registry, model: TrainedModel, run_dir: Path, ranks: Ranks = ONE
+    ) -> None:
+        self._ranks = ranks
+        self._config = loaded.config
+        self._hide = loaded.hide
+        self._registry = registry
+        self._model = model
+        self.restarts = Restarts()
+        """Of what the tools lean on."""
+        self.endpoints = Endpoints(partial(_cluster_limits, self.restarts))
+        """What the tools of all environments share: breakers and limits."""
+        self._context = BuildContext(
+            name="",
+            seed=self._config.seed,
+            device=str(model.device),
+            run_dir=run_dir,
+            tokenizer=model.tokenizer,
+            processor=model.processor,
+            restarted=self.restarts.server,
+        )
+
+    def environments(self) -> dict[str, Environment]:
+        return {name: self._environment(name, config) for name, config in self._config.environments.items()}
+
+    def _environment(self, name: str, config: EnvironmentConfig) -> Environment:
+        where = f"environments.{name}"
+        chat = self.build("chat_formats", config.chat_format, f"{where}.chat_format")
+        entries = [
+            ToolEntry(
+                name=use.use,
+                toolset=self.build("tools", use, f"{where}.tools[{index}]", chat_format=chat),
+                rename=use.rename,
+                policy=PolicyOptions(**use.policy),
+                weight=use.weight,
+                markers={tool: Markers(tuple(it.start), tuple(it.end)) for tool, it in use.markers.items()},
+            )
+            for index, use in enumerate(config.tools)
+        ]
+        parser = self.build("parsers", config.parser, f"{where}.parser")
+        _check_chat(chat, bool(entries), f"{where}.chat_format")
+        _check_images(chat, entries, f"{where}.chat_format")
+        remark = calls_are_read(chat, parser, PROBE) if entries else None
+        if remark is not None:
+            _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
+        rewards = [
+            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
+            for index, use in enumerate(config.rewards)
+        ]
+        return Environment(
+            name=name,
+            parser=parser,
+            chat=chat,
+            tools=ToolBox(entries, cut=token_cut(chat), hide=self._hide, endpoints=self.endpoints),
+            rewards=rewards,
+            system_prompt=config.system_prompt,
+            end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
+            max_turns=config.max_turns,
+            call_cost=config.call_cost,
+        )
+
+    def engine(self, weights: WeightSource, *, overlap: bool) -> RolloutEngine:
+        """`overlap`: it is to sample while these weights are trained."""
+        engine: RolloutEngine = self.build(
+            "engines",
+            self._config.engine,
+            "engine",
+            weights=weights,
+            dtype=self._model.dtype,
+            overlap=overlap,
+        )
+        if self._config.deterministic and not isinstance(engine, HoldsStill):
+            raise ConfigError(
+                f"deterministic: the engine {self._config.engine.use!r} can't be held still between its steps",
+                hint="Use the engine `transformers`, or leave `deterministic` out.",
+            )
+        return engine
+
+    def runner(
+        self,
+        engine: RolloutEngine,
+        environments: Mapping[str, Environment],
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> Runner:
+        kind = partial(SharedRunner, self._ranks) if self._ranks.several else Runner
+        return kind(
+            engine,
+            environments,
+            concurrency=self._config.rollout.concurrency,
+            seed=self._config.seed,
+            max_error_rate=self._config.rollout.max_error_rate,
+            on_episode=on_episode,
+            hide=self._hide,
+            lockstep=self._config.deterministic,
+        )
+
+    def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
+        if not self._ranks.first:
+            return Events(folder, {})
+        recorder = RunRecorder(
+            folder,
+            save_episodes=self._config.run.save_episodes,
+            token_pieces=self._token_pieces,
+            hide=self._hide,
+        )
+        observers: dict[str, Observer] = {"run folder": recorder}
+        for index, use in enumerate(uses):
+            observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
+        observers |= self._observers_of_every_run({use.use for use in uses})
+        return Events(folder, observers, self._hide)
+
+    def _observers_of_every_run(self, named: set[str]) -> dict[str, Observer]:
+        """Those that plugins add to each run. One that can't be built is logged: no config asked for it."""
+        observers: dict[str, Observer] = {}
+        for found in self._registry.components("observers"):
+            if found.component.every_run and named.isdisjoint(found.names):
+                try:
+                    observers[found.qualified] = self.build("observers", ComponentUse(use=found.qualified), "")
+                except ToolrlError as error:
+                    _log.warning("the run goes on without the observer %s: %s", found.qualified, error)
+        return observers
+
+    def limits(self) -> Limits:
+        rollout = self._config.rollout
+        longest = self._model.max_positions
+        wanted = rollout.max_episode_tokens
+        if wanted is not None and wanted > longest:
+            raise ConfigError(
+                f"rollout.max_episode_tokens: {wanted} tokens, but the model can attend to {longest} only",
+                hint=f"Set it to {longest} or less, or leave it out.",
+            )
+        return Limits(
+            max_turn_tokens=rollout.max_turn_tokens,
+            max_episode_tokens=wanted or longest,
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+        )
+
+    def _token_pieces(self, ids: Sequence[int]) -> Sequence[str]:
+        tokenizer = self._model.tokenizer
+        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+
+    def build(self, kind: str, use: ComponentUse, where: str, **more: Any) -> Any:
+        """A component; `more` are fields of its context beside those that all have."""
+        context = replace(self._context, name=use.use, where=where, **more)
+        return build_component(self._registry, kind, use, context, where)

@@ -1,0 +1,132 @@
+"""What a plugin of the kind `trainers` gives: a model, and trainers that update it from episodes.
+
+Core's loop (`toolrl.loop`) knows no tensors. It asks a `Trainer` for updates, hands the weights on as a `WeightSource`,
+and says when and where a checkpoint is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from toolrl.loop.ranks import Ranks
+    from toolrl.protocols import AdvantageEstimator, PolicyLoss, WeightSource
+    from toolrl.types import Group
+
+
+class TrainedModel(Protocol):
+    """A model with its tokenizer, as the trainer holds it."""
+
+    tokenizer: Any
+    """A transformers tokenizer."""
+    processor: Any
+    """A transformers processor, or only the image processor; None for a model of text."""
+
+    @property
+    def device(self) -> Any:
+        """Where it computes; `str()` of it is a name such as `cuda:0`."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Of its weights; `str()` of it ends in a name such as `bfloat16`."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens that the model can attend to."""
+        ...
+
+    def weights(self, version: int, directory: Path | None = None) -> WeightSource:
+        """The live weights; `directory` is where folders of them are written."""
+        ...
+
+
+class Trainer(Protocol):
+    """Holds model, optimizer and step counter, which always belong together."""
+
+    step: int
+    """Complete steps; the version of the weights."""
+    whole: bool
+    """False while the weights are those of a step half done: no checkpoint then."""
+
+    def update(self, batch: Sequence[Any]) -> dict[str, float]:
+        """One step's update from its groups, or from a batch of demonstrations: advances `step`, gives metrics."""
+        ...
+
+    def weights(self) -> WeightSource:
+        """The current weights."""
+        ...
+
+    def gather_state(self, directory: Path) -> Any:
+        """What all ranks have to write together, for `save`. All ranks call it; `directory` is that of checkpoints."""
+        ...
+
+    def save(self, folder: Path, gathered: Any) -> None:
+        """Write model, tokenizer and state into a checkpoint's folder. The first rank calls it."""
+        ...
+
+    def saved_bytes(self) -> int:
+        """About how many bytes `save` writes."""
+        ...
+
+    def load(self, folder: Path, step: int) -> None:
+        """Take up what `save` wrote at this step. All ranks call it. Raises CheckpointError."""
+        ...
+
+
+class TrainerBackend(Protocol):
+    """What a component of the kind `trainers` builds: `target(config, context)` is called with the whole checked
+    config, whose sections `model`, `algorithm`, `trainer` and `sft` are instances of the component's own models."""
+
+    def prepare(self, device: str | None = None) -> None:
+        """Seed the process and choose its device, the config's unless one is given. Raises ConfigError."""
+        ...
+
+    def load_model(self, source: str, *, dtype: str | None = None) -> Any:
+        """The model and its tokenizer, a `TrainedModel`; `dtype` stands for the config's. Raises ConfigError."""
+        ...
+
+    def policy_trainer(
+        self,
+        model: Any,
+        directory: Path,
+        *,
+        longest: int,
+        estimator: AdvantageEstimator | None,
+        custom_loss: PolicyLoss | None,
+        ranks: Ranks,
+    ) -> Trainer:
+        """For `toolrl train`. `longest` is the most tokens that an episode can sample."""
+        ...
+
+    def fine_tuner(self, model: Any, directory: Path) -> Trainer:
+        """For `toolrl sft`."""
+        ...
+
+    def is_flat(self, group: Group) -> bool:
+        """Whether `algorithm.dynamic_sampling` sets a group aside, as nothing is learned from it."""
+        ...
+
+    @staticmethod
+    def base_of(source: str) -> str | None:
+        """The model that the adapter in a folder was made for; None where the folder holds no adapter."""
+        ...
+
+    @staticmethod
+    def clean(directory: Path) -> None:
+        """Delete what killed processes left of this kind in a run's folder."""
+        ...
+
+    @staticmethod
+    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+        """Write a checkpoint's model as a folder for other programs. Raises ToolrlError."""
+        ...
+
+    @staticmethod
+    def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:
+        """The ranks that torchrun started, this process among them; they wait `timeout` seconds for each other. Where
+        one has a `problem`, it is raised on all."""
+        ...

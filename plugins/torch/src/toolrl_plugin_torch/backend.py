@@ -1,0 +1,96 @@
+"""The trainer `torch`: loads the model, and makes what updates it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolrl.config.model import Config
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl.protocols import AdvantageEstimator, BuildContext, PolicyLoss
+from toolrl.types import Group
+from toolrl_plugin_torch import random_state
+from toolrl_plugin_torch.adapters.lora import adapter_base
+from toolrl_plugin_torch.determinism import choose_kernels
+from toolrl_plugin_torch.policy import Policy, load_policy, pick_device
+from toolrl_plugin_torch.temporary_models import delete_left_behind
+
+
+class TorchTrainers:
+    """A `toolrl.protocols.TrainerBackend`."""
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        self._config = config
+        self._sections: Any = config
+        self._device = torch.device("cpu")
+
+    def prepare(self, device: str | None = None) -> None:
+        config = self._config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        random_state.seed(config.seed)
+        self._device = pick_device(device or config.device)
+        choose_kernels(self._device, deterministic=config.deterministic)
+
+    def load_model(self, source: str, *, dtype: str | None = None) -> Policy:
+        settings = self._sections.model
+        if dtype is not None:
+            settings = settings.model_copy(update={"dtype": dtype})
+        return load_policy(settings, source, self._device)
+
+    def policy_trainer(
+        self,
+        model: Any,
+        directory: Path,
+        *,
+        longest: int,
+        estimator: AdvantageEstimator | None = None,
+        custom_loss: PolicyLoss | None = None,
+        ranks: Ranks = ONE,
+    ) -> Any:
+        from toolrl_plugin_torch.trainer import PolicyTrainer
+
+        return PolicyTrainer(
+            model,
+            self._sections.trainer,
+            self._sections.algorithm,
+            directory,
+            temperature=self._config.rollout.temperature,
+            longest=longest,
+            estimator=estimator,
+            custom_loss=custom_loss,
+            ranks=ranks,
+            cpu_offload=self._config.cluster.cpu_offload,
+        )
+
+    def fine_tuner(self, model: Any, directory: Path) -> Any:
+        from toolrl_plugin_torch.trainer import SupervisedTrainer
+
+        return SupervisedTrainer(model, self._sections.sft, directory)
+
+    def is_flat(self, group: Group) -> bool:
+        from toolrl_plugin_torch.objective.credit import is_flat
+
+        return is_flat(group, self._sections.algorithm)
+
+    @staticmethod
+    def base_of(source: str) -> str | None:
+        return adapter_base(source)
+
+    @staticmethod
+    def clean(directory: Path) -> None:
+        delete_left_behind(directory)
+
+    @staticmethod
+    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+        from toolrl_plugin_torch.checkpoints.export import export_model
+
+        export_model(source, folder, trust_remote_code=trust_remote_code)
+
+    @staticmethod
+    def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:
+        from toolrl_plugin_torch.sharding.process_group import join
+
+        return join(device, timeout, problem, directory)

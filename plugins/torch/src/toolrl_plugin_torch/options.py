@@ -1,0 +1,102 @@
+"""The sections of a config that the trainer `torch` brings: `model`, `algorithm`, `trainer` and `sft`.
+
+A field's description is its documentation: the JSON Schema and the config reference are made from it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from toolrl.config.frame import Frame
+from toolrl.config.model import Config, ModelFrame, SftFrame, TrainerFrame
+from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.remarks import remarks
+
+_SHARE_PREFIX = (
+    "Compute what sequences have in common at the start, such as a group's prompt, once in an update. auto: where the "
+    "model allows it, with a warning where it doesn't; true: an error where it doesn't."
+)
+
+
+class ModelConfig(ModelFrame, Frame):
+    """The model to train."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
+    attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    lora: LoraConfig | None = Field(
+        None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
+    )
+
+
+class OptimizerConfig(Frame):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(
+        1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up."
+    )
+    betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
+    eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
+    weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="After the warm-up, down to min_rate."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = Field(
+        0, description="Steps over which the rate rises from 0; below 1, a share of all steps."
+    )
+    min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+
+    @field_validator("betas")
+    @classmethod
+    def _averages(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        """AdamW would refuse others too, when the model is loaded."""
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"expected two numbers of at least 0 and below 1, got {betas[0]:g} and {betas[1]:g}")
+        return betas
+
+
+class TrainerConfig(TrainerFrame, OptimizerConfig):
+    """The training loop, and the update of each step."""
+
+    updates_per_step: int = Field(1, ge=1, description="Optimizer steps that one step's episodes are split into.")
+    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
+    share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
+    offload: list[Literal["optimizer", "reference", "critic"]] = Field(
+        default_factory=list,
+        description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
+        "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
+    )
+
+
+class SftConfig(SftFrame, OptimizerConfig):
+    """`toolrl sft`: supervised fine-tuning on assistant tokens."""
+
+    tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
+    share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
+
+
+class TorchOptions(Frame):
+    """The sections that the trainer `torch` checks."""
+
+    model: ModelConfig
+    algorithm: AlgorithmConfig = Field(default_factory=lambda: AlgorithmConfig(preset="grpo"))
+    trainer: TrainerConfig = Field(default_factory=lambda: TrainerConfig())
+    sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
+
+    @classmethod
+    def remarks(cls, config: Config) -> list[str]:
+        """What is no mistake and yet may surprise, a line each."""
+        return remarks(config)
+
+    @classmethod
+    def missing(cls, config: Config) -> Iterator[str]:
+        """What the sections need and isn't installed."""
+        model: Any = config.model
+        if model.lora is not None and importlib.util.find_spec("peft") is None:
+            yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"

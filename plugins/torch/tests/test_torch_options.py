@@ -1,0 +1,89 @@
+"""The sections of a config that the trainer brings: what is remarked on, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from toolrl.config.load import check_config
+from toolrl.config.remarks import missing_files, remarks
+from toolrl.plugins.registry import Registry, load_registry
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return load_registry()
+
+
+@pytest.fixture
+def tree() -> dict[str, Any]:
+    """A config without mistakes."""
+    return {"model": {"path": "m"}, "environments": {"default": {"parser": "hermes"}}, "trainer": {"steps": 3}}
+
+
+def told(tree: dict[str, Any], registry: Registry, *overrides: str) -> str:
+    return "\n".join(remarks(check_config(tree, overrides, registry=registry).config, registry))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told_of"),
+    [
+        (("kl_coef=0.1", "kl_estimator=k2"), []),
+        (("preset=reinforce_plus_plus", "drop_flat_groups=true"), ["drop_flat_groups"]),
+        (("preset=ppo", "dynamic_sampling=true", "drop_flat_groups=true"), ["drop_flat_groups", "dynamic_sampling"]),
+        (("preset=reinforce_plus_plus_baseline", "dynamic_sampling=true"), []),
+        (("preset=dapo", "dynamic_sampling=true"), []),
+    ],
+)
+def test_an_objective_that_learns_otherwise_than_one_thinks_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], told_of: list[str]
+) -> None:
+    lines = told(tree, registry, *(f"algorithm.{text}" for text in overrides)).splitlines()
+    assert [line.split(":")[0].split(".")[1] for line in lines if line.startswith("algorithm.")] == told_of
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_an_adapter_without_peft_is_told(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    find_spec, found = importlib.util.find_spec, object() if installed else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: found if name == "peft" else find_spec(name, *rest)
+    )
+    monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
+    wanted = check_config(tree, ["model.lora={}"], registry=registry).config
+    assert ("model.lora: needs peft" in "\n".join(missing_files(wanted, registry))) is not installed
+    plain = check_config(tree, [], registry=registry).config
+    assert "peft" not in "\n".join(missing_files(plain, registry))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_told"),
+    [
+        (("trainer.updates_per_step=33", "trainer.prompts_per_step=4", "algorithm.group_size=8"), True),
+        (("trainer.updates_per_step=32", "trainer.prompts_per_step=4", "algorithm.group_size=8"), False),
+    ],
+)
+def test_more_updates_than_episodes_are_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
+) -> None:
+    assert ("a step has 32 episodes" in told(tree, registry, *overrides)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["trainer.offload=[reference]"], "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"),
+        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], None),
+        (["trainer.offload=[critic, optimizer]"], "trainer.offload: critic: there is none in this algorithm"),
+        (["trainer.offload=[critic]", "algorithm.preset=ppo"], None),
+    ],
+)
+def test_what_has_nothing_to_do_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], line: str | None
+) -> None:
+    found = told(tree, registry, *overrides)
+    assert ("trainer." in found) is (line is not None)
+    assert line is None or line in found
