@@ -173,8 +173,8 @@ def test_options_are_checked_also_where_the_frame_is_wrong(registry: Registry) -
         "environments.b.max_turns: Input should be ≥ 1 (got 0)",
         "observers: Input should be a valid list (got 'console')",
         "modell: unknown key; did you mean 'model'?",
-        "data.train.options.rate: Input should be > 0 (got 0) [rows]",
         "environments.b.parser.options.mode: Input should be 'fast' or 'exact' (got 'slow') [hermes]",
+        "data.train.options.rate: Input should be > 0 (got 0) [rows]",
     ]
 
 
@@ -325,7 +325,7 @@ def test_weights_and_rates_are_finite(registry: Registry, value: float) -> None:
     }
     with pytest.raises(ConfigError) as caught:
         check_config(tree, registry=registry)
-    places = ["rewards[0].weight", "tools[0].weight", "call_cost", "learning_rate", "trainer.betas"]
+    places = ["rewards[0].weight", "tools[0].weight", "call_cost", "learning_rate", "trainer.betas[1]"]
     places += ["kl_coef", "entropy_coef", "rollout.temperature", "evaluation.temperature"]
     for place in places:
         assert any(f"{place}: " in problem for problem in caught.value.problems), place
