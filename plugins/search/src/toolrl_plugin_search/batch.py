@@ -3,8 +3,8 @@
     batcher = Batcher(run, max_batch=64, at_once=2)
     answer = await batcher.ask(item)          # from many tasks at once
 
-What arrives while the event loop goes round once, or while all places for batches are taken, goes together. Who leaves
-before its batch begins isn't in it; a batch that everybody left is cancelled.
+Items that arrive while the event loop goes round once, or while all places for batches are taken, go together. An item
+whose caller was cancelled before its batch begins isn't in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
@@ -36,8 +37,9 @@ class Batcher(Generic[Q, R]):
         self._at_once = at_once
         self._wait = wait
         self._waiting: deque[tuple[Q, asyncio.Future[R]]] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._full = asyncio.Event()
+        self._workers = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
@@ -46,51 +48,44 @@ class Batcher(Generic[Q, R]):
 
     async def ask(self, item: Q) -> R:
         """The answer to one item. Raises what `run` raises or gives for it."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if len(self._waiting) >= self._max_batch:
-            self._begin()
-        elif self._timer is None and len(self._running) < self._at_once:
-            self._timer = loop.call_later(self._wait, self._begin) if self._wait else loop.call_soon(self._begin)
+            self._full.set()
+        if self._workers < self._at_once:
+            self._workers += 1
+            task = asyncio.create_task(self._work())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await future
 
     async def stop(self) -> None:
-        """End what runs; who waits is cancelled."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for _, future in self._waiting:
-            future.cancel()
-        self._waiting.clear()
-        running = list(self._running)
-        for task in running:
+        """End what runs, and cancel what waits."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+        self._workers = 0
 
-    def _begin(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._waiting and len(self._running) < self._at_once:
-            batch: list[tuple[Q, asyncio.Future[R]]] = []
-            while self._waiting and len(batch) < self._max_batch:
-                item, future = self._waiting.popleft()
-                if not future.done():
-                    batch.append((item, future))
-            if not batch:
-                return
-            task = asyncio.get_running_loop().create_task(self._answer(batch))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
-            for _, future in batch:
-                future.add_done_callback(lambda _, task=task, batch=batch: _left(task, batch))  # type: ignore[misc]
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._begin()
+    async def _work(self) -> None:
+        """Answers batches until no item is left."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._wait):
+                    await self._full.wait()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
+                if len(self._waiting) < self._max_batch:
+                    self._full.clear()
+                await self._answer([(item, future) for item, future in batch if not future.done()])
+        finally:
+            self._workers -= 1
 
     async def _answer(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
+        if not batch:
+            return
         try:
             answers: Sequence[R | Exception] = await self._run([item for item, _ in batch])
             if len(answers) != len(batch):
@@ -108,9 +103,3 @@ class Batcher(Generic[Q, R]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
-
-
-def _left(task: asyncio.Task[None], batch: Sequence[tuple[Q, asyncio.Future[R]]]) -> None:
-    """Somebody's future is done: where all of them were cancelled, nobody wants the batch."""
-    if not task.done() and all(future.cancelled() for _, future in batch):
-        task.cancel()
