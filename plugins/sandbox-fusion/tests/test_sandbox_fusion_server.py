@@ -24,6 +24,7 @@ pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
 from toolrl.tools import http_server
+from toolrl.tools.http_server import RefusalError
 from toolrl_plugin_sandbox_fusion import languages
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
@@ -31,7 +32,7 @@ from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, check_path
 from toolrl_plugin_sandbox_fusion.serve import check
-from toolrl_plugin_sandbox_fusion.server import RequestError, SandboxServer, ServerSettings, read_request
+from toolrl_plugin_sandbox_fusion.server import SandboxServer, ServerSettings, read_request
 from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
@@ -315,7 +316,7 @@ class TestRequests:
     def test_half_a_character_is_no_path(self) -> None:
         with pytest.raises(ValueError, match="half a character"):
             check_path("a\ud800")
-        with pytest.raises(RequestError):
+        with pytest.raises(RefusalError):
             read_request(rb'{"code": "1", "language": "python", "fetch_files": ["a\ud800"]}', Bounds())
 
     def test_base64_may_have_line_breaks(self) -> None:

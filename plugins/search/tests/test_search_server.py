@@ -18,10 +18,11 @@ import pytest
 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
+from toolrl.tools.http_server import RefusalError
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit, Passage
-from toolrl_plugin_search.server import RequestError, RetrievalServer, ServerSettings, read_request
+from toolrl_plugin_search.server import RetrievalServer, ServerSettings, read_request
 
 TOOLRL = (sys.executable, "-m", "toolrl", "search")
 
@@ -143,9 +144,9 @@ class TestApi:
             '{"queries": ["Å 东京 🙂", ""], "topk": null, "return_scores": null}'.encode(), ServerSettings()
         )
         assert (nulls.queries, nulls.topk, nulls.return_scores) == (("Å 东京 🙂", ""), 3, False)
-        with pytest.raises(RequestError):
+        with pytest.raises(RefusalError):
             read_request(b'{"queries": ["a"], "topk": true}', ServerSettings())
-        with pytest.raises(RequestError, match="more than 50000"):
+        with pytest.raises(RefusalError, match="more than 50000"):
             read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), ServerSettings())
 
 

@@ -1,32 +1,70 @@
-"""A local HTTP server: `HttpServer` listens for an `aiohttp.web.Application`.
+"""A local HTTP server of JSON: `HttpServer` calls a handler for each route.
 
-Requests that a web page may have sent (a `Host` or an `Origin` of another site) are refused, and a request's body has
-to come in time.
+    async def add(request):
+        numbers = json.loads(await server.read(request))
+        return {"sum": sum(numbers)}
+
+    server = HttpServer({("POST", "/add"): add}, max_request_mb=1, request_seconds=60, grace_seconds=10)
+    await server.start("127.0.0.1", 8000)
+
+Requests that a web page may have sent (a `Host` or an `Origin` of another site, a body that isn't JSON) are refused.
+A request's body has to come in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from contextlib import suppress
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from toolrl.errors import ConfigError
 
+Handler = Callable[[Any], Awaitable[Any]]
+"""From a request to what is answered as JSON."""
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+class RefusalError(Exception):
+    """A handler raises it to refuse a request: `status` with `detail` as JSON."""
+
+    def __init__(self, status: int, detail: Any, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"HTTP {status}: {detail}")
+        self.status = status
+        self.detail = detail
+        self.headers = {**_NO_STORE, **(headers or {})}
+
+    @classmethod
+    def busy(cls, detail: str) -> RefusalError:
+        """Too many requests wait: ask again in a second."""
+        return cls(503, detail, {"Retry-After": "1"})
+
 
 class HttpServer:
     """`start` it, `stop` it on every path. A handler gets its request's body by `read`."""
 
-    def __init__(self, app: Any, *, request_seconds: float, grace_seconds: float) -> None:
-        """`app` is a `web.Application`. The body of a request may take `request_seconds`; requests that are under way
+    def __init__(
+        self,
+        routes: Mapping[tuple[str, str], Handler],
+        *,
+        max_request_mb: int,
+        request_seconds: float,
+        grace_seconds: float,
+    ) -> None:
+        """`routes`: by method and path. The body of a request may take `request_seconds`; requests that are under way
         have `grace_seconds` after `stop`."""
         from aiohttp import web  # type: ignore[import-not-found,unused-ignore]
 
-        self._seconds = request_seconds
-        self._own = True
         self._web = web
-        app.middlewares.append(web.middleware(self._refuse_pages()))
+        self._own = True
+        self._seconds = request_seconds
+        self._max_mb = max_request_mb
+        app = web.Application(client_max_size=max_request_mb << 20)
+        for (method, path), handler in routes.items():
+            app.router.add_route(method, path, self._answering(handler))
         self._runner: Any = web.AppRunner(
             app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=grace_seconds
         )
@@ -53,19 +91,41 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def read(self, request: Any) -> bytes:
-        """The body. Raises TimeoutError where it doesn't come in time, HTTPRequestEntityTooLarge."""
-        async with asyncio.timeout(self._seconds):
-            body: bytes = await request.read()
+        """The body of a request, which says that it is JSON. Raises RefusalError."""
+        if request.content_type != "application/json":
+            raise RefusalError(415, "the body has to be JSON, with the header Content-Type: application/json")
+        try:
+            async with asyncio.timeout(self._seconds):
+                body: bytes = await request.read()
+        except TimeoutError:
+            raise RefusalError(408, f"the request didn't come within {self._seconds:g} s") from None
+        except self._web.HTTPRequestEntityTooLarge:
+            raise RefusalError(413, f"the request is larger than {self._max_mb} MiB") from None
         return body
 
-    def _refuse_pages(self) -> Any:
-        async def refuse(request: Any, handler: Any) -> Any:
+    def _answering(self, handler: Handler) -> Handler:
+        async def answer(request: Any) -> Any:
             problem = refused(request.headers.get("Host"), request.headers.get("Origin"), own=self._own)
-            if problem is not None:
-                return self._web.json_response({"detail": problem}, status=403)
-            return await handler(request)
+            try:
+                if problem is not None:
+                    raise RefusalError(403, problem)
+                return self._web.json_response(await handler(request), headers=_NO_STORE)
+            except RefusalError as error:
+                return self._web.json_response({"detail": error.detail}, status=error.status, headers=error.headers)
 
-        return refuse
+        return answer
+
+
+async def serve_until_stopped(server: AbstractAsyncContextManager[Any], announce: Callable[[], None]) -> int:
+    """Serve until SIGINT or SIGTERM; `announce` prints what a user needs to know. The exit status."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with server:
+        announce()
+        await stop.wait()
+        print("stopping", flush=True)
+    return 0
 
 
 def refused(host: str | None, origin: str | None, *, own: bool) -> str | None:

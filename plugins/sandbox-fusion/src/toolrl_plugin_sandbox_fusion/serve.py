@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError, PluginError
 from toolrl.protocols import BuildContext
-from toolrl.tools.http_server import is_loopback
+from toolrl.tools.http_server import is_loopback, serve_until_stopped
 from toolrl_plugin_sandbox_fusion.languages import LANGUAGES
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Serve:
                 hint="Add --expose if that is wanted, behind a firewall; or listen on 127.0.0.1.",
             )
         server = make_server(args)
-        return asyncio.run(_serve(server))
+        return asyncio.run(serve_until_stopped(server, lambda: _announce(server)))
 
 
 def make_server(args: argparse.Namespace) -> SandboxServer:
@@ -98,20 +97,12 @@ def check() -> str:
     )
 
 
-async def _serve(server: SandboxServer) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with server:
-        print(f"serving on {server.url}/run_code", flush=True)
-        print(f"languages: {', '.join(server.runner.languages)}", flush=True)
-        for name, reason in server.runner.left_out.items():
-            print(f"without {name}, which doesn't work in the sandbox: {reason}", flush=True)
-        print(f"isolation: {server.runner.describe()}", flush=True)
-        await stop.wait()
-        print("stopping", flush=True)
-    return 0
+def _announce(server: SandboxServer) -> None:
+    print(f"serving on {server.url}/run_code", flush=True)
+    print(f"languages: {', '.join(server.runner.languages)}", flush=True)
+    for name, reason in server.runner.left_out.items():
+        print(f"without {name}, which doesn't work in the sandbox: {reason}", flush=True)
+    print(f"isolation: {server.runner.describe()}", flush=True)
 
 
 def _at_least(least: int) -> Any:

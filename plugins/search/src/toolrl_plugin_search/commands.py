@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import math
-import signal
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,6 @@ from toolrl.terminal_text import visible
 if TYPE_CHECKING:
     from toolrl_plugin_search.index import Index
     from toolrl_plugin_search.passages import Hit
-    from toolrl_plugin_search.server import RetrievalServer
 
 
 def _whole(least: int, most: int | None = None) -> Any:
@@ -196,6 +194,7 @@ class ServeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
+        from toolrl.tools.http_server import serve_until_stopped
         from toolrl_plugin_search.index import open_index
         from toolrl_plugin_search.server import RetrievalServer, ServerSettings
 
@@ -210,19 +209,12 @@ class ServeCommand:
             max_request_mb=args.max_request_mb,
             grace_seconds=args.grace,
         )
-        return asyncio.run(_serve(RetrievalServer(index, settings)))
+        server = RetrievalServer(index, settings)
 
+        def announce() -> None:
+            print(f"serving {len(index)} passages ({index.kind}) on {server.url}/retrieve", flush=True)
 
-async def _serve(server: RetrievalServer) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with server:
-        print(f"serving {len(server.index)} passages ({server.index.kind}) on {server.url}/retrieve", flush=True)
-        await stop.wait()
-        print("stopping", flush=True)
-    return 0
+        return asyncio.run(serve_until_stopped(server, announce))
 
 
 class QueryCommand:

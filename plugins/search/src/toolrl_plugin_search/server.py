@@ -4,10 +4,8 @@
     → {"result": [[{"document": {"id": "7", "contents": "\\"Faust\\"\\n…"}, "score": 8.1}, …]]}
 
 Without `return_scores` the documents stand there alone; without `topk`, or with 0, it is the server's own. A null is as
-if the field weren't there. Queries of
-requests that arrive together go through the index in one batch, in a thread. So many queries may wait; requests with
-more are answered 503 with `Retry-After`, at once. Only JSON is read: a browser can't be made to send it from another
-page.
+if the field weren't there. Queries of requests that arrive together go through the index in one batch, in a thread. So
+many queries may wait; requests with more are answered 503 with `Retry-After`, at once.
 """
 
 from __future__ import annotations
@@ -18,21 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-
-from toolrl.tools.http_server import HttpServer
+from toolrl.tools.http_server import HttpServer, RefusalError
 from toolrl.tools.threads import ThreadPool
 from toolrl_plugin_search.batch import Batcher
 from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.options import MAX_TOPK
 from toolrl_plugin_search.passages import Hit, sound
 
-RETRY_AFTER_SECONDS = 1
 MAX_PASSAGES = 50_000
 """Of one answer: queries times `topk`."""
 MAX_QUERY_CHARS = 8192
 """Of a longer query, so many characters count."""
-_NO_STORE = {"Cache-Control": "no-store"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +53,6 @@ class ServerSettings:
     """How long requests that are under way may go on after the server was told to stop."""
 
 
-class RequestError(ValueError):
-    """A request that can't be read."""
-
-
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
     """A request that was read."""
@@ -83,11 +73,11 @@ class RetrievalServer:
             self._search, max_batch=self.settings.max_batch, at_once=self.settings.workers
         )
         self._under_way = 0
-        app = web.Application(client_max_size=self.settings.max_request_mb << 20)
-        app.router.add_post("/retrieve", self._retrieve)
-        app.router.add_get("/health", self._health)
         self._http = HttpServer(
-            app, request_seconds=self.settings.request_seconds, grace_seconds=self.settings.grace_seconds
+            {("POST", "/retrieve"): self._retrieve, ("GET", "/health"): self._health},
+            max_request_mb=self.settings.max_request_mb,
+            request_seconds=self.settings.request_seconds,
+            grace_seconds=self.settings.grace_seconds,
         )
 
     @property
@@ -112,29 +102,20 @@ class RetrievalServer:
             await self._batcher.stop()
             self._pool.close_idle()
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok", "kind": self.index.kind, "passages": len(self.index)})
+    async def _health(self, request: Any) -> Any:
+        return {"status": "ok", "kind": self.index.kind, "passages": len(self.index)}
 
-    async def _retrieve(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":
-            return refusal(415, "the body has to be JSON, with the header Content-Type: application/json")
-        try:
-            asked = read_request(await self._http.read(request), self.settings)
-        except TimeoutError:
-            return refusal(408, f"the request didn't come within {self.settings.request_seconds:g} s")
-        except web.HTTPRequestEntityTooLarge:
-            return refusal(413, f"the request is larger than {self.settings.max_request_mb} MiB")
-        except RequestError as error:
-            return refusal(422, str(error))
+    async def _retrieve(self, request: Any) -> Any:
+        asked = read_request(await self._http.read(request), self.settings)
         count = len(asked.queries)
         if self._under_way and self._under_way + count > self.settings.queue:
-            return refusal(503, "too many queries wait", {"Retry-After": str(RETRY_AFTER_SECONDS)})
+            raise RefusalError.busy("too many queries wait")
         self._under_way += count
         try:
             found = await asyncio.gather(*(self._batcher.ask((query, asked.topk)) for query in asked.queries))
         finally:
             self._under_way -= count
-        return web.json_response({"result": [_shown(hits, asked) for hits in found]}, headers=_NO_STORE)
+        return {"result": [_shown(hits, asked) for hits in found]}
 
     async def _search(self, batch: Sequence[tuple[str, int]]) -> list[list[Hit] | Exception]:
         most = max(topk for _, topk in batch)
@@ -149,31 +130,26 @@ def _shown(hits: Sequence[Hit], asked: RetrieveRequest) -> list[Any]:
 
 
 def read_request(raw: bytes, settings: ServerSettings) -> RetrieveRequest:
-    """The request of a body. Raises RequestError."""
+    """The request of a body. Raises RefusalError."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"no JSON: {error}") from error
+        raise RefusalError(422, f"no JSON: {error}") from error
     if not isinstance(body, dict):
-        raise RequestError(f"the body is a JSON {type(body).__name__}, expected an object")
+        raise RefusalError(422, f"the body is a JSON {type(body).__name__}, expected an object")
     queries = body.get("queries")
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise RequestError("`queries` has to be a list of texts")
+        raise RefusalError(422, "`queries` has to be a list of texts")
     if len(queries) > settings.max_queries:
-        raise RequestError(f"`queries` has {len(queries)} of them, {settings.max_queries} may come at once")
+        raise RefusalError(422, f"`queries` has {len(queries)} of them, {settings.max_queries} may come at once")
     topk = body.get("topk") or settings.topk
     if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
-        raise RequestError(f"`topk` has to be a number from 1 to {MAX_TOPK}")
+        raise RefusalError(422, f"`topk` has to be a number from 1 to {MAX_TOPK}")
     if len(queries) * topk > MAX_PASSAGES:
-        raise RequestError(
-            f"{len(queries)} queries for {topk} passages each are more than {MAX_PASSAGES}: ask for fewer"
+        raise RefusalError(
+            422, f"{len(queries)} queries for {topk} passages each are more than {MAX_PASSAGES}: ask for fewer"
         )
     scores = body.get("return_scores")
     if scores is not None and not isinstance(scores, bool):
-        raise RequestError("`return_scores` has to be true or false")
+        raise RefusalError(422, "`return_scores` has to be true or false")
     return RetrieveRequest(tuple(sound(query[:MAX_QUERY_CHARS]) for query in queries), topk, bool(scores))
-
-
-def refusal(status: int, detail: str, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer that says why there is none."""
-    return web.json_response({"detail": detail}, status=status, headers={**_NO_STORE, **(headers or {})})
