@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json
 
 if TYPE_CHECKING:
+    from toolrl.assembly import Assembly
     from toolrl.config.frame import ComponentUse
     from toolrl.config.load import LoadedConfig
     from toolrl.plugins.registry import Registry
@@ -94,6 +95,35 @@ def _place_of(folder: Path) -> list[str]:
     # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
     values = {"run.dir": str(folder.absolute().parent), "run.name": folder.absolute().name}
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+
+
+async def run_job(
+    args: argparse.Namespace,
+    loaded: LoadedConfig,
+    registry: Registry,
+    job: Callable[[Assembly], Awaitable[dict[str, Any]]],
+    *,
+    data: Mapping[str, bool],
+    total_steps: int = 0,
+    resume: bool | None = None,
+    workers: bool = False,
+) -> int:
+    """Assemble a run, do one job with it and print what it came to; the exit status. The rest is `assemble`'s."""
+    from toolrl.assembly import assemble
+
+    async with assemble(
+        loaded,
+        registry,
+        total_steps=total_steps,
+        data=data,
+        resume=resume,
+        overwrite=args.overwrite,
+        observers=observers_for(args, loaded),
+        workers=workers,
+    ) as assembly:
+        facts = await job(assembly)
+    print_result(args, assembly.folder, facts)
+    return 0
 
 
 def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[ComponentUse]:

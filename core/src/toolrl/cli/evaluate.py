@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.output import UsageError
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
@@ -59,19 +59,6 @@ def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
 async def _evaluate(args: argparse.Namespace) -> int:
     data = {"data.eval": True}
     loaded, registry = read(args, data)
-    from toolrl.assembly import assemble
     from toolrl.jobs import evaluate
 
-    async with assemble(
-        loaded,
-        registry,
-        total_steps=0,
-        data=data,
-        resume=None,
-        overwrite=args.overwrite,
-        observers=observers_for(args, loaded),
-        workers=True,
-    ) as assembly:
-        facts = await evaluate(assembly)
-    print_result(args, assembly.folder, facts)
-    return 0
+    return await run_job(args, loaded, registry, evaluate, data=data, workers=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from functools import partial
 
-from toolrl.cli.common import add_run_arguments, at_least_one, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, at_least_one, read, run_job
 from toolrl.cli.session import run_to_end
 
 HELP = "sample episodes without training"
@@ -30,19 +30,8 @@ def run(args: argparse.Namespace) -> int:
 async def _rollout(args: argparse.Namespace) -> int:
     data = {"data.train": True}
     loaded, registry = read(args, data)
-    from toolrl.assembly import assemble
     from toolrl.jobs import sample
 
-    async with assemble(
-        loaded,
-        registry,
-        total_steps=0,
-        data=data,
-        resume=None,
-        overwrite=args.overwrite,
-        observers=observers_for(args, loaded),
-        workers=True,
-    ) as assembly:
-        facts: dict[str, Any] = await sample(assembly, args.tasks, args.episodes or loaded.config.algorithm.group_size)
-    print_result(args, assembly.folder, facts)
-    return 0
+    episodes = args.episodes or loaded.config.algorithm.group_size
+    job = partial(sample, tasks=args.tasks, episodes=episodes)
+    return await run_job(args, loaded, registry, job, data=data, workers=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from toolrl.cli.common import add_run_arguments, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
 
@@ -34,18 +35,7 @@ async def _sft(args: argparse.Namespace) -> int:
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
     check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
-    from toolrl.assembly import assemble
     from toolrl.jobs import fine_tune
 
-    async with assemble(
-        loaded,
-        registry,
-        total_steps=settings.steps,
-        data=data,
-        resume=args.resume,
-        overwrite=args.overwrite,
-        observers=observers_for(args, loaded),
-    ) as assembly:
-        facts = await fine_tune(assembly, settings)
-    print_result(args, assembly.folder, facts)
-    return 0
+    job = partial(fine_tune, settings=settings)
+    return await run_job(args, loaded, registry, job, data=data, total_steps=settings.steps, resume=args.resume)
