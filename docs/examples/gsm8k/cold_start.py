@@ -26,7 +26,7 @@ from typing import Any
 from toolrl.builtin.rows import open_rows
 from toolrl.errors import ToolrlError
 from toolrl_plugin_calculator.evaluate import Evaluator
-from toolrl_plugin_math.gsm8k import find_files_of
+from toolrl_plugin_math.files import find_split
 from toolrl_plugin_math.options import Gsm8kDataOptions
 
 MARKED = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
@@ -75,7 +75,7 @@ def main() -> int:
 def demonstrations(data: str, tool: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """Rows for the data set `jsonl`: of each problem that can be shown so, one with calls and one without."""
     options = Gsm8kDataOptions(path=data)
-    for file in find_files_of(options):
+    for file in find_split(options.path, options.split):
         rows = open_rows(file)
         for index in range(min(len(rows), limit or len(rows))):
             question, solution = rows[index]["question"], rows[index]["answer"]

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from toolrl.runs.folder import RunFolder
 
 
+DEBUG = "TOOLRL_DEBUG"
+
+
+def command_parser(name: str, help_line: str, example: str = "") -> argparse.ArgumentParser:
+    """The argument parser of a command, before the command adds its own arguments."""
+    parser = argparse.ArgumentParser(
+        prog=f"toolrl {name}",
+        description=f"{help_line[:1].upper()}{help_line[1:]}.".replace("..", "."),
+        epilog=f"example:\n  {example}" if example else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--debug", action="store_true", help=f"show the traceback of an error (also {DEBUG}=1)")
+    return parser
+
+
 def add_run_arguments(
     parser: argparse.ArgumentParser, *, resume: bool = True, config: str = "a config file, or a run's folder"
 ) -> None:

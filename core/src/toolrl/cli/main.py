@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from toolrl.cli.common import DEBUG, command_parser
 from toolrl.cli.output import UsageError, print_error, readable, table
 from toolrl.errors import ToolrlError
 
@@ -42,7 +43,6 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPT = 130
 EXIT_PIPE = 141
-DEBUG = "TOOLRL_DEBUG"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,19 +124,6 @@ def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, li
     from toolrl.cli import plugin_commands
 
     return plugin_commands.find(words, COMMANDS)
-
-
-def command_parser(name: str, help_line: str, example: str = "") -> argparse.ArgumentParser:
-    """The argument parser of a command, before the command adds its own arguments."""
-    parser = argparse.ArgumentParser(
-        prog=f"toolrl {name}",
-        description=f"{help_line[:1].upper()}{help_line[1:]}.".replace("..", "."),
-        epilog=f"example:\n  {example}" if example else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        conflict_handler="resolve",
-    )
-    parser.add_argument("--debug", action="store_true", help=f"show the traceback of an error (also {DEBUG}=1)")
-    return parser
 
 
 def overview() -> str:

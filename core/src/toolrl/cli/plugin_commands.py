@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from toolrl.cli.common import command_parser
 from toolrl.cli.output import UsageError, table
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import nearest
@@ -20,8 +21,6 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
 
     Raises UsageError for a plugin or a verb that there isn't, PluginError for a plugin that can't be used.
     """
-    from toolrl.cli.main import command_parser
-
     name, *rest = words
     registry = load_registry()
     verbs = _verbs(name, registry, core_commands)

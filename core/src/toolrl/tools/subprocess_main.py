@@ -4,7 +4,7 @@ Started as a script by `toolrl.tools.subprocess_pool`, with a module whose `buil
 answers a request. A frame, in both directions, is its length, the nonce of the request and JSON: what comes back from a
 process in which a model's code may have run is never unpickled. The process's own input and output are moved out of the
 module's sight, so that a print doesn't disturb them. It ends when its input ends, also in the middle of an answer: the
-process that started it is gone. This module's own `build` answers the calls of tools.
+process that started it is gone.
 """
 
 from __future__ import annotations
@@ -58,33 +58,6 @@ def _read(requests: BinaryIO, frames: queue.SimpleQueue[tuple[bytes, bytes]]) ->
         length, nonce = HEADER.unpack(header)
         frames.put((nonce, requests.read(length)))
     os._exit(0)
-
-
-def build() -> Run:
-    """Answers calls of tools: `target` is the tool's `module:attribute`, without `arguments` it is only imported."""
-    from toolrl.tools.prints import make_all_prints_visible
-
-    make_all_prints_visible()
-    tools: dict[str, Run] = {}
-
-    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-        target = request["target"]
-        if target not in tools:
-            tools[target] = load(target)
-        return {"result": tools[target](request["arguments"])} if "arguments" in request else {"ready": True}
-
-    return answer
-
-
-def load(target: str) -> Run:
-    """What runs the calls of the tool at `module:attribute`."""
-    from toolrl.tools.function import FunctionTool
-
-    module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return (found if isinstance(found, FunctionTool) else FunctionTool(found)).run_here
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

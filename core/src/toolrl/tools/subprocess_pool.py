@@ -47,6 +47,10 @@ class WorkerError(Exception):
     """A worker that can't be started, or a request that it can't answer."""
 
 
+TOOLS = "toolrl.tools.tool_process"
+"""The module whose process answers calls of tools."""
+
+
 class ProcessCrashError(Exception):
     """A tool that raised in its process, or took its process with it. The text is the original one."""
 
@@ -62,7 +66,7 @@ class Worker:
         paths = None if module else [path for path in sys.path if isinstance(path, str)]
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-P", str(Path(script.__file__)), json.dumps(paths)]
-        command += [module or script.__name__, *arguments]
+        command += [module or TOOLS, *arguments]
         self._start: Callable[[], subprocess.Popen[bytes]] = lambda: subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options
         )

@@ -6,17 +6,14 @@ Reads the files of the public data set (openai/gsm8k, or grade-school-math's `tr
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
+from toolrl_plugin_math.files import find_split
 from toolrl_plugin_math.options import Gsm8kDataOptions
 from toolrl_plugin_math.quantity import MARK
 from toolrl_plugin_math.reward_tool import NAME
-
-ENDINGS = ("jsonl", "json", "parquet")
 
 
 class Gsm8k:
@@ -24,7 +21,7 @@ class Gsm8k:
 
     def __init__(self, options: Gsm8kDataOptions, context: BuildContext) -> None:
         self._options = options
-        files = find_files_of(options, context.where)
+        files = find_split(options.path, options.split, context.where)
         self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
 
     def __len__(self) -> int:
@@ -50,19 +47,3 @@ class Gsm8k:
             tools_kwargs={NAME: {"create_kwargs": {"ground_truth": answer}}},
             extra={"question": question, "solution": solution},
         )
-
-
-def find_files_of(options: Gsm8kDataOptions, where: str = "") -> list[Path]:
-    """The files that hold the split. Raises DataError where there are none."""
-    folder = Path(options.path).expanduser()
-    if not folder.is_dir():
-        return find_files(options.path, where)
-    for ending in ENDINGS:
-        found = sorted([*folder.glob(f"{options.split}.{ending}"), *folder.glob(f"{options.split}-*.{ending}")])
-        if found:
-            return found
-    raise DataError(
-        f"{folder} has no file {options.split}.jsonl, .json or .parquet",
-        where=where or None,
-        hint="Set `split`, or give `path` a file.",
-    )

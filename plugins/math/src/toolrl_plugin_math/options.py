@@ -78,9 +78,9 @@ class Gsm8kDataOptions(Options):
 
     def check_files(self) -> None:
         """Raises DataError where there is no file of the split."""
-        from toolrl_plugin_math.gsm8k import find_files_of
+        from toolrl_plugin_math.files import find_split
 
-        find_files_of(self)
+        find_split(self.path, self.split)
 
 
 class ArithmeticOptions(Options):

@@ -16,14 +16,17 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from toolrl.config.env import interpolate
 from toolrl.config.paths import format_path
 from toolrl.errors import ConfigError
-from toolrl_plugin_mcp.options import McpOptions, ServerOptions
+from toolrl_plugin_mcp.server_options import ServerOptions
+
+if TYPE_CHECKING:
+    from toolrl_plugin_mcp.options import McpOptions
 
 MAX_FILE_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)

@@ -93,13 +93,6 @@ class Link(Protocol):
         ...
 
 
-def connect(streams: Streams, signals: Signals) -> AbstractAsyncContextManager[Link]:
-    """Shake hands over a transport. Left by the task that entered it."""
-    from toolrl_plugin_mcp import sdk1, sdk2
-
-    return sdk2.connect(streams, signals) if MAJOR >= 2 else sdk1.connect(streams, signals)
-
-
 def parse_message(line: bytes) -> Any:
     """A line of stdio as the SDK's message. Raises ValueError."""
     if MAJOR >= 2:

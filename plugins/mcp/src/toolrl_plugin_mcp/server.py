@@ -11,8 +11,9 @@ from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.connection import Connection, NotRunError, Opener
+from toolrl_plugin_mcp.handshake import connect
 from toolrl_plugin_mcp.options import McpOptions, ServerOptions
-from toolrl_plugin_mcp.sdk import Link, Signals, Streams, connect, http_streams
+from toolrl_plugin_mcp.sdk import Link, Signals, Streams, http_streams
 from toolrl_plugin_mcp.stdio import Command, stdio_streams
 
 T = TypeVar("T")

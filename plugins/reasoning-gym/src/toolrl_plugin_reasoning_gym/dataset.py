@@ -11,12 +11,13 @@ from array import array
 from functools import cached_property
 from typing import Any
 
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.tools.subprocess_pool import WorkerError
 from toolrl.types import Message, Task
-from toolrl_plugin_reasoning_gym.options import MAX_SIZE, DataOptions, GeneratorOptions
-from toolrl_plugin_reasoning_gym.process import generators, require_library
+from toolrl_plugin_reasoning_gym.checks import check_generators, library_config
+from toolrl_plugin_reasoning_gym.options import DataOptions, GeneratorOptions
+from toolrl_plugin_reasoning_gym.process import generators
 
 EXTRA = "reasoning_gym"
 """The key of `Task.extra` under which a task keeps `generator`, `config` and `entry`."""
@@ -89,46 +90,3 @@ class ReasoningGym:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_worker": None}
-
-
-def library_config(spec: GeneratorOptions, seed: int, size: int) -> dict[str, Any]:
-    """The settings that the library's generator gets. It seeds task i by seed + i, so neighbouring seeds would give the
-    same tasks, shifted by one: ours lie as far apart as a data set can be long."""
-    return {"seed": seed * MAX_SIZE, **spec.config, "size": max(size, 1)}
-
-
-def check_generators(options: DataOptions, where: str | None = None) -> None:
-    """Raises ConfigError with each generator that the library doesn't have or that refuses its settings."""
-    require_library(where)
-    worker, problems = generators(), []
-    try:
-        known = {item["name"]: item["config"] for item in worker.ask(do="list")["generators"]}
-    except WorkerError as error:
-        raise ConfigError(str(error), where=where, hint="Try: python -c 'import reasoning_gym'") from None
-    for number, spec in enumerate(options.generators):
-        problem = _problem(worker, spec, known)
-        if problem is not None:
-            problems.append(f"generators[{number}]: {problem}")
-    if problems:
-        raise ConfigError(problems, where=where, hint="toolrl reasoning-gym list shows generators and settings.")
-
-
-def _problem(worker: Any, spec: GeneratorOptions, known: dict[str, dict[str, Any]]) -> str | None:
-    if spec.name not in known:
-        return f"reasoning_gym has no generator {spec.name!r}{_nearest(spec.name, known)}"
-    for key in spec.config:
-        if key != "seed" and key not in known[spec.name]:
-            settings = ", ".join(known[spec.name]) or "none"
-            return f"{spec.name} has no setting {key!r}{_nearest(key, known[spec.name])}; it has: {settings}"
-    try:
-        worker.ask(do="opened", generator=spec.name, config=library_config(spec, 0, 1))
-    except WorkerError as error:
-        return f"{spec.name} refuses its settings: {error}"
-    return None
-
-
-def _nearest(name: str, known: Any) -> str:
-    import difflib
-
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -65,7 +65,7 @@ class DataOptions(Options):
 
     def check_files(self) -> None:
         """Raises ConfigError where the library isn't installed, or has no such generator or setting."""
-        from toolrl_plugin_reasoning_gym.dataset import check_generators
+        from toolrl_plugin_reasoning_gym.checks import check_generators
 
         check_generators(self)
 

@@ -1,7 +1,7 @@
-"""Finds the user's classes, and makes one Env for all components of a run that name the same ones.
+"""Finds the user's classes.
 
 A class is named `module:Class`, or by a file, `envs/mine.py:MyEnv`. What is installed goes first, then the current
-folder. Objects are shared while one component holds them, so that parser, toolset and reward see the same state.
+folder.
 """
 
 from __future__ import annotations
@@ -10,41 +10,13 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
 import sys
-import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl_plugin_rlfactory.imports import LOADED, place_of, stand_ins
-
-if TYPE_CHECKING:
-    from toolrl_plugin_rlfactory.envs import Env
-    from toolrl_plugin_rlfactory.options import ClassOptions
-
-_made: weakref.WeakValueDictionary[str, Env] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
-
-
-def shared_env(options: ClassOptions, where: str | None, default: str = "base") -> Env:
-    """The Env of these options, made when it is first asked for. Without `env` it is RLFactory's own called `default`.
-    Raises ConfigError."""
-    from toolrl_plugin_rlfactory.envs import TOOL_ENV_REGISTRY
-    from toolrl_plugin_rlfactory.managers import Config
-
-    config = {"enable_thinking": False, "mcp_mode": "stdio", "tool_name_selected": [], **options.config}
-    config["tool_manager"] = options.tool_manager
-    key = json.dumps([options.env or default, config], sort_keys=True, default=repr)
-    with _lock:
-        env = _made.get(key)
-        if env is None:
-            cls: Any = load_class(options.env, where) if options.env else TOOL_ENV_REGISTRY[default]
-            env = _built(cls, Config(config), options.env or default, where)
-            _made[key] = env
-        return env
 
 
 def manager_class(name: str) -> Any:
@@ -84,18 +56,6 @@ def call_accepted(function: Callable[..., Any], **kwargs: Any) -> Any:
     if not any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
         kwargs = {name: value for name, value in kwargs.items() if name in parameters}
     return function(**kwargs)
-
-
-def _built(cls: Any, config: Any, name: str, where: str | None) -> Env:
-    try:
-        env: Env = cls(config)
-    except ConfigError as error:
-        raise ConfigError(error.problems, where=where, hint=error.hint) from None
-    except Exception as error:
-        raise ConfigError(f"{name!r} can't be made: {type(error).__name__}: {error}", where=where) from error
-    if not hasattr(env, "tool_manager"):
-        raise ConfigError(f"{name!r} has no tool_manager", where=where, hint="Call super().__init__(config) in it.")
-    return env
 
 
 def _from_name(name: str) -> Any:

@@ -19,9 +19,9 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_rlfactory import reading
 from toolrl_plugin_rlfactory.envs import runs_itself
-from toolrl_plugin_rlfactory.loading import shared_env
 from toolrl_plugin_rlfactory.managers import ToolManager, failed, succeeded
 from toolrl_plugin_rlfactory.options import ParserOptions
+from toolrl_plugin_rlfactory.sharing import shared_env
 
 _READS = ("parse_response", "parse_end_flag", "parse_tools")
 _WORDED = re.compile(r"# Execute the tool \S{1,200} (?:successed|failed)\n")

@@ -23,10 +23,11 @@ from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession
 from toolrl.tools.threads import POOL
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_rlfactory.envs import runs_itself
-from toolrl_plugin_rlfactory.loading import call_accepted, shared_env
+from toolrl_plugin_rlfactory.loading import call_accepted
 from toolrl_plugin_rlfactory.managers import RUNNING, Prompt, RunningCall
 from toolrl_plugin_rlfactory.options import ToolOptions
 from toolrl_plugin_rlfactory.reading import dumped
+from toolrl_plugin_rlfactory.sharing import shared_env
 
 _ROLES = ("system", "user", "assistant", "tool")
 

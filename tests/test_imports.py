@@ -1,0 +1,75 @@
+"""No circles of imports within a package, and plugins import of core what is public only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = sorted(path.parent for path in ROOT.glob("*/src/*/__init__.py")) + sorted(
+    path.parent for path in ROOT.glob("plugins/*/src/*/__init__.py")
+)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """What a module imports, also in functions, as `package.module.name`; imports for type checking are left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checking = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in checking:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _modules(package: Path) -> dict[str, Path]:
+    """A package's modules by their dotted names."""
+    return {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in package.rglob("*.py")
+    }
+
+
+def _module_of(name: str, modules: dict[str, Path]) -> str | None:
+    """The module that a dotted name is, or stands in."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle, in order; empty where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return path[path.index(name) :]
+        if name in done:
+            return []
+        for other in sorted(graph[name]):
+            if found := visit(other, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := visit(name, []))), [])
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_module_imports_itself_by_a_detour(package: Path) -> None:
+    modules = _modules(package)
+    graph = {
+        name: {other for it in _imports(path) if (other := _module_of(it, modules)) and other != name}
+        for name, path in modules.items()
+    }
+    assert _circle(graph) == []
