@@ -173,7 +173,6 @@ def test_a_verdict_in_the_response_is_material() -> None:
         Answer(raw=gzip.compress(bytes(1 << 20)), headers={"Content-Encoding": "gzip"}),
         Answer(raw=gzip.compress(Answer().body()), headers={"Content-Encoding": "gzip"}),
     ],
-    ids=str,
 )
 def test_an_unreadable_verdict_fails_the_episode_or_takes_the_default(answer: Answer) -> None:
     with judge_server(answer) as server:
