@@ -130,35 +130,12 @@ def test_also_where_the_episode_is_cancelled(stage: str) -> None:
     assert stages == (["create", "release"] if stage == "create" else ONCE)
 
 
-def test_also_where_the_event_loop_is_shut_down() -> None:
-    tool = Staged(hangs="execute")
-
-    async def main() -> None:
-        tool.reached = asyncio.Event()
-        task = asyncio.create_task(episode(tool, "call").run())
-        await tool.reached.wait()
-        assert not task.done()  # asyncio.run cancels it.
-
-    asyncio.run(main())
-    assert tool.stages == ONCE
-
-
 def test_a_reward_that_hangs_at_the_end_holds_up_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle_module, "RELEASE_SECONDS", 0.02)
     tool = Staged(hangs="calc_reward")
     finished = asyncio.run(episode(tool, "call").run())  # Fails in the engine, so that nobody asks for the reward.
     assert finished.failure is not None
     assert tool.stages == ONCE
-
-
-def test_a_tool_without_these_stages_has_nothing_to_do() -> None:
-    class Bare(Tool):
-        spec = ToolSpec("stage", "")
-
-        async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
-            return "ok"
-
-    assert asyncio.run(episode(Bare(), "call").run()).failure is not None
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -196,37 +173,3 @@ def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(r
 
     asyncio.run(main())
     assert stages == ["create", *([] if raises else ["calc_reward"]), "release"]
-
-
-def test_a_create_that_was_cancelled_in_its_thread_is_rewarded_and_released() -> None:
-    stages: list[str] = []
-    begun, leave = threading.Event(), threading.Event()
-
-    class Quiet(Tool):
-        spec = ToolSpec("stage", "")
-
-        def create(self, instance_id: str, **kwargs: Any) -> None:
-            stages.append("create")
-            begun.set()
-            leave.wait(30)
-
-        async def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
-            return "ok"
-
-        async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-            stages.append("calc_reward")
-            return 0.0
-
-        async def release(self, instance_id: str, **kwargs: Any) -> None:
-            stages.append("release")
-
-    async def main() -> None:
-        task = asyncio.create_task(episode(Quiet(), "call", "done").run())
-        await asyncio.to_thread(begun.wait, 30)
-        task.cancel()
-        asyncio.get_running_loop().call_later(0.05, leave.set)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert stages == ["create", "calc_reward", "release"]

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from toolrl.errors import ConfigError
 from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import BreakerOptions, PolicyOptions
-from toolrl.tools.policy import Invocation, Policy
+from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
@@ -352,18 +351,3 @@ def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(
         assert [limiter.claim() is not None for _ in range(3)] == [True, True, False]
 
     virtual(main())
-
-
-def test_a_call_for_which_nobody_prepared_is_limited_all_the_same(scene: Any, virtual: Any) -> None:
-    search = scene(Busy(), {})
-    policy = Policy(PolicyOptions(concurrency=2, breaker=BreakerOptions()))
-
-    async def main() -> float:
-        calls = [
-            Invocation(ToolCall("search", {}), "search", search.specs()[0], search, ToolTraits()) for _ in range(6)
-        ]
-        results = await asyncio.gather(*(policy.answer(call) for call in calls))
-        assert {result.text for result in results} == {"ok"}
-        return asyncio.get_running_loop().time()
-
-    assert virtual(main()) == pytest.approx(3)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
-from toolrl.tools.policy import Invocation, Next, PolicyOptions, call_tool, compose
+from toolrl.tools.policy import Invocation, PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
-from toolrl.tools.validation import Validators, arguments_form, check_arguments, compile_schema
+from toolrl.tools.validation import arguments_form, check_arguments, compile_schema
 from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
 
@@ -98,17 +95,6 @@ def test_all_problems_are_named_up_to_four() -> None:
     assert "; and 1 more" in caught.value.message
 
 
-def test_a_schema_is_compiled_once_whoever_brings_it() -> None:
-    validators = Validators()
-    first = validators.get(SPEC)
-    assert validators.get(SPEC) is first
-    assert validators.get(ToolSpec("other", "", json.loads(json.dumps(SPEC.parameters)))) is first
-    assert validators.get(ToolSpec("search", "", {"type": "object"})) is not first
-    for number in range(3000):
-        validators.get(ToolSpec("t", "", {"type": "object", "title": str(number % 10)}))
-    assert validators.get(SPEC).is_valid({"query": "a"})
-
-
 def test_unknown_arguments_pass_unless_the_schema_forbids_them() -> None:
     (result,), _ = answer(lambda call: str(call.arguments["x"]), ToolCall("search", {"query": "a", "x": 1}))
     assert (result.text, result.error) == ("1", None)
@@ -137,7 +123,7 @@ def test_a_crash_is_answered_and_remembered(error: BaseException) -> None:
     assert result.text == f"The tool 'search' crashed: {type(error).__name__}: {error}"
     (failure,) = session.failures
     assert failure.tool == "search"
-    assert failure.traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+    assert f'  File "{__file__}"' in failure.traceback
 
 
 @pytest.mark.parametrize(
@@ -318,23 +304,6 @@ def test_errors_are_cut_too_and_short_texts_are_left_alone() -> None:
     assert (len(result.text), result.truncated) == (5000, False)
 
 
-@settings(max_examples=150, deadline=None)
-@given(text=st.text(max_size=400), tokens=st.integers(1, 120), side=st.sampled_from(["head", "tail", "middle"]))
-def test_a_cut_never_exceeds_its_budget_and_keeps_what_it_says(text: str, tokens: int, side: Any) -> None:
-    cut, was_cut = token_cut(FakeChatFormat())(text, tokens, side)
-    assert len(cut) <= tokens or not was_cut
-    assert was_cut == (len(text) > tokens)
-    if not was_cut:
-        assert cut == text
-    elif "characters left out]" in cut and "characters left out]" not in text:
-        head, _, rest = cut.partition("[")
-        tail = rest.rpartition("left out]")[2]
-        if side in ("head", "middle"):
-            assert text.startswith(head.removesuffix("\n"))
-        if side in ("tail", "middle"):
-            assert text.endswith(tail.removeprefix("\n"))
-
-
 def test_a_huge_text_is_not_tokenised_as_a_whole() -> None:
     class Counting(FakeChatFormat):
         longest = 0
@@ -356,34 +325,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
             PolicyOptions.model_validate(bad)
     with pytest.raises(ConfigError, match="needs a chat format"):
         ToolBox([ToolEntry("r", RecordingToolset(), policy=PolicyOptions(max_output_tokens=5))])
-
-
-def test_layers_run_from_the_outside_in_and_may_answer_themselves() -> None:
-    order: list[str] = []
-
-    def layer(name: str, stops: bool = False) -> Callable[[Invocation, Next], Awaitable[ToolResult]]:
-        async def run(invocation: Invocation, following: Next) -> ToolResult:
-            order.append(f"{name} in")
-            result = ToolResult("from the layer") if stops else await following(invocation)
-            order.append(f"{name} out")
-            return result
-
-        return run
-
-    async def work() -> str:
-        order.append("tool")
-        return "from the tool"
-
-    invocation = Invocation(ToolCall("search", {}), "search", SPEC, Slow(work), ToolTraits())
-
-    async def run(*layers: Any) -> ToolResult:
-        return await compose(layers, call_tool)(invocation)
-
-    assert asyncio.run(run(layer("a"), layer("b"))).text == "from the tool"
-    assert order == ["a in", "b in", "tool", "b out", "a out"]
-    order.clear()
-    assert asyncio.run(run(layer("a"), layer("b", stops=True))).text == "from the layer"
-    assert order == ["a in", "b in", "b out", "a out"]
 
 
 def test_a_schema_reference_is_never_fetched() -> None:

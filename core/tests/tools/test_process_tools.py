@@ -360,8 +360,7 @@ def test_a_worker_that_died_while_it_was_idle_is_replaced_and_loops_share_worker
     first, second = (int(ask(tools.work, {"how": "pid"})[0].result.text) for _ in range(2))
     assert first == second
     os.kill(first, 9)
-    while (Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[0]) != "Z":
-        time.sleep(0.01)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
     assert int(ask(tools.work, {"how": "pid"})[0].result.text) != first
 
 

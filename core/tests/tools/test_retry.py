@@ -62,13 +62,6 @@ def test_nothing_else_is_tried_again(scene: Any, virtual: Any, error: BaseExcept
     assert len(tool.begun) == 1
 
 
-def test_without_the_option_nothing_is_tried_again(scene: Any, virtual: Any) -> None:
-    tool = scene(failing(1, TransientToolError("busy")), {})
-    record = virtual(tool.ask())
-    assert record.result.error == "tool_error"
-    assert "policy/retries" not in record.result.metrics
-
-
 def test_the_servers_own_wish_is_honoured_also_above_the_longest_wait(scene: Any, virtual: Any) -> None:
     tool = scene(
         failing(1, TransientToolError("busy", retry_after=40)),

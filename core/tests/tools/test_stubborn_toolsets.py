@@ -150,8 +150,7 @@ def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(caplo
     assert "Desk didn't stop within 60 s; it is left as it is" in caplog.text
 
 
-@pytest.mark.parametrize("slow", ["create", "execute", "calc_reward"])
-@pytest.mark.parametrize("rewarded", [True, False])
+@pytest.mark.parametrize(("slow", "rewarded"), [("create", False), ("execute", False), ("calc_reward", True)])
 def test_an_event_loop_that_shuts_down_leaves_nothing_unreleased(slow: str, rewarded: bool) -> None:
     tool = Staged(slow, stubborn=False)
 

@@ -99,25 +99,6 @@ def test_a_thread_survives_the_end_of_its_loop() -> None:
     assert asyncio.run(again()) == 5
 
 
-def test_where_the_system_gives_no_more_threads_those_that_run_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, start, left = ThreadPool(), threading.Thread.start, [1]
-
-    def start_one(thread: threading.Thread) -> None:
-        if not left:
-            raise RuntimeError("can't start new thread")
-        left.pop()
-        start(thread)
-
-    async def main() -> None:
-        monkeypatch.setattr(threading.Thread, "start", start_one)
-        jobs = [pool.submit(lambda number=number: number) for number in range(5)]
-        assert await asyncio.gather(*jobs) == list(range(5))
-        with pytest.raises(RuntimeError, match="new thread"):
-            ThreadPool().submit(int)
-
-    asyncio.run(main())
-
-
 # Functions that don't return.
 
 
@@ -182,7 +163,7 @@ def test_the_end_of_an_abandoned_function_is_reported() -> None:
     asyncio.run(main())
 
 
-def test_threads_end_when_they_were_idle_for_a_while_or_the_pool_is_closed() -> None:
+def test_idle_threads_end_when_the_pool_is_told_so_and_new_ones_start() -> None:
     async def main(pool: ThreadPool) -> set[threading.Thread]:
         together = threading.Barrier(5)
 
@@ -192,15 +173,14 @@ def test_threads_end_when_they_were_idle_for_a_while_or_the_pool_is_closed() -> 
 
         return set(await asyncio.gather(*(pool.submit(meet) for _ in range(5))))
 
-    for pool in (ThreadPool(idle_seconds=0.05), ThreadPool(idle_seconds=100)):
-        for _ in range(2):
-            threads = asyncio.run(main(pool))
-            assert len(threads) == 5
-            if pool._idle_seconds == 100:
-                pool.close_idle()
-            for thread in threads:
-                thread.join(10)
-                assert not thread.is_alive()
+    pool = ThreadPool()
+    for _ in range(2):
+        threads = asyncio.run(main(pool))
+        assert len(threads) == 5
+        pool.close_idle()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_an_exception_after_the_caller_left_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:

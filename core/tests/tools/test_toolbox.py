@@ -385,23 +385,6 @@ def test_a_list_of_tools_speaks_as_one() -> None:
     in_session(box, use)
 
 
-def test_what_fails_outside_of_a_call_is_the_tools_fault_with_its_name() -> None:
-    game = Game([], error=RuntimeError("no map"))
-    with pytest.raises(ToolsetError, match="game: opening messages failed: RuntimeError: no map"):
-        in_session(ToolBox([ToolEntry("game", game)]), lambda session: session.opening())
-
-
-def test_a_session_that_does_not_open_in_time() -> None:
-    class Never(Greeter):
-        async def create(self, instance_id: str, **kwargs: Any) -> str:
-            await asyncio.sleep(60)
-            return ""
-
-    box = ToolBox([entry(Never(), "never", policy=PolicyOptions(session_timeout=0.02))])
-    with pytest.raises(ToolsetError, match=r"never: opening a session failed: no answer within 0\.02 s"):
-        in_session(box, lambda session: None)
-
-
 def test_waiting_for_a_session_has_no_time_limit_of_the_session() -> None:
     class Queue(RecordingToolset):
         waits: list[str] = []  # noqa: RUF012
@@ -463,52 +446,21 @@ def test_what_went_wrong_at_the_start_is_not_hidden_by_the_stop(joined: bool, ca
     assert "AttributeError: no client" in caplog.text
 
 
-def test_toolsets_start_in_order_and_stop_in_reverse() -> None:
-    events: list[str] = []
+def test_toolsets_stop_in_reverse_each_also_where_another_fails() -> None:
+    log: list[str] = []
 
-    class Named(RecordingToolset):
-        label = ""
-
-        async def start(self) -> None:
-            events.append(f"start {self.label}")
-            await super().start()
-
-        async def stop(self) -> None:
-            events.append(f"stop {self.label}")
-            await super().stop()
-
-    def make(label: str, **fields: Any) -> ToolEntry:
-        made = Named(tools=[ToolSpec(label, "")], **fields)
-        made.label = label
-        return ToolEntry(label, made)
-
-    async def good() -> None:
-        box = ToolBox([make("a"), make("b")])
+    async def main() -> None:
+        box = ToolBox([ToolEntry(it.label, it) for it in (Half(log, "a"), Half(log, "b", stops=False))])
         await box.start()
-        await box.stop()
-        await box.stop()
-
-    asyncio.run(good())
-    assert events == ["start a", "start b", "stop b", "stop a"]
-    events.clear()
-
-    box = ToolBox([make("a"), make("b", fails=frozenset({"start"})), make("c")])
-    with pytest.raises(ToolsetError, match="b: didn't start: RuntimeError"):
-        asyncio.run(box.start())
-    assert events == ["start a", "start b", "stop b", "stop a"]
-    events.clear()
-
-    async def one_fails_to_stop() -> None:
-        box = ToolBox([make("a"), make("b", fails=frozenset({"stop"}))])
-        await box.start()
-        with pytest.raises(RuntimeError, match="stop fails"):
+        with pytest.raises(AttributeError, match="no client"):
             await box.stop()
+        await box.stop()
 
-    asyncio.run(one_fails_to_stop())
-    assert events[-2:] == ["stop b", "stop a"]
+    asyncio.run(main())
+    assert log == ["start a", "start b", "stop b", "stop a"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_session_that_opened_closes_whatever_happens(seed: int) -> None:
     """Random toolsets fail at random places, the episode fails or is cancelled at a random one."""
     chance = random.Random(seed)

@@ -80,23 +80,6 @@ def test_also_where_the_mark_and_what_is_kept_merge_in_another_way(text: str, li
     assert was_cut == (chat.token_count(text) > limit)
 
 
-@pytest.mark.parametrize(
-    ("side", "begins", "ends"),
-    [("head", "start", "left out]"), ("tail", "[", "finish"), ("middle", "start", "finish")],
-)
-def test_the_side_says_what_is_kept(side: Side, begins: str, ends: str) -> None:
-    text = "start" + "x" * 500 + "finish"
-    result, was_cut = token_cut(FakeChatFormat())(text, 80, side)
-    assert was_cut
-    assert result.startswith(begins)
-    assert result.endswith(ends)
-
-
-def test_the_mark_counts_what_is_missing() -> None:
-    result, _ = token_cut(FakeChatFormat())("x" * 1000, 100, "head")
-    assert f"[{1000 - result.count('x')} characters left out]" in result
-
-
 @pytest.mark.parametrize("text", ["\ud83d", "file \udcff.txt", "\udfff\ud800"])
 def test_half_a_surrogate_pair_is_a_character_like_any_other(text: str) -> None:
     """File names and cut JSON bring them in; no encoding knows them."""

@@ -10,22 +10,9 @@ import asyncio
 import hashlib
 import json
 from collections import OrderedDict
-from dataclasses import dataclass
-from types import TracebackType
 
 from toolrl.tools.invocation import Invocation, Next
 from toolrl.types import ToolResult
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    error: BaseException
-    trace: TracebackType | None
-    """As it was where the call ran; raising an exception adds to its own."""
-
-
-_Outcome = ToolResult | _Raised | None
-"""None: the call was cancelled."""
 
 
 class Cache:
@@ -34,46 +21,39 @@ class Cache:
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
-        self._running: dict[bytes, asyncio.Future[_Outcome]] = {}
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        self._running: dict[bytes, asyncio.Future[ToolResult]] = {}
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         key = _key(invocation)
         if key is None:
             return await following(invocation)
-        while True:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
+        while (running := self._running.get(key)) is not None:
+            await asyncio.wait((running,))
+            if not running.cancelled():
+                result = running.result()
                 invocation.note("cache_hits")
-                return kept
-            running = self._running.get(key)
-            if running is None:
-                invocation.note("cache_hits", 0)
-                return await self._run(key, invocation, following)
-            outcome = await asyncio.shield(running)
-            if isinstance(outcome, ToolResult):
-                invocation.note("cache_hits")
-                return outcome
-            if outcome is not None:
-                raise outcome.error.with_traceback(outcome.trace)
+                return result
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            invocation.note("cache_hits")
+            return self._kept[key]
+        invocation.note("cache_hits", 0)
+        return await self._run(key, invocation, following)
 
     async def _run(self, key: bytes, invocation: Invocation, following: Next) -> ToolResult:
-        running: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
-        self._running[key] = running
-        outcome: _Outcome = None
+        running = self._running[key] = asyncio.get_running_loop().create_future()
         try:
-            outcome = result = await following(invocation)
+            result = await following(invocation)
+            running.set_result(result)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            running.cancel()
             raise
         except BaseException as error:
-            outcome = _Raised(error, error.__traceback__)
+            running.set_exception(error)
+            running.exception()  # Retrieved: there may be no other caller.
             raise
         finally:
             del self._running[key]
-            running.set_result(outcome)
         if result.error is None and not result.done:
             self._kept[key] = result
             if len(self._kept) > self._size:

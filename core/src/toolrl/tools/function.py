@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.process_tools import PROCESSES
@@ -129,38 +129,30 @@ class FunctionTool:
         return f"<tool {self.name!r}>"
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options of `@tool`, whose docstring explains them."""
+
+    name: str
+    description: str
+    pure: bool
+    timeout: float
+    inline: bool
+    idempotent: bool
+    process: bool
+    endpoint: str
+    media: bool
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> FunctionTool: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    pure: bool = False,
-    timeout: float | None = None,
-    inline: bool = False,
-    idempotent: bool = False,
-    process: bool = False,
-    endpoint: str | None = None,
-    media: bool = False,
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
 def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    pure: bool = False,
-    timeout: float | None = None,
-    inline: bool = False,
-    idempotent: bool = False,
-    process: bool = False,
-    endpoint: str | None = None,
-    media: bool = False,
+    function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a typed function, sync or async. Works bare and with options.
 
@@ -176,23 +168,12 @@ def tool(
         process: Run a synchronous function in a worker process, which is killed where the call takes too long. It has
             to stand at the top of a module; arguments and results cross as JSON.
         endpoint: What the tool depends on, such as a server's address: breakers and limits are kept for each.
+        media: Results may hold images: a run whose model can't be shown them is rejected before its first episode.
     """
 
-    def make(target: Callable[..., Any]) -> FunctionTool:
-        return FunctionTool(
-            target,
-            name=name,
-            description=description,
-            pure=pure,
-            timeout=timeout,
-            inline=inline,
-            idempotent=idempotent,
-            process=process,
-            endpoint=endpoint,
-            media=media,
-        )
-
-    return make if function is None else make(function)
+    if function is not None:
+        return FunctionTool(function, **options)
+    return functools.partial(FunctionTool, **options)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -64,8 +64,7 @@ class Worker:
 
     def __init__(self, module: str = "", *arguments: str, **options: Any) -> None:
         paths = None if module else [path for path in sys.path if isinstance(path, str)]
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-P", str(Path(script.__file__)), json.dumps(paths)]
+        command = [sys.executable, "-P", str(Path(script.__file__)), json.dumps(paths)]
         command += [module or TOOLS, *arguments]
         self._start: Callable[[], subprocess.Popen[bytes]] = lambda: subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options

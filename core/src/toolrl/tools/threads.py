@@ -2,7 +2,7 @@
 
 Tools block: they sleep, wait for sockets, compute. asyncio's own executor has a handful of threads on a small machine,
 so a few slow calls would hold up every episode. Both it and anyio join their threads when the interpreter ends, so one
-hanging call would hang the exit. The threads here are daemons and are used again; a new one starts when none is idle.
+hanging call would hang the exit. The threads here are daemons; an idle one is used again, else a new one starts.
 
 A thread can't be stopped. A cancelled job is abandoned: its function runs on, and no longer counts against the pool's
 limit. A `Lane` bounds how many abandoned jobs one tool may have; beyond that its calls are refused.
@@ -27,8 +27,6 @@ from toolrl.errors import ToolUnavailableError
 T = TypeVar("T")
 MOST_ABANDONED = 64
 """Abandoned calls that one tool may have; with so many, its next calls are refused."""
-IDLE_SECONDS = 30.0
-"""After which a thread without work ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,9 +104,8 @@ class Job(asyncio.Future[T]):
 class ThreadPool:
     """Daemon threads. Jobs beyond `limit` wait, first come, first served; None for no limit."""
 
-    def __init__(self, limit: int | None = None, *, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self._limit = math.inf if limit is None else limit
-        self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._waiting: deque[Job[Any]] = deque()
         self._idle: list[queue.SimpleQueue[Job[Any] | None]] = []
@@ -127,12 +124,7 @@ class ThreadPool:
         job = Job(self, functools.partial(contextvars.copy_context().run, work), lane)
         with self._lock:
             self._waiting.append(job)
-            try:
-                self._start_waiting()
-            except RuntimeError:  # The system gives no more threads: those that run have to do.
-                if not self._running:
-                    self._waiting.remove(job)
-                    raise
+            self._start_waiting()
         jobs = _collected.get()
         if jobs is not None:
             jobs.append(job)
@@ -152,8 +144,7 @@ class ThreadPool:
             self._running -= 1
             if job.lane is not None:
                 job.lane.count(+1)
-            with suppress(RuntimeError):
-                self._start_waiting()
+            self._start_waiting()
             return False
 
     def close_idle(self) -> None:
@@ -164,50 +155,34 @@ class ThreadPool:
             inbox.put(None)
 
     def _start_waiting(self) -> None:
-        """Give waiting jobs to threads, under the lock. Raises RuntimeError where no thread can be started."""
+        """Give waiting jobs to threads, under the lock."""
         while self._waiting and self._running < self._limit:
-            job = self._waiting[0]
+            job = self._waiting.popleft()
+            job.begun = True
+            self._running += 1
             if self._idle:
                 self._idle.pop().put(job)
             else:
                 threading.Thread(target=self._work, args=(job,), name="toolrl-tool", daemon=True).start()
-            self._waiting.popleft()
-            job.begun = True
-            self._running += 1
 
     def _work(self, job: Job[Any] | None) -> None:
         inbox: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         while job is not None:
             report = job.run()
             with self._lock:
-                self._end(job)
-                stays = not job.abandoned  # Else there are threads enough without it.
-                if stays:
+                job.ended = True
+                if job.abandoned:
+                    self.abandoned -= 1
+                    if job.lane is not None:
+                        job.lane.count(-1)
+                    inbox.put(None)  # There are threads enough without this one.
+                else:
+                    self._running -= 1
                     self._idle.append(inbox)
-                    with suppress(RuntimeError):
-                        self._start_waiting()
+                    self._start_waiting()
             report()
             del job, report  # An idle thread must not keep the last call's data alive.
-            job = self._next_job(inbox) if stays else None
-
-    def _end(self, job: Job[Any]) -> None:
-        job.ended = True
-        if not job.abandoned:
-            self._running -= 1
-            return
-        self.abandoned -= 1
-        if job.lane is not None:
-            job.lane.count(-1)
-
-    def _next_job(self, inbox: queue.SimpleQueue[Job[Any] | None]) -> Job[Any] | None:
-        try:
-            return inbox.get(timeout=self._idle_seconds)
-        except queue.Empty:
-            with self._lock:
-                if inbox in self._idle:
-                    self._idle.remove(inbox)
-                    return None
-            return inbox.get()  # A job came just now.
+            job = inbox.get()
 
 
 class Lane:

@@ -28,8 +28,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 KERNEL_SECONDS = 5.0
 """How long a kernel may take to end by itself."""
-KEPT_SECONDS = 1e6
-"""A thread that is an object's own waits so long for its next call."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Session:
         self._turns = {name: asyncio.Lock() for name in wanted}
         if self._manner.own_threads:
             for name in wanted:
-                self._threads[name] = ThreadPool(1, idle_seconds=KEPT_SECONDS)
+                self._threads[name] = ThreadPool(1)
                 await self._run(self._threads[name].submit(work, [name]))
         else:
             await self._run(POOL.submit(work, wanted))
