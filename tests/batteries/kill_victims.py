@@ -80,13 +80,14 @@ class Run:
         """What it says of each rollout worker."""
         return {it["worker"]: it for it in self.status().get("workers", [])}
 
-    def trainers(self) -> dict[int, dict[str, Any]]:
-        """What it says of each trainer worker."""
+    def logged_pid(self, log: str) -> int | None:
+        """The process that began a worker's log last, if it lives."""
         try:
-            facts = json.loads((self.folder / ".trainers.json").read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return {it["rank"]: it for it in facts["trainers"]}
+            text = (self.folder / "workers" / log).read_text()
+        except FileNotFoundError:
+            return None
+        found = text.rpartition("starts: process ")[2].split()[:1]
+        return int(found[0]) if found and command(int(found[0])) else None
 
     def last_step(self) -> float:
         """When the last step was complete, by the machine's clock; 0 before the first."""
@@ -127,10 +128,7 @@ class RolloutPlace(_Place):
         self.number = number
 
     def pid(self) -> int | None:
-        """The process that wrote the worker's log last, if it lives."""
-        text = (self.run.folder / "workers" / f"worker-{self.number}.log").read_text()
-        pid = int(text.rpartition("starts: process ")[2].split()[0])
-        return pid if command(pid) else None
+        return self.run.logged_pid(f"worker-{self.number}.log")
 
     def doing(self) -> str:
         worker = self.run.workers().get(self.number, {})
@@ -188,7 +186,7 @@ class LimiterPlace(_Counting):
     """The actor with the cluster's limits."""
 
     def pid(self) -> int | None:
-        found = [pid for pid in below(self.run.pid) if command(pid).startswith("ray::_Actor")]
+        found = [pid for pid in below(self.run.pid) if command(pid).startswith("ray::LimitActor")]
         return found[0] if found else None
 
     def calls(self) -> int:
@@ -201,7 +199,7 @@ class Limiter:
     steps = 25
 
     def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        policy = {"concurrency": 2, "limit_scope": "cluster"}
+        policy = {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}
         return {"tools": [{**tool, "policy": policy}], "cluster": {}}
 
     def target(self, run: Run, chance: random.Random) -> Target | None:
@@ -258,13 +256,13 @@ class TrainerPlace(_Place):
         """When, by the machine's clock."""
 
     def pid(self) -> int | None:
-        pid = self.run.trainers().get(self.rank, {}).get("pid")
-        return pid if pid is not None and command(pid) else None
+        return self.run.logged_pid(f"trainer-{self.rank}.log")
 
     def doing(self) -> str:
-        state = self.run.trainers().get(self.rank, {}).get("state")
-        what = str(self.run.status().get("doing", "")).partition(" the ")[0].partition(",")[0]
-        return f"{'first' if self.rank == 0 else 'other'} rank, {what if state == 'running' and what else 'starting'}"
+        status = self.run.status()
+        starts = status.get("pid") != self.run.logged_pid("trainer-0.log")
+        what = "starting" if starts else str(status.get("doing", "")).partition(" the ")[0].partition(",")[0]
+        return f"{'first' if self.rank == 0 else 'other'} rank, {what}"
 
     def kill(self) -> None:
         super().kill()
@@ -272,9 +270,8 @@ class TrainerPlace(_Place):
 
     def recovered(self, killed: set[int]) -> bool:
         """Every rank is another process, and they have trained a step."""
-        now = self.run.trainers()
-        new = all(it.get("state") == "running" and it.get("pid") not in killed for it in now.values())
-        return bool(now) and new and self.run.last_step() > self._struck
+        pids = [self.run.logged_pid(f"trainer-{rank}.log") for rank in range(TRAINERS)]
+        return not {None, *killed}.intersection(pids) and self.run.last_step() > self._struck
 
 
 class Trainer:

@@ -101,7 +101,7 @@ def episodes(folder: Any) -> dict[str, Any]:
 
 def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any, here: Any) -> None:
     tuning = {"trainer": {"steps": 2, "save_every": 0}}
-    ways = (("plain", None), ("spread", {}), *((way, {"weight_transfer": way}) for way in ("file", "broadcast")))
+    ways = (("plain", None), ("spread", {}))
     for name, section in ways:
         wanted = changes(cluster, name, **tuning, cluster=section or {})
         if section is None:
@@ -123,7 +123,6 @@ def test_a_run_with_workers_is_that_of_one_process(cluster: Any, own_place: Any,
             assert line.metrics["cluster/restarted_workers"] == 0.0
         versions = {v for it in found.values() for v in it.weight_versions if v >= 0}
         assert versions == {0, 1, 2}, "0 and 1 of the steps, 2 of the last evaluation"
-        assert not (folder.directory / ".weights").exists()
         for number in range(2):
             log = (folder.directory / "workers" / f"worker-{number}.log").read_text()
             assert f"rollout worker {number} starts: process" in log
@@ -192,7 +191,6 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
             environments={"default": {"tools": [LIMITED], "rewards": ["exact", "slowly"], "max_turns": 3}},
             trainer={"steps": 4, "save_every": 0},
             rollout={"max_staleness": staleness, "concurrency": 4},
-            cluster={"weight_transfer": "broadcast" if staleness else "object_store"},
             algorithm={"importance": {}} if staleness else {},
         ),
         name=name,

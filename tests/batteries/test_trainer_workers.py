@@ -1,9 +1,7 @@
-"""Trainer workers on a real Ray cluster of three nodes: what one process does, deaths of each rank, refusals."""
+"""Trainer workers on a real Ray cluster of three nodes: deaths of each rank, an error of one, SIGTERM, refusals."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import time
@@ -37,8 +35,7 @@ BUMPY = {
     """,
     "bumpy": '''
         """From the third step on the tool waits as long as a file says so."""
-        import asyncio
-        from pathlib import Path
+                from pathlib import Path
         from toolrl.protocols import EpisodeContext
         from toolrl.tools import ToolError, tool
 
@@ -94,7 +91,7 @@ def cluster(site: Any) -> Iterator[Any]:
 
 
 class Run:
-    """`toolrl train` with two trainer workers, watched by the file that it keeps of them."""
+    """`toolrl train` with two trainer workers, watched by its logs and metrics."""
 
     def __init__(self, made: Any, place: Any, site: Any, name: str, **sections: Any) -> None:
         section = {**TRAINERS, "address": made.address, **sections.pop("cluster", {})}
@@ -108,27 +105,23 @@ class Run:
     def said(self) -> str:
         return self._errors.read_text()
 
-    def trainers(self) -> list[dict[str, Any]]:
-        """What each rank does, nothing while that isn't known."""
-        try:
-            return list(json.loads((self.folder / ".trainers.json").read_text())["trainers"])
-        except (OSError, ValueError):
-            return []
-
     def wait(self, until: Callable[[], Any], seconds: float = 240.0) -> Any:
         end = time.monotonic() + seconds
         while not (found := until()):
             assert self.process.poll() is None, self.said
-            assert time.monotonic() < end, (self.trainers(), self.said)
+            assert time.monotonic() < end, self.said
             time.sleep(0.05)
         return found
 
-    def running(self, rank: int, step: int) -> int | None:
-        """The process of a rank that trains and has done so many steps."""
-        known = self.trainers()
-        if not known or known[rank]["state"] != "running" or (known[rank]["step"] or 0) < step:
-            return None
-        return int(known[rank]["pid"])
+    def pid(self, rank: int) -> int:
+        """The process that began the rank's log last."""
+        log = (self.folder / "workers" / f"trainer-{rank}.log").read_text()
+        return int(log.rpartition("starts: process ")[2].split()[0])
+
+    def steps(self) -> int:
+        """Steps whose metrics are there."""
+        metrics = self.folder / "metrics.jsonl"
+        return metrics.read_text().count('"train"') if metrics.exists() else 0
 
     def end(self, status: int = 0) -> Any:
         """The run's folder when the command has ended with this status."""
@@ -148,110 +141,66 @@ def once(folder: Any, steps: int, prompts: int = 4) -> None:
     assert len(stored) == steps * prompts * 4
 
 
-def lost(folder: Any) -> tuple[float, float]:
-    """Restarts, and steps that were done again, that the lines of metrics tell of."""
-    names = ("cluster/restarted_trainers", "cluster/repeated_steps")
-    restarts, repeated = (sum(line.metrics[name] for line in folder.metrics_lines()) for name in names)
-    return restarts, repeated
-
-
-def test_a_fixed_batch_is_trained_on_as_in_one_process(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    import fixed_batch
-
-    from toolrl.cluster.ray_trainers import TrainerPlaces
-    from toolrl.cluster.trainer_messages import TrainerOrder
-    from toolrl.cluster.trainers import TrainerGroup
-    from toolrl.config.cluster import ClusterConfig
-    from toolrl.config.load import LoadedConfig
-    from toolrl.config.model import Config
-    from toolrl.loop.ranks import ONE
-
-    config = Config.model_validate({"model": {"path": "m"}, "environments": {"default": {}}})
-    loaded = LoadedConfig(config, {}, "config")
-    order = TrainerOrder(0, 2, loaded, str(tmp_path), str(tmp_path), resume=False, overwrite=False, json=False)
-    ray.init(address=cluster.address, log_to_driver=False)
-    try:
-        places = TrainerPlaces(ClusterConfig(trainer_workers=2), "fixed_batch", tmp_path)
-        assert asyncio.run(TrainerGroup(order, places.spawn, 240.0, 0).run()) == 0
-        places.close()
-    finally:
-        ray.shutdown()
-    metrics, weights = torch.load(tmp_path / fixed_batch.LEAVES, weights_only=False)
-    torch.set_num_threads(1)
-    expected_metrics, expected_weights = fixed_batch.trained(ONE, tmp_path)
-    for ours, expected in zip(metrics, expected_metrics, strict=True):
-        assert abs(expected["loss"]) > 1e-4
-        assert ours["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-        assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
-    for name, value in expected_weights.items():
-        assert float((weights[name] - value).abs().max()) <= 1e-5, name
-
-
-@pytest.mark.slow
 def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: Any, own_place: Any) -> None:
     """Colocated. Each dies in the third step, where the tool stands; as there is no checkpoint yet, all begin anew."""
     stand = own_place.folder / "stand"
     stand.touch()
     run = Run(cluster, own_place, site, "killed", environments=BUMPY_TOOL, trainer={"steps": 4, "save_every": 3})
     try:
-        second = run.wait(lambda: run.running(0, 2) and run.running(1, 2))
-        first = run.running(0, 2)
-        os.kill(second, signal.SIGKILL)
-        again = run.wait(lambda: (it := run.running(0, 2)) != first and it)
-        os.kill(again, signal.SIGKILL)
+        run.wait(lambda: run.steps() == 2)
+        os.kill(run.pid(1), signal.SIGKILL)
+        run.wait(lambda: "trainer worker 1 was ended by SIGKILL" in run.said)
+        run.wait(lambda: run.steps() < 2)
+        run.wait(lambda: run.steps() == 2)
+        os.kill(run.pid(0), signal.SIGKILL)
         run.wait(lambda: "trainer worker 0 was ended by SIGKILL" in run.said)
         stand.unlink()
         folder = run.end()
     finally:
         run.process.kill()
-    assert "trainer worker 1 was ended by SIGKILL" in run.said
     once(folder, 4)
-    assert lost(folder) == (2, 4), "twice, and each time two steps"
-    assert all(line.metrics["cluster/trainer_workers"] == 2 for line in folder.metrics_lines())
     assert folder.summary()["status"] == "finished"
     for rank in range(2):
         log = (folder.directory / "workers" / f"trainer-{rank}.log").read_text()
         assert log.count(f"trainer worker {rank} starts: process") == 3
-    assert not (folder.directory / ".trainers.json").exists()
 
 
-@pytest.mark.slow
 def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: Any, own_place: Any, here: Any) -> None:
     """Split, with rollout and training overlapping: what only the first rank decides reaches the others. It is killed,
-    and later the run is ended in order."""
+    and later the run is interrupted."""
     run = Run(
         cluster, own_place, site, "split",
-        cluster={"rollout_workers": 2, "placement": "split", "weight_transfer": "broadcast"},
+        cluster={"rollout_workers": 2, "placement": "split"},
         rollout={"max_staleness": 1}, trainer={"steps": 500, "save_every": 2},
     )  # fmt: skip
     try:
-        killed = run.wait(lambda: run.running(0, 3))
-        os.kill(killed, signal.SIGKILL)
+        run.wait(lambda: run.steps() >= 3)
+        os.kill(run.pid(0), signal.SIGKILL)
         run.wait(lambda: "trainer worker 0 was ended by SIGKILL" in run.said)
-        run.wait(lambda: run.running(0, 6) not in (None, killed) and run.running(1, 6))
+        run.wait(lambda: run.steps() >= 6)
         status = here("status", "runs/split", place=own_place)
         run.process.send_signal(signal.SIGTERM)
         folder = run.end(status=143)
     finally:
         run.process.kill()
-    assert "times that all trainer workers began again: 1" in status.stdout
-    assert "trainer  state    process" in status.stdout
-    assert "SIGTERM: saving what is done" in run.said
+    assert "times that all ranks started again: 1" in status.stdout
+    assert run.said.count("SIGTERM: saving what is done") == 1
     assert "*** SIGTERM received" not in run.said, "Ray's own handler would end the process after three seconds"
     assert folder.summary()["status"] == "interrupted"
     lines = folder.metrics_lines("train")
     once(folder, len(lines))
     assert sorted(path.name for path in folder.checkpoints.iterdir())[-1] == f"step-{len(lines):06d}"
-    assert lost(folder)[0] == 1
     assert {line.metrics["cluster/workers"] for line in lines} == {2.0}
     assert max(line.metrics["staleness/max"] for line in lines) == 1.0
-    assert all(
-        line.metrics.get("logprob_mismatch/max", 0.0) < 1e-4 for line in lines if line.metrics["staleness/max"] == 0
-    )
+
+
+def test_an_error_of_a_rank_ends_the_run_and_is_not_tried_again(cluster: Any, site: Any, own_place: Any) -> None:
+    broken = {"default": {"tools": [{"use": "calculator"}], "rewards": ["exact"], "chat_format": "plain"}}
+    run = Run(cluster, own_place, site, "broken", environments=broken)
+    assert run.process.wait(timeout=300) == 1
+    assert run.said.count("chat_format") >= 1
+    assert "go on from the last checkpoint" not in run.said
+    assert "Traceback" not in run.said
 
 
 def test_what_cannot_be_is_refused(cluster: Any, own_place: Any, here: Any) -> None:
@@ -265,11 +214,7 @@ def test_what_cannot_be_is_refused(cluster: Any, own_place: Any, here: Any) -> N
         return str(done.stderr)
 
     assert "which has room for 4" in refused("many", cluster={"trainer_workers": 5})
-    text = refused("beside", cluster={"rollout_workers": 3})
-    assert "beside 2 trainer workers with 1 CPU each there is room for 2 rollout workers" in text
-    assert "this node has 1 CPU of the 2 CPU" in refused("own", cluster={"trainer_cpus": 2})
+    assert "which has room for 2 beside 2 trainer workers" in refused("beside", cluster={"rollout_workers": 3})
     assert "rollout and training take turns" in refused("stale", rollout={"max_staleness": 1})
-    assert "`colocated` means" in refused("both", cluster={"rollout_workers": 2, "placement": "colocated"})
-    assert "`split` needs processes that sample" in refused("none", cluster={"placement": "split"})
     done = here("train", own_place.config({"run": {"name": "warm"}, "cluster": TRAINERS}, name="warm"), place=own_place)
     assert "there is a run here already" in done.stderr

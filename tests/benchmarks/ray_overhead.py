@@ -32,6 +32,7 @@ except ModuleNotFoundError:
 from toolrl.cluster.messages import Handoff, WorkerSpec
 from toolrl.cluster.pool import WorkerPool
 from toolrl.cluster.ray_workers import RayCluster
+
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.rollout.environment import Environment, Limits

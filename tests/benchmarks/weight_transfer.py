@@ -28,14 +28,14 @@ except ModuleNotFoundError:
     raise SystemExit("ray isn't installed: pip install 'toolrl[cluster]'") from None
 import torch
 from ray_overhead import Plain
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from toolrl.cluster.broadcast import Receiver
 from toolrl.cluster.messages import Handoff, WorkerSpec
 from toolrl.cluster.pool import WorkerPool
 from toolrl.cluster.ray_workers import RayCluster
 from toolrl.cluster.rollout import courier_of
 from toolrl.cluster.weights import verify
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.rollout.environment import Environment

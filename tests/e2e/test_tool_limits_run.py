@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -50,13 +49,13 @@ def test_environments_that_disagree_are_told_before_the_first_episode(own_place:
     )
 
 
-def test_a_clusters_limit_without_ray(own_place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolrl import assembly
+def test_a_clusters_limit_without_a_cluster_plugin() -> None:
+    from toolrl.config.model import Config
     from toolrl.errors import ConfigError
-    from toolrl.tools.restarts import Restarts
+    from toolrl.plugins.registry import Registry
+    from toolrl.preflight import build_cluster
 
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "toolrl.cluster.limiter", raising=False)
-    with pytest.raises(ConfigError, match="`cluster` needs ray, which isn't installed") as caught:
-        assembly._cluster_limits(Restarts())
-    assert "pip install 'toolrl[cluster]'" in str(caught.value)
+    config = Config.model_validate({"model": {"path": "m"}, "environments": {"default": {}}})
+    with pytest.raises(ConfigError, match="policy.limit_scope: cluster: there is no cluster named 'ray'") as caught:
+        build_cluster(Registry([]), config, "policy.limit_scope: cluster")
+    assert "pip install toolrl-plugin-ray" in str(caught.value.hint)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builder import Builder, trainer_backend
-from toolrl.cluster.start import workers_of
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
@@ -33,12 +32,13 @@ from toolrl.loop.ranks import ONE, Ranks
 from toolrl.loop.run_phase import Doing
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.preflight import build_dataset, build_datasets, check_not_inside, run_directory
+from toolrl.preflight import build_cluster, build_dataset, build_datasets, check_not_inside, run_directory
 from toolrl.protocols import (
     RolloutEngine,
     TaskSource,
     TrainedModel,
     TrainerBackend,
+    WorkerModel,
 )
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
@@ -185,7 +185,9 @@ async def assemble(
         status: Callable[[], dict[str, Any]] = dict
         if leads:
             oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
-            starting = workers_of(loaded, model, source, folder.directory, oversight, weights)
+            cluster = build_cluster(registry, config, "cluster.rollout_workers")
+            known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
+            starting = cluster.rollout_workers(loaded, known, folder.directory, weights, oversight)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
             if ranks.several:
@@ -203,11 +205,15 @@ async def assemble(
             folder.begin()
         doing = Doing()
         if ranks.first:
-            await stack.enter_async_context(
-                told_status(folder.directory, lambda: {"doing": doing.what, "doing_seconds": doing.seconds, **status()})
-            )
+            await stack.enter_async_context(told_status(folder.directory, lambda: {**_phase(doing), **status()}))
         parts = (loaded, registry, backend, model, environments, engine, runner, limits, folder, events)
         yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
+
+
+def _phase(doing: Doing) -> dict[str, Any]:
+    """What the run is busy with, and how often its ranks were started again: torchrun and trainer workers set that."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    return {"doing": doing.what, "doing_seconds": doing.seconds, "rank_restarts": restarts}
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.config.frame import ComponentUse
@@ -21,6 +21,7 @@ from toolrl.loop.shared_rollout import SharedRunner
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
+from toolrl.preflight import build_cluster
 from toolrl.protocols import (
     BuildContext,
     ChatFormat,
@@ -38,6 +39,7 @@ from toolrl.runs.folder import RunFolder
 from toolrl.runs.recorder import RunRecorder
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
+from toolrl.tools.rate_limits import Limiter
 from toolrl.tools.restarts import Restarts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
@@ -76,20 +78,6 @@ def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) ->
         raise ChatFormatError(text, where=where, hint=error.hint) from error
 
 
-def _cluster_limits(restarts: Restarts) -> ClusterLimits:
-    """The line to the limits of a Ray cluster; ray is imported where a tool asks for them and nowhere else."""
-    try:
-        from toolrl.cluster.limiter import RayLimits
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "ray":
-            raise
-        raise ConfigError(
-            "policy.limit_scope: `cluster` needs ray, which isn't installed",
-            hint="pip install 'toolrl[cluster]', or use `limit_scope: local`.",
-        ) from error
-    return RayLimits(restarted=restarts.limits)
-
-
 def trainer_class(registry: Registry, name: str = "torch") -> Any:
     """What makes a `TrainerBackend`. Raises ConfigError where no installed plugin brings this trainer."""
     try:
@@ -121,7 +109,7 @@ class Builder:
         self._model = model
         self.restarts = Restarts()
         """Of what the tools lean on."""
-        self.endpoints = Endpoints(partial(_cluster_limits, self.restarts))
+        self.endpoints = Endpoints(self._cluster_limits)
         """What the tools of all environments share: breakers and limits."""
         self._context = BuildContext(
             name="",
@@ -131,6 +119,7 @@ class Builder:
             tokenizer=model.tokenizer,
             processor=model.processor,
             restarted=self.restarts.server,
+            shared_limit=self._shared_limit,
         )
 
     def environments(self) -> dict[str, Environment]:
@@ -249,6 +238,17 @@ class Builder:
             top_p=rollout.top_p,
             top_k=rollout.top_k,
         )
+
+    def _cluster_limits(self) -> ClusterLimits:
+        """The limits that all processes of the cluster share; called when a tool asks for them."""
+        cluster = build_cluster(self._registry, self._config, "policy.limit_scope: cluster")
+        return cluster.limits(self.restarts.limits)
+
+    async def _shared_limit(self, name: str, permits: int) -> Limiter:
+        """See BuildContext."""
+        scope: Literal["local", "cluster"] = "cluster" if self._config.cluster.rollout_workers else "local"
+        policy = PolicyOptions(concurrency=permits, limit_scope=scope, limit_name=name)
+        return await self.endpoints.limiter(name, policy)
 
     def _token_pieces(self, ids: Sequence[int]) -> Sequence[str]:
         tokenizer = self._model.tokenizer

@@ -17,6 +17,8 @@ class ToolrlError(Exception):
 
     fault: ClassVar[str] = "toolrl"
     """Who has to act: config, data, plugin, parser, tool, engine, reward, chat_format, checkpoint or toolrl."""
+    exit_status: ClassVar[int] = 1
+    """Of a command that ends with it."""
     # A plugin's subclass may do without this class's __init__, and must be readable all the same.
     message: str = ""
     where: str | None = None

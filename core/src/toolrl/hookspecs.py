@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolrl.protocols import (
         AdvantageEstimator,
         ChatFormat,
+        Cluster,
         Command,
         Observer,
         PolicyLoss,
@@ -98,6 +99,12 @@ def toolrl_trainers() -> Iterable[Component[TrainerBackend]]:  # type: ignore[em
 def toolrl_observers() -> Iterable[Component[Observer]]:  # type: ignore[empty-body]
     """Observers: objects with some of the event methods below. Named in a config by `observers`;
     one with `every_run` observes every run where its plugin is installed."""
+
+
+@hookspec
+def toolrl_clusters() -> Iterable[Component[Cluster]]:  # type: ignore[empty-body]
+    """Clusters: what places the workers of a run on other devices and machines, and holds limits for all of its
+    processes. Named in a config by `cluster.use`."""
 
 
 @hookspec

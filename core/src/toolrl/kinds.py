@@ -49,6 +49,7 @@ KINDS: dict[str, Kind] = {
         Kind("policy_losses", "policy_loss", "policy loss", ("PolicyLoss",), ("algorithm.policy_loss",)),
         Kind("trainers", "trainer", "trainer", ("TrainerBackend",)),
         Kind("observers", "observer", "observer", ("Observer",), ("observers[]",)),
+        Kind("clusters", "cluster", "cluster", ("Cluster",), ("cluster.use",)),
         Kind("commands", "command", "command", ("Command",)),
     )
 }

@@ -9,10 +9,10 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig, build_component
 from toolrl.config.model import Config, SftFrame
 from toolrl.config.remarks import missing_files
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import ConfigError, DataError, UnknownComponentError
 from toolrl.loop.data import CheckedTasks, GoodTasks
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext, TaskSource
+from toolrl.protocols import BuildContext, Cluster, TaskSource
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 
 
@@ -85,6 +85,17 @@ def build_datasets(
         for where, needed in wanted.items()
         if needed or uses[where] is not None
     }
+
+
+def build_cluster(registry: Registry, config: Config, where: str) -> Cluster:
+    """The component `cluster.use`, for the setting `where` that needs it. Raises ConfigError where there is none."""
+    use = config.cluster.component
+    context = BuildContext(name=use.use, where="cluster.use", seed=config.seed)
+    try:
+        built: Cluster = build_component(registry, "clusters", use, context, "cluster.use")
+    except UnknownComponentError as error:
+        raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
+    return built
 
 
 def _uses(config: Config) -> dict[str, ComponentUse | None]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from toolrl.training_protocols import TrainedModel as TrainedModel
 from toolrl.training_protocols import Trainer as Trainer
@@ -36,6 +36,11 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
+
+if TYPE_CHECKING:
+    from toolrl.config.load import LoadedConfig
+    from toolrl.rollout.source import Oversight, RolloutWorkers
+    from toolrl.tools.endpoints import ClusterLimits
 
 
 @runtime_checkable
@@ -85,6 +90,9 @@ class BuildContext:
     """For engines: whether they sample while the weights are trained, and so need weights of their own."""
     restarted: Callable[[], None] = lambda: None
     """For tools: to be called when a server that died, or a connection that broke, works again; metrics count it."""
+    shared_limit: Callable[[str, int], Awaitable[Any]] | None = None
+    """For tools: gives a `toolrl.tools.rate_limits.Limiter` with so many permits, under a name that all processes of
+    the run share. Raises ConfigError where the name is in use with another number. None for a tool that is alone."""
 
 
 @dataclass
@@ -387,6 +395,40 @@ class Observer(Protocol):
     They are found by name and need no `@hookimpl`; each takes as many of its event's arguments as it wants. A method
     whose name begins with `toolrl_` and is no event, and an `async def`, are refused when the run starts.
     """
+
+
+class Cluster(Protocol):
+    """Places the workers of a run, and holds limits for all of its processes. Its settings are the config's section
+    `cluster`. Built in the command's process, where `rollout_workers`, `trainer_workers` or a tool's `limit_scope:
+    cluster` asks for it, and in the rollout workers'."""
+
+    def rollout_workers(
+        self, loaded: LoadedConfig, model: WorkerModel, run_dir: Path, weights: WeightSource, oversight: Oversight
+    ) -> AbstractAsyncContextManager[RolloutWorkers]:
+        """Entering it starts `cluster.rollout_workers` processes, which sample from `weights`; leaving it stops them. A
+        worker that dies is replaced, and its unfinished groups are sampled again. Raises ConfigError where the cluster
+        can't be reached or has no room; RunStoppedError where workers die too often."""
+        ...
+
+    async def train(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool, json: bool) -> int:
+        """Train on `cluster.trainer_workers` processes to the run's end: the exit status. When one dies all start again
+        from the last checkpoint. Cancelling this saves what is done. Raises as `rollout_workers` does."""
+        ...
+
+    def limits(self, restarted: Callable[[str], None]) -> ClusterLimits:
+        """This process's access to the limits that all processes share. `restarted` is called with a new name when the
+        process that holds them was replaced."""
+        ...
+
+
+@dataclass(frozen=True)
+class WorkerModel:
+    """The model that a rollout worker loads before it gets the trainer's weights."""
+
+    source: str
+    """A folder, or a name on the hub."""
+    dtype: str
+    """torch's name of the type that the run computes in."""
 
 
 class Command(Protocol):

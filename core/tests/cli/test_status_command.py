@@ -16,7 +16,7 @@ from toolrl.errors import DataError
 from toolrl.protocols import StepReport
 from toolrl.rollout.activity import Activity
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.status import NAME, TRAINERS, read_status, told_status
+from toolrl.runs.status import NAME, read_status, told_status
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
 from toolrl_testing.fakes import make_episode
 
@@ -138,32 +138,3 @@ def test_what_a_runner_counts() -> None:
 
 def test_the_command_is_listed() -> None:
     assert COMMANDS["status"] == ("toolrl.cli.status", HELP)
-
-
-def test_trainer_workers_that_begin_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While they do, no process writes the run's folder."""
-    folder = a_run(tmp_path)
-    folder.metrics.append(StepReport(4, "train", {"time/step": 3.0}), 16)
-    folder.close()
-    place = {"node": "host", "address": "10.0.0.1", "doing": "starting"}
-    trainers = [
-        {"rank": 0, "state": "starting", "pid": 41, "step": 4, **place},
-        {"rank": 1, "state": "placing", "pid": None, "step": 4, **place, "doing": ""},
-    ]
-
-    async def ask() -> tuple[str, dict[str, Any]]:
-        async with told_status(folder.directory, lambda: {"restarts": 2, "trainers": trainers}, TRAINERS):
-            await asyncio.sleep(0)
-            path = str(folder.directory)
-            return said(capsys, path), json.loads(said(capsys, path, "--json"))
-
-    text, data = asyncio.run(ask())
-    assert "grpo: starting, 4 of 10 steps" in text
-    assert "times that all trainer workers began again: 2" in text
-    lines = [line.split() for line in text.splitlines()]
-    assert ["trainer", "state", "process", "step", "doing"] in lines
-    assert ["0", "starting", "41", "on", "host", "4", "starting"] in lines
-    assert ["1", "placing", "-", "4", "-"] in lines
-    assert "it is starting: nothing is known yet" in text
-    assert data["trainers"]["trainers"] == trainers
-    assert "grpo: interrupted" in said(capsys, str(folder.directory)), "when the command is gone, too"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,38 +87,16 @@ def test_a_model_that_is_not_there_is_told(
     assert (missing_model(path) is not None) == is_told
 
 
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
-        (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
-        (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
-        (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),
-        (("device=cuda",), None),
-    ],
-)
-def test_what_training_will_refuse_is_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], line: str | None
+def test_workers_without_a_cluster_plugin_are_reported(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = told(tree, registry, *overrides)
-    assert ("`toolrl train` refuses it" in found) is (line is not None)
-    assert line is None or line in found
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_workers_without_ray_are_told(
-    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
-) -> None:
-    find_spec, found = importlib.util.find_spec, object() if installed else None
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: found if name == "ray" else find_spec(name, *rest)
-    )
     monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
     for field in ("rollout_workers", "trainer_workers"):
         wanted = check_config(tree, [f"cluster.{field}=2"], registry=registry).config
-        assert (f"cluster.{field}: needs ray" in "\n".join(missing_files(wanted, registry))) is not installed
-    plain = check_config(tree, [], registry=registry).config
-    assert "ray" not in "\n".join(missing_files(plain, registry))
+        (line,) = [it for it in missing_files(wanted, registry) if it.startswith("cluster.")]
+        assert line.startswith(f"cluster.{field}: there is no cluster named 'ray'")
+        assert "pip install toolrl-plugin-ray" in line
+    assert not [it for it in missing_files(check_config(tree, [], registry=registry).config, registry) if "ray" in it]
 
 
 def test_files_that_components_miss_are_told_with_their_places(

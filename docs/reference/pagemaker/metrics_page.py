@@ -16,7 +16,7 @@ from pagemaker.source import module_doc, tree
 MODULES = (
     "loop.data", "loop.supply", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
     "torch:trainer", "torch:objective.loss", "torch:objective.credit",
-    "cluster.losses", "cluster.rank_report", "tools.restarts",
+    "ray:lost_work", "tools.restarts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 
@@ -90,11 +90,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster/restarted_servers": "Servers of tools, or connections to them, that were lost and work again, since "
         "the line before; only where there were some.",
     },
-    "Trainer workers": {
-        "cluster/trainer_workers": "How many there are; these three only with `cluster.trainer_workers`.",
-        "cluster/restarted_trainers": "How often all of them began again, since the line before.",
-        "cluster/repeated_steps": "Steps that were done again after a restart, since the line before.",
-    },
+    "Trainer workers": {},
 }
 
 _INTRO = """\

@@ -27,7 +27,6 @@ from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
-from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import CodeInterpreter
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
@@ -39,12 +38,6 @@ QUESTION = (
 FIRST = "M, S, E = 100, 94, 57\nMS, ME, SE, MSE = 73, 24, 27, 22\nprint(152 - (M + S + E - MS - ME - SE + MSE))"
 SECOND = "only = [100 - 73 - 24 + 22, 94 - 73 - 27 + 22, 57 - 24 - 27 + 22]\nprint(sum(only) + 51 + 2 + 5 + 22)"
 ANSWER = "149 + 3 is 152, so \\boxed{3}."
-RAY_SETTINGS = {
-    "RAY_gcs_server_request_timeout_seconds": "240",  # a busy machine takes long to start two nodes
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-    "RAY_AUTH_MODE": "disabled",
-}
 
 
 class Hermes:
@@ -251,108 +244,6 @@ class TestSingleNodeLimiter:
             assert found[10] != "10\n"
             assert found[10] is not None
         assert stub.most_at_once <= 6
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Ray cluster of two nodes on this machine, this process its driver; gives ray."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in RAY_SETTINGS.items():
-            patch.setenv(name, value)  # before ray is imported, which reads some of them then
-        ray = pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
-        from ray.cluster_utils import Cluster
-
-        node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False}
-        made = Cluster(initialize_head=False)
-        try:
-            made.add_node(**node, include_dashboard=False)
-            made.add_node(**node)
-            ray.init(address=made.address, namespace="test", log_to_driver=False)
-            yield ray
-        finally:
-            ray.shutdown()
-            made.shutdown()
-
-
-def remote(ray: Any) -> Any:
-    """`_work` as a remote function. Workers can't import this module, so it travels by value."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    return ray.remote(num_cpus=0.3)(_work)
-
-
-def _work(url: str, count: int, limit: int) -> tuple[list[str], str, int]:
-    """In a worker: so many calls under a limit of the whole cluster; the answers, the node and the process."""
-    import os
-
-    import ray
-
-    tool = CodeInterpreter(_options(url, num_workers=count, rate_limit=limit), make_build_context())
-
-    async def run() -> list[str]:
-        await tool.start()
-        try:
-            found = await asyncio.gather(*(tool.run(RunRequest(str(n))) for n in range(count)))
-            return [str(response.run_result.stdout) for response, _ in found if response.run_result]
-        finally:
-            await tool.stop()
-
-    return asyncio.run(run()), ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-@pytest.mark.slow
-def test_multi_process_init(cluster: Any, stub: Stub) -> None:
-    """Every process of a cluster has the same limiter: the limit holds for all together, and one that asks for another
-    limit is told so."""
-    stub.answer = _slow_echo(stub, 2)
-    work = remote(cluster)
-    found = cluster.get([work.remote(stub.url, 5, 2) for _ in range(3)])
-    assert [texts for texts, _, _ in found] == [[f"{n}\n" for n in range(5)]] * 3
-    assert len({pid for _, _, pid in found}) > 1
-    assert stub.most_at_once == 2
-
-    async def both() -> None:
-        first, second = (CodeInterpreter(_options(stub.url, rate_limit=n), make_build_context()) for n in (2, 3))
-        await first.start()
-        try:
-            await asyncio.to_thread(lambda: cluster.get(work.remote(stub.url, 1, 2)))
-            with pytest.raises(Exception, match=r"concurrency 2.*concurrency 3"):
-                await asyncio.to_thread(lambda: cluster.get(work.remote(stub.url, 1, 3)))
-            with pytest.raises(ConfigError, match=r"concurrency 2.*concurrency 3"):
-                await second.start()
-        finally:
-            await first.stop()
-            await second.stop()
-
-    asyncio.run(both())
-
-
-@pytest.mark.slow
-def test_multi_node_limiter(cluster: Any, stub: Stub) -> None:
-    """Six calls on each of two nodes under a limit of four: no more than four at once over both."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    stub.answer = _slow_echo(stub, 4)
-    work = remote(cluster)
-    nodes = [node["NodeID"] for node in cluster.nodes()]
-    assert len(nodes) == 2
-    there = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    found = cluster.get([work.options(scheduling_strategy=one).remote(stub.url, 6, 4) for one in there])
-    assert [texts for texts, _, _ in found] == [[f"{n}\n" for n in range(6)]] * 2
-    assert {node for _, node, _ in found} == set(nodes)
-    assert len(stub.requests) == 12
-    assert stub.most_at_once == 4
-
-
-def _slow_echo(stub: Stub, count: int) -> Callable[[dict[str, Any]], Reply]:
-    def answer(request: dict[str, Any]) -> Reply:
-        stub.meet(count)
-        return Reply(finished(f"{request['code']}\n"))
-
-    return answer
-
-
-def _options(url: str, **options: Any) -> CodeInterpreterOptions:
-    return CodeInterpreterOptions(**{"sandbox_fusion_url": url, "probe": False, **options})
 
 
 async def _calls(stub: Stub, count: int, *, rotten: dict[int, Reply] | None = None, **options: Any) -> list[Any]:

@@ -16,6 +16,9 @@ from sandbox_stub import Reply, Stub, finished
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import http_client
+from toolrl.tools.endpoints import Endpoints
+from toolrl.tools.options import PolicyOptions
+from toolrl.tools.rate_limits import Limiter
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
@@ -28,9 +31,19 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
 
 
-def make(url: str, **options: Any) -> CodeInterpreter:
+def make(url: str, *, shared_limit: Any = None, **options: Any) -> CodeInterpreter:
     given = {"sandbox_fusion_url": url, "probe": False, "patience": 0, **options}
-    return CodeInterpreter(CodeInterpreterOptions(**given), make_build_context())
+    return CodeInterpreter(CodeInterpreterOptions(**given), make_build_context(shared_limit=shared_limit))
+
+
+def shared_limits() -> Any:
+    """The limits of a run, as a tool gets them from its BuildContext."""
+    endpoints = Endpoints()
+
+    async def shared_limit(name: str, permits: int) -> Limiter:
+        return await endpoints.limiter(name, PolicyOptions(concurrency=permits, limit_name=name))
+
+    return shared_limit
 
 
 def answers(
@@ -258,7 +271,8 @@ class TestPlaces:
         return stub.most_at_once
 
     def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: Stub) -> None:
-        two = [make(stub.url, num_workers=4, rate_limit=3) for _ in range(2)]
+        shared = shared_limits()
+        two = [make(stub.url, shared_limit=shared, num_workers=4, rate_limit=3) for _ in range(2)]
         assert self.most_at_once(stub, 3, *two) == 3
 
     def test_without_the_limit_of_the_run_only_workers_count(self, stub: Stub) -> None:
@@ -274,10 +288,10 @@ class TestPlaces:
                 for tool in tools:
                     await tool.stop()
 
+        shared = shared_limits()
         with pytest.raises(ConfigError, match=r"concurrency 3.*concurrency 4"):
-            asyncio.run(run(make(stub.url, rate_limit=3), make(stub.url, rate_limit=4)))
-        asyncio.run(run(make(stub.url, rate_limit=3), make(stub.url + "/other", rate_limit=4)))
-        asyncio.run(run(make(stub.url, rate_limit=4)))
+            asyncio.run(run(*(make(stub.url, shared_limit=shared, rate_limit=n) for n in (3, 4))))
+        asyncio.run(run(make(stub.url + "/other", shared_limit=shared, rate_limit=4)))
 
     def test_a_busy_sandbox_holds_no_place(self, stub: Stub) -> None:
         def answer(request: dict[str, Any]) -> Reply:

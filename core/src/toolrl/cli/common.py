@@ -88,6 +88,9 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     from toolrl.plugins.registry import load_registry
 
     registry = load_registry()
+    if getattr(args, "loaded", None) is not None:  # Read and checked by the command that started this process.
+        args.hide = args.loaded.hide
+        return args.loaded, registry
     source, overrides = args.config, args.overrides
     if Path(source).is_dir():
         source, overrides = str(Path(source) / "config.yaml"), [*_place_of(Path(source)), *overrides]

@@ -15,7 +15,7 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from toolrl.cli.common import DEBUG, command_parser
 from toolrl.cli.output import UsageError, print_error, readable, table
@@ -90,7 +90,6 @@ def _dispatch(words: list[str], debug: bool) -> int:
 
         print(f"toolrl {toolrl.__version__}")
         return 0
-    json = "--json" in words
     args = argparse.Namespace()
     try:
         command, parser, rest = _find(words)
@@ -98,20 +97,36 @@ def _dispatch(words: list[str], debug: bool) -> int:
             return 0
         command.configure(parser)
         parser.parse_args(rest, args)
-        debug = debug or getattr(args, "debug", None) is True
-        json = getattr(args, "json", None) is True
         return command.run(args)
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_left():
-            raise
-        hide = getattr(args, "hide", str)
-        told = readable(error)
-        if debug or not isinstance(told, ToolrlError):
-            # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
-            print(hide("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-        if json or isinstance(told, ToolrlError):
-            print_error(told, json=json, hide=hide)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
+    except Exception as error:  # noqa: BLE001 - printed, with the traceback of a bug
+        return _failed(error, args, debug, json="--json" in words)
+
+
+def run_command(name: str, **arguments: Any) -> int:
+    """Run a command of core's with arguments that are read already: the exit status."""
+    args = argparse.Namespace(**arguments)
+    try:
+        status = cast("Command", importlib.import_module(COMMANDS[name][0])).run(args)
+    except Exception as error:  # noqa: BLE001 - as `main` does
+        status = _failed(error, args, os.environ.get(DEBUG, "") not in ("", "0"))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return status
+
+
+def _failed(error: Exception, args: argparse.Namespace, debug: bool, *, json: bool = False) -> int:
+    """Print what went wrong: the exit status. `debug` and `json` hold where the arguments couldn't be read."""
+    if isinstance(error, BrokenPipeError) and _reader_left():
+        raise error
+    json = getattr(args, "json", json) is True
+    hide = getattr(args, "hide", str)
+    told = readable(error)
+    if debug or getattr(args, "debug", None) is True or not isinstance(told, ToolrlError):
+        # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
+        print(hide("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    if json or isinstance(told, ToolrlError):
+        print_error(told, json=json, hide=hide)
+    return told.exit_status if isinstance(told, ToolrlError) else EXIT_ERROR
 
 
 def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, list[str]]:

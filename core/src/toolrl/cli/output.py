@@ -15,6 +15,7 @@ class UsageError(ToolrlError):
     """A command line that names what there isn't. Exit status 2."""
 
     fault = "usage"
+    exit_status = 2
 
 
 class SystemCallError(ToolrlError):

@@ -31,44 +31,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from toolrl.runs.folder import RunFolder, describe_run, describe_work
-    from toolrl.runs.status import TRAINERS, read_status
+    from toolrl.runs.folder import RunFolder, describe_run
+    from toolrl.runs.status import read_status
 
     folder = RunFolder.open(args.run)
     live = folder.is_live()
     # One that was killed has left its last words.
     status = read_status(folder.directory) if live else None
-    group = read_status(folder.directory, TRAINERS)
-    if group is not None and time.time() - float(group["time"]) > _STALE:
-        group = None
     lines = folder.metrics_lines("train") or folder.metrics_lines()
     last = dict(lines[-1].metrics) if lines else {}
     if args.json:
         facts = {"run": folder.directory, "live": live, "summary": folder.summary(), "now": status, "last": last}
-        print_json({**facts, "trainers": group})
+        print_json(facts)
         return 0
-    begins = group is not None and not live
-    head = f"starting, {describe_work(folder.summary())}" if begins else describe_run(folder.directory)
-    print(f"{folder.name}: {head}")
-    if group is not None:
-        print("\n".join(_trainers(group)))
-    for block in _blocks(status, last, live=live, folder=folder, begins=begins):
+    print(f"{folder.name}: {describe_run(folder.directory)}")
+    for block in _blocks(status, last, live=live, folder=folder):
         print(block)
     return 0
 
 
 def _blocks(
-    status: Mapping[str, Any] | None, last: Mapping[str, float], *, live: bool, folder: RunFolder, begins: bool
+    status: Mapping[str, Any] | None, last: Mapping[str, float], *, live: bool, folder: RunFolder
 ) -> Iterator[str]:
     if last:
         yield from _last_step(last)
     if status is None:
-        yield "it is starting: nothing is known yet" if live or begins else "it isn't running now"
+        yield "it is starting: nothing is known yet" if live else "it isn't running now"
         return
     age = time.time() - float(status.get("time", 0.0))
     doing, seconds = status.get("doing", "starting"), float(status.get("doing_seconds", 0.0))
     stale = f"; its process has said nothing for {age:.0f} s" if age > _STALE else ""
     yield f"now {doing}, for {seconds + age:.0f} s (process {status.get('pid')}{stale})"
+    if status.get("rank_restarts"):
+        yield f"times that all ranks started again: {status['rank_restarts']}"
     waiting = status.get("waiting_groups")
     if waiting is not None:
         yield f"groups that wait for a worker with room: {waiting}"
@@ -101,22 +96,6 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
     keys = ("worker", "state", None, "weights", "groups", "running", "waiting", "ended", "failed")
     rows = [[_process(it) if key is None else _shown(it.get(key)) for key in keys] for it in workers]
     return table(rows, header=header)
-
-
-def _trainers(group: Mapping[str, Any]) -> Iterator[str]:
-    """Of the trainer workers, which may all be beginning again while nobody writes the run's folder."""
-    count = int(group["restarts"])
-    if count:
-        yield f"times that all trainer workers began again: {count}"
-    header = ("trainer", "state", "process", "step", "doing")
-    yield "\n" + table(
-        [
-            [str(it["rank"]), it["state"], _process(it), _shown(it["step"]), it["doing"] or "-"]
-            for it in group["trainers"]
-        ],
-        header=header,
-    )
-    yield ""
 
 
 def _shown(value: Any) -> str:

@@ -1,11 +1,10 @@
-"""`toolrl train CONFIG`: reinforcement learning, in one process, in those of torchrun, or on trainer workers."""
+"""`toolrl train CONFIG`: reinforcement learning in one process, in those of torchrun, or on a cluster's workers."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ from toolrl.cli.session import run_to_end
 from toolrl.errors import ToolrlError
 
 if TYPE_CHECKING:
-    from toolrl.cluster.rank_report import RankReport
-    from toolrl.cluster.trainer_messages import TrainerOrder
     from toolrl.config.load import LoadedConfig
     from toolrl.loop.ranks import Ranks
     from toolrl.plugins.registry import Registry
@@ -43,14 +40,15 @@ def run(args: argparse.Namespace) -> int:
     if not started_by_torchrun():
         loaded, registry = read(args)
         if loaded.config.cluster.trainer_workers:
-            return _run_on_workers(args, loaded)
+            return _run_on_workers(args, loaded, registry)
         check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
         ranks = ONE
         if loaded.config.cluster.shard is True:
             ranks = trainer_class(registry, loaded.config.trainer.use).join(
                 loaded.config.device, loaded.config.cluster.rank_timeout
             )
-        return run_to_end(_train(args, loaded, registry, ranks), interrupt=ranks.interrupt if ranks.several else None)
+        main, interrupt = _train(args, loaded, registry, ranks), ranks.interrupt if ranks.several else None
+        return run_to_end(main, interrupt=interrupt, silent=_silent(args))
     try:
         return _run_as_rank(args)
     except OtherRankError:
@@ -59,43 +57,18 @@ def run(args: argparse.Namespace) -> int:
         raise
 
 
-def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig) -> int:
-    """Ray places the processes that train; this one watches over them."""
-    from toolrl.cluster.start import trainers_of
+def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry) -> int:
+    """A cluster places the processes that train and supervises them."""
     from toolrl.config.distributed_checks import check_devices, check_ranks
+    from toolrl.preflight import build_cluster, run_directory
     from toolrl.runs.folder import RunFolder
-    from toolrl.runs.status import TRAINERS, told_status
 
-    cluster = loaded.config.cluster
-    check_ranks(loaded.config, cluster.trainer_workers > 1 or cluster.shard is True)
-    check_devices(loaded.config)
-    directory = Path(loaded.config.run.dir).absolute() / loaded.config.run.name
-    RunFolder.check(directory, resume=args.resume, overwrite=args.overwrite)
-    group = trainers_of(
-        loaded,
-        "toolrl.cli.trainer_rank",
-        partial(told_status, directory, name=TRAINERS),
-        resume=args.resume,
-        overwrite=args.overwrite,
-        json=args.json,
-    )
-    return run_to_end(group.run(), interrupt=group.interrupt)
-
-
-def run_as_worker(args: argparse.Namespace, order: TrainerOrder, report: RankReport) -> int:
-    """This process is that of a trainer worker."""
-    from toolrl.builder import trainer_class
-    from toolrl.loop.ranks import ONE
-    from toolrl.plugins.registry import load_registry
-
-    config, registry = order.loaded.config, load_registry()
-    several = order.size > 1 or config.cluster.shard is True
-    ranks = (
-        trainer_class(registry, config.trainer.use).join(config.device, config.cluster.rank_timeout) if several else ONE
-    )
-    with ranks.explaining():
-        main = _train(args, order.loaded, registry, ranks, report)
-        return run_to_end(main, interrupt=ranks.interrupt if several else None, silent=True)
+    config = loaded.config
+    check_ranks(config, config.cluster.trainer_workers > 1 or config.cluster.shard is True)
+    check_devices(config)
+    RunFolder.check(run_directory(config), resume=args.resume, overwrite=args.overwrite)
+    cluster = build_cluster(registry, config, "cluster.trainer_workers")
+    return run_to_end(cluster.train(loaded, resume=args.resume, overwrite=args.overwrite, json=args.json))
 
 
 def _run_as_rank(args: argparse.Namespace) -> int:
@@ -124,16 +97,15 @@ def _run_as_rank(args: argparse.Namespace) -> int:
         logging.getLogger("toolrl").setLevel(logging.ERROR)
     with ranks.explaining():
         main = _train(args, loaded, registry, ranks)
-        return run_to_end(main, interrupt=ranks.interrupt, silent=not ranks.first)
+        return run_to_end(main, interrupt=ranks.interrupt, silent=not ranks.first or _silent(args))
 
 
-async def _train(
-    args: argparse.Namespace,
-    loaded: LoadedConfig,
-    registry: Registry,
-    ranks: Ranks,
-    report: RankReport | None = None,
-) -> int:
+def _silent(args: argparse.Namespace) -> bool:
+    """Whether the command that started this process reports an interrupt."""
+    return getattr(args, "silent", False) is True
+
+
+async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry, ranks: Ranks) -> int:
     from toolrl.assembly import assemble
     from toolrl.config.distributed_checks import check_ranks
     from toolrl.jobs import train
@@ -150,10 +122,6 @@ async def _train(
         ranks=ranks,
         workers=True,
     ) as assembly:
-        if report is not None:
-            assembly.events.add("trainer worker", report)
-            assembly.watch = report.counting(assembly.watch, assembly.folder)
-            report.began(assembly.doing)
         await train(assembly)
     if ranks.first:
         print_result(args, assembly.folder, last_metrics(assembly.folder))

@@ -6,13 +6,18 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from toolrl.config.frame import Frame
+from toolrl.config.frame import ComponentUse, Frame, Use
 
 
 class ClusterConfig(Frame):
-    """Processes that a run is spread over: rollout workers and trainer workers, placed by Ray; in place of the latter
-    the ranks that `torchrun -m toolrl train` starts. Without any of these everything is done in one."""
+    """Processes that a run is spread over: rollout workers and trainer workers, placed by a cluster component (Ray); in
+    place of the latter the ranks that `torchrun -m toolrl train` starts. Without any of these there is one process."""
 
+    use: Use | None = Field(
+        None,
+        description="The component that places workers and holds cluster-wide limits; needed where there are "
+        "rollout_workers or trainer_workers, or a tool asks for `limit_scope: cluster`. None for `ray`.",
+    )
     address: str | None = Field(
         None,
         min_length=1,
@@ -37,17 +42,16 @@ class ClusterConfig(Frame):
         default_factory=dict, description="Further resources that a worker's node must have, by the names Ray knows."
     )
     weight_transfer: Literal["object_store", "file", "broadcast"] = Field(
-        "object_store",
-        description="How new weights come to the workers. object_store: by Ray, once to each node; file: through the "
-        "run's folder, which all nodes must then share; broadcast: from memory to memory by torch.distributed (gloo), "
-        "to all workers at once.",
+        "broadcast",
+        description="How new weights come to the workers: from memory to memory by torch.distributed (gloo), to all "
+        "workers at once. The older values `object_store` and `file` mean the same.",
     )
     worker_timeout: float = Field(
         600,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after which a worker, of either kind, that says nothing is given up and replaced; also "
-        "the time that one has to start.",
+        description="Seconds after which a rollout worker that doesn't answer is replaced; also the time that a worker "
+        "of either kind has to start.",
     )
     worker_restarts: int = Field(
         3,
@@ -70,8 +74,8 @@ class ClusterConfig(Frame):
     trainer_restarts: int = Field(
         3,
         ge=0,
-        description="When a trainer worker dies, all of them go on from the last checkpoint. The run stops when that "
-        "happens once more than this without a new step in between.",
+        description="When a trainer worker dies, all of them start again from the last checkpoint. The run stops when "
+        "that happens once more than this without a new checkpoint in between.",
     )
     placement: Literal["colocated", "split"] | None = Field(
         None,
@@ -95,6 +99,11 @@ class ClusterConfig(Frame):
         description="Seconds that a rank waits for the others before it ends the run with an error. Longer than the "
         "slowest share of a rollout.",
     )
+
+    @property
+    def component(self) -> ComponentUse:
+        """The cluster component."""
+        return self.use or ComponentUse(use="ray")
 
     @property
     def split(self) -> bool:

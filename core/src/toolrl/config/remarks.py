@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from toolrl.config.model import Config
 from toolrl.config.model_path import missing_model
 from toolrl.config.paths import format_path
 from toolrl.config.sections import of_trainer
-from toolrl.errors import ToolrlError
+from toolrl.errors import PluginError, ToolrlError
 from toolrl.plugins.checks import nearest
 from toolrl.plugins.registry import Registry
 
@@ -36,8 +35,11 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
         yield model
     yield from of_trainer(registry, config, "missing")
     for field in ("rollout_workers", "trainer_workers"):
-        if getattr(config.cluster, field) and importlib.util.find_spec("ray") is None:
-            yield f"cluster.{field}: needs ray, which isn't installed: pip install 'toolrl[cluster]'"
+        if getattr(config.cluster, field):
+            try:
+                registry.get("clusters", config.cluster.component.use)
+            except PluginError as error:
+                yield f"cluster.{field}: {error.message}; {error.hint}"
     source = config.sft.from_run if config.sft is not None and "sft.data" in data else None
     if source is not None and not (Path(source) / "config.yaml").is_file():
         there = Path(source).is_dir()

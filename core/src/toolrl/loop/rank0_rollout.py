@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from toolrl.loop.ranks import Ranks
 from toolrl.loop.supply import DataPosition, Supply
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import GroupSource, TakesWeights
+from toolrl.rollout.source import RolloutWorkers
 from toolrl.types import Group, Task
-
-
-class Sampler(GroupSource, TakesWeights, Protocol):
-    """Who samples: all engines of a cluster."""
 
 
 class LedRollout:
     """A `GroupSource`, and `TakesWeights`, whose `run` all ranks call together with the same arguments."""
 
-    def __init__(self, ranks: Ranks, sampler: Sampler | None) -> None:
+    def __init__(self, ranks: Ranks, sampler: RolloutWorkers | None) -> None:
         """`sampler` is that of the first rank; the others have none."""
         self._ranks = ranks
         self._sampler = sampler
@@ -65,7 +61,7 @@ class LedRollout:
         self.sampler.check(groups)
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> RolloutWorkers:
         """The first rank's."""
         assert self._sampler is not None, "only the first rank asks"
         return self._sampler

@@ -35,7 +35,10 @@ class RankError(ToolrlError):
 
 
 class LostRanksError(RankError):
-    """Other ranks are gone or late, and none of them told why."""
+    """Other ranks are gone or late, and none of them told why. Its exit status tells a supervisor that a restart may
+    help."""
+
+    exit_status = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class OtherRankError(RankError):

@@ -1,7 +1,7 @@
 """Where episodes come from: what training and evaluation ask for, whoever samples it.
 
-`toolrl.rollout.runner.Runner` samples in this process, `toolrl.cluster.pool.WorkerPool` has workers do it. Both are
-handed tasks and give back groups; neither knows the order of the data or what becomes of the groups.
+`toolrl.rollout.runner.Runner` samples in this process, the `RolloutWorkers` of a cluster in others. Both take
+tasks and give groups; neither knows the order of the data or what becomes of the groups.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import WeightSource
@@ -60,6 +60,18 @@ class TakesWeights(Protocol):
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on; returns when no token comes from older ones any more."""
+        ...
+
+
+class RolloutWorkers(GroupSource, TakesWeights, Protocol):
+    """All rollout workers of a run."""
+
+    def metrics(self) -> dict[str, float]:
+        """Since this was last asked: workers and groups that were lost; and how many workers there are now."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """What each worker does now, for `toolrl status`."""
         ...
 
 

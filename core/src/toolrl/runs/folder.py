@@ -9,7 +9,6 @@
     summary.json     status, duration, first, last and best metrics
     report.html      all of it in one page
     .status.json     what the run does now, while it goes on
-    .trainers.json   what its trainer workers do, where there are any
     workers/         logs of rollout workers and trainer workers, where there are any
 
 A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
@@ -36,7 +35,6 @@ from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
-from toolrl.runs.status import TRAINERS
 from toolrl.runs.summary import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
@@ -357,7 +355,7 @@ def _unwritable(directory: Path, reason: str) -> ToolrlError:
 
 def _is_leftover(path: Path) -> bool:
     """Whether a file is what a run leaves that was killed before it wrote its config."""
-    return path.name in (".lock", "plugins.json", "workers", TRAINERS) or (
+    return path.name in (".lock", "plugins.json", "workers") or (
         path.name.startswith(".") and path.suffix == ".tmp"
     )
 

@@ -20,8 +20,6 @@ from toolrl.errors import DataError
 from toolrl.runs.files import read_json, write_atomic
 
 NAME = ".status.json"
-TRAINERS = ".trainers.json"
-"""The same of the command that watches over trainer workers: it is there also while all of them begin again."""
 EVERY = 2.0
 """Seconds."""
 
@@ -29,12 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def told_status(
-    directory: Path, gather: Callable[[], Mapping[str, Any]], name: str = NAME
-) -> AsyncIterator[None]:
+async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) -> AsyncIterator[None]:
     """While this is entered the folder's status file says what `gather` gives, as JSON values; then it is deleted.
     Nothing is said while there is no folder."""
-    path = directory / name
+    path = directory / NAME
     failed = False
 
     def write() -> None:
@@ -63,9 +59,9 @@ async def told_status(
         path.unlink(missing_ok=True)
 
 
-def read_status(directory: Path, name: str = NAME) -> dict[str, Any] | None:
+def read_status(directory: Path) -> dict[str, Any] | None:
     """What the run last said, None where it says nothing now. Raises DataError."""
-    path = directory / name
+    path = directory / NAME
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

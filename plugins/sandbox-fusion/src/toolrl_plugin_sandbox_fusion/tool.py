@@ -57,7 +57,7 @@ class CodeInterpreter:
         # Each request has its own time, from when it has its place; what a call waits for is bounded by `patience`.
         self._traits = ToolTraits(timeout=LONGEST_SECONDS, idempotent=True, endpoint=endpoint)
         limit = options.rate_limit if options.enable_global_rate_limit else None
-        self.places = Places(f"sandbox-fusion {endpoint}", options.num_workers, limit)
+        self.places = Places(f"sandbox-fusion {endpoint}", options.num_workers, limit, context.shared_limit)
         self.files: Mapping[str, str] = {}
 
     def names(self) -> Sequence[str]:
@@ -82,10 +82,7 @@ class CodeInterpreter:
         yield CodeInterpreterSession(self, {**self.files, **files}, episode)
 
     async def stop(self) -> None:
-        try:
-            await self.places.stop()
-        finally:
-            await self.client.__aexit__()
+        await self.client.__aexit__()
 
     async def run(self, request: RunRequest) -> tuple[RunResponse, dict[str, float]]:
         """The sandbox's answer, and how long the call waited for a place and how often it was made again. Nobody keeps

@@ -1,0 +1,179 @@
+"""The limits of a cluster in one place: a queue for each limit, the permits that clients hold, and their leases.
+
+A client is a process. It waits in `acquire` for its turn, first come, first served over all clients, and reports by
+`renew` what it holds and waits for. The tickets of a client that is silent for the greater part of a limit's lease are
+dropped, so that the permits of a dead process are back within the lease. Nothing here knows Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from toolrl.tools.endpoints import limits_differ
+from toolrl.tools.rate_limits import LimitSpec, LocalLimiter, Permit
+
+SILENCE, CHECK = 0.8, 0.1
+"""Shares of a lease: after the first a silent client counts as dead, the second passes between two checks."""
+Ticket = int
+"""A client's name for one permit that it wants or holds. Later ones are greater."""
+
+
+@dataclass
+class _Limit:
+    spec: LimitSpec
+    limiter: LocalLimiter
+    opens: asyncio.Event
+    """Set once permits may be granted."""
+    users: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Claim:
+    name: str
+    permit: asyncio.Future[Permit]
+
+
+@dataclass
+class _Client:
+    heard: float
+    claims: dict[Ticket, _Claim] = field(default_factory=dict)
+
+
+class LimitServer:
+    """All limits of a cluster. All methods run on one event loop."""
+
+    def __init__(self, *, recovering: bool = False) -> None:
+        """`recovering`: this takes the place of a server that was lost, and with it who holds what. A limit then grants
+        nothing for one lease, in which living clients renew what they hold; so it isn't exceeded."""
+        self._life = uuid.uuid4().hex
+        self._recovering = recovering
+        self._began: float | None = None
+        self._limits: dict[str, _Limit] = {}
+        self._clients: dict[str, _Client] = {}
+        self._checking: asyncio.Task[None] | None = None
+
+    async def use(self, client: str, name: str, spec: LimitSpec) -> str:
+        """Begin to use a limit: the name of this server's life. Raises ConfigError where others use it with another
+        spec."""
+        self._declare(client, name, spec)
+        return self._life
+
+    async def acquire(self, client: str, ticket: Ticket, name: str, spec: LimitSpec) -> bool:
+        """Wait for a permit; False where the ticket was dropped meanwhile. Repeating it does no harm. Raises as
+        `use`."""
+        limit, me = self._declare(client, name, spec), self._clients[client]
+        claim = me.claims.get(ticket)
+        if claim is None:
+            claim = me.claims[ticket] = _Claim(name, asyncio.ensure_future(_granted(limit)))
+        await asyncio.wait([claim.permit])
+        return not claim.permit.cancelled()
+
+    async def release(self, client: str, ticket: Ticket) -> None:
+        """Leave the queue, or give a permit back. Repeating it does no harm."""
+        if client in self._clients:
+            self._drop(self._clients[client], ticket)
+
+    async def renew(
+        self,
+        client: str,
+        specs: Mapping[str, LimitSpec],
+        held: Mapping[Ticket, str],
+        waiting: Iterable[Ticket],
+        end: Ticket,
+    ) -> tuple[str, list[Ticket]]:
+        """The client lives, and has these tickets of those before `end`. Gives the name of this server's life, and
+        the tickets whose permits are others' by now."""
+        for name, spec in specs.items():
+            self._declare(client, name, spec)
+        me, known = self._clients[client], {*held, *waiting}
+        for ticket in [it for it in me.claims if it < end and it not in known]:
+            self._drop(me, ticket)
+        return self._life, [it for it, name in held.items() if it not in me.claims and not self._keep(me, it, name)]
+
+    async def leave(self, client: str) -> None:
+        """A client ends, and gives back all that it has."""
+        self._forget(client)
+
+    async def state(self) -> dict[str, dict[str, int]]:
+        """By limit: users, tickets that hold a permit, tickets that wait."""
+        shown = {}
+        for name, limit in self._limits.items():
+            claims = [it for me in self._clients.values() for it in me.claims.values() if it.name == name]
+            held = sum(it.permit.done() for it in claims)
+            shown[name] = {"users": len(limit.users), "held": held, "waiting": len(claims) - held}
+        return shown
+
+    def last_left(self) -> None:
+        """No client is left. For subclasses."""
+
+    def _declare(self, client: str, name: str, spec: LimitSpec) -> _Limit:
+        now = asyncio.get_running_loop().time()
+        self._began = self._began or now
+        limit = self._limits.get(name)
+        if limit is not None and limit.spec != spec:
+            if limit.users - {client}:
+                raise limits_differ(name, limit.spec, spec)
+            limit = None
+        if limit is None:
+            limit = self._limits[name] = _Limit(spec, LocalLimiter(spec), asyncio.Event())
+            closed = self._began + spec.lease - now if self._recovering else 0.0
+            if closed > 0:
+                asyncio.get_running_loop().call_later(closed, limit.opens.set)
+            else:
+                limit.opens.set()
+        limit.users.add(client)
+        self._clients.setdefault(client, _Client(now)).heard = now
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check())
+        return limit
+
+    def _keep(self, me: _Client, ticket: Ticket, name: str) -> bool:
+        """Let a client keep a permit that it reports; False where none is left for it."""
+        permit = self._limits[name].limiter.claim()
+        if permit is None:
+            return False
+        kept: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        kept.set_result(permit)
+        me.claims[ticket] = _Claim(name, kept)
+        return True
+
+    def _drop(self, me: _Client, ticket: Ticket) -> None:
+        claim = me.claims.pop(ticket, None)
+        if claim is None or claim.permit.cancel():  # In the queue: `acquire` gives False.
+            return
+        claim.permit.result().release()
+
+    async def _check(self) -> None:
+        """Take from dead clients, again and again."""
+        while self._limits:
+            await asyncio.sleep(CHECK * min(limit.spec.lease for limit in self._limits.values()))
+            now = asyncio.get_running_loop().time()
+            for client, me in list(self._clients.items()):
+                silent = (now - me.heard) / SILENCE
+                for ticket, claim in list(me.claims.items()):
+                    if silent > self._limits[claim.name].spec.lease:
+                        self._drop(me, ticket)
+                if silent > max(it.spec.lease for it in self._limits.values() if client in it.users):
+                    self._forget(client)
+        self._checking = None
+
+    def _forget(self, client: str) -> None:
+        me = self._clients.pop(client, None)
+        if me is None:
+            return
+        for ticket in list(me.claims):
+            self._drop(me, ticket)
+        for name, limit in list(self._limits.items()):
+            limit.users.discard(client)
+            if not limit.users:
+                del self._limits[name]
+        if not self._clients:
+            self.last_left()
+
+
+async def _granted(limit: _Limit) -> Permit:
+    await limit.opens.wait()
+    return await limit.limiter.acquire()

@@ -1,0 +1,269 @@
+"""What a run's command and its workers send each other. All of it pickles; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import traceback
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from toolrl.config.load import LoadedConfig
+from toolrl.errors import EngineError, ToolrlError
+from toolrl.loop.ranks import LostRanksError
+from toolrl.rollout.environment import Limits
+from toolrl.types import Episode, Group, Task
+
+KEPT_LINES = 20
+"""Last lines of a worker's log in a message."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker is built from: a checked config and paths. Plugins are found on the worker by their entry points,
+    and components are built there."""
+
+    number: int
+    """Of its place among the workers, from 0; one that replaces another has the same."""
+    loaded: LoadedConfig = field(repr=False)
+    source: str
+    """Where the model is loaded from; its weights are replaced by those that are handed over."""
+    dtype: str
+    """torch's name of the type that the run computes in."""
+    device: str
+    cwd: str
+    """The driver's folder, which relative paths of the config start at."""
+    run_dir: str
+
+    @property
+    def log_path(self) -> Path:
+        """What the worker's process prints and logs."""
+        return Path(self.run_dir) / "workers" / f"worker-{self.number}.log"
+
+
+@dataclass(frozen=True)
+class GroupOrder:
+    """A group that a worker is to sample."""
+
+    key: int
+    """Unique in the run's process."""
+    task: Task
+    number: int
+    group_size: int
+    limits: Limits
+    round_id: str
+    training: bool = True
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.round_id}/{self.number}/{self.task.id}"
+
+
+@dataclass(frozen=True)
+class TensorSlot:
+    """A tensor in a bucket."""
+
+    name: str
+    dtype: str
+    """torch's name of its type."""
+    shape: tuple[int, ...]
+    start: int
+    """Its first byte."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The plan of some tensors that are broadcast as one of bytes."""
+
+    size: int
+    """Bytes."""
+    slots: tuple[TensorSlot, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the trainer and the receivers of weights meet for a broadcast."""
+
+    host: str
+    port: int
+    """Of the store in the trainer's process."""
+    name: str
+    """Of the group; a group with a replaced member has another name."""
+    rank: int
+    """The receiver's; the trainer's is 0."""
+    size: int
+    sequence: int
+    """Number of the transfer."""
+    timeout: float
+    """Seconds without progress after which the transfer is aborted."""
+    lasting: bool = True
+    """Whether the group is kept for the next transfer."""
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """Weights of one version on their way to the workers."""
+
+    version: int
+    buckets: tuple[Bucket, ...] = ()
+    digests: Mapping[str, int] = field(default_factory=dict)
+    """Of each of the trainer's tensors."""
+    rendezvous: Rendezvous | None = None
+    """Where the buckets are broadcast; None before the receiver is known."""
+
+
+class TransferBrokenError(EngineError):
+    """A broadcast was aborted before all buckets had arrived. It can be repeated with a new group."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A record of a worker's log."""
+
+    level: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a started worker reports of itself."""
+
+    pid: int
+    node: str
+
+
+@dataclass
+class WorkerReport:
+    """What has happened on a worker since its last report."""
+
+    ended: dict[int, int] = field(default_factory=dict)
+    """By group: episodes that gave their place back."""
+    done: list[tuple[int, bytes]] = field(default_factory=list)
+    """Finished groups, packed."""
+    failed: list[tuple[int, bytes]] = field(default_factory=list)
+    """What left a group, packed."""
+    log: list[LogLine] = field(default_factory=list)
+    status: dict[str, Any] | None = None
+    """What the worker does, for `toolrl status`."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing."""
+        return not (self.ended or self.done or self.failed or self.log)
+
+
+_NUMBERS = (("ids", "q"), ("loss_mask", "b"), ("logprobs", "d"), ("weight_versions", "q"))
+"""Fields of an episode that hold a number for each token, as arrays of this type: a tenth of the pickling."""
+
+
+def pack_group(group: Group) -> bytes:
+    """A group as bytes. Raises whatever pickle does where a part of it can't be pickled."""
+    numbers = [[array(kind, getattr(it, name)).tobytes() for name, kind in _NUMBERS] for it in group.episodes]
+    rest = [
+        {it.name: getattr(episode, it.name) for it in fields(Episode) if it.name not in dict(_NUMBERS)}
+        for episode in group.episodes
+    ]
+    return pickle.dumps((group.id, group.task, numbers, rest), protocol=5)
+
+
+def unpack_group(data: bytes) -> Group:
+    """The group again."""
+    name, task, numbers, rest = pickle.loads(data)
+    episodes = []
+    for packed, others in zip(numbers, rest, strict=True):
+        arrays: dict[str, Any] = {}
+        for (field_name, kind), piece in zip(_NUMBERS, packed, strict=True):
+            values = array(kind)
+            values.frombytes(piece)
+            arrays[field_name] = tuple(values)
+        episodes.append(Episode(**arrays, **others))
+    return Group(name, task, tuple(episodes))
+
+
+def pack_error(error: BaseException) -> bytes:
+    """An exception as bytes; one that doesn't pickle becomes a ToolrlError that says the same."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001 - whatever a plugin's exception does when it is pickled
+        text = "".join(traceback.format_exception(error))
+        data = pickle.dumps(ToolrlError(f"{type(error).__name__}: {error}", hint=text))
+    return data
+
+
+def unpack_error(data: bytes) -> BaseException:
+    """The exception again; where its class isn't known here, one that says so."""
+    try:
+        error = pickle.loads(data)
+    except Exception as reason:  # noqa: BLE001 - a class of the worker's alone
+        return ToolrlError(f"a worker raised something that can't be read here: {reason}")
+    return error if isinstance(error, BaseException) else ToolrlError(f"a worker raised {error!r}")
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """What a trainer worker's process is to do."""
+
+    loaded: LoadedConfig = field(repr=False)
+    cwd: str
+    """The command's folder, which relative paths of the config start at."""
+    resume: bool
+    overwrite: bool
+    json: bool
+    """Whether the run's summary is printed as JSON."""
+    rank: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By which the ranks find each other, as torchrun sets it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node, and a port that is free there."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Output of a rank's process."""
+
+    data: bytes
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank's process ended."""
+
+    status: int | None
+    """As `Popen.returncode`; None where the process is lost with its host."""
+    said: str = ""
+    """The end of what it printed, or why the host is lost."""
+
+    @property
+    def died(self) -> bool:
+        """Whether the rank reported no error of its own: it was killed, or lost another rank."""
+        return self.status is None or self.status < 0 or self.status == LostRanksError.exit_status
+
+    def describe(self) -> str:
+        """What happened, and the last lines of its log."""
+        if self.status is None:
+            return f"is lost ({self.said})"
+        lines = [f"  | {line}" for line in self.said.splitlines() if line.strip()][-KEPT_LINES:]
+        words = "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
+        if self.status < 0:
+            return f"was ended by {_signal_name(-self.status)}; {words}"
+        return f"{'lost the other ranks' if self.died else f'ended with status {self.status}'}; {words}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,99 @@
+"""What a rollout worker samples with: built from the checked config, as in the trainer's process, but on its own.
+
+The model is loaded from where the trainer loaded it, then the trainer's weights are written into its tensors; the
+engine takes them from there. Components are found by the entry points of the plugins that are installed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from toolrl.assembly import sampling
+from toolrl.builder import Builder, trainer_backend
+from toolrl.config.logs import masked_logs
+from toolrl.plugins.registry import load_registry
+from toolrl.protocols import HoldsStill, RolloutEngine
+from toolrl.rollout.runner import Runner
+from toolrl_plugin_ray.broadcast import WeightReceiver
+from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate, WorkerSpec
+from toolrl_plugin_ray.weights import verify
+
+
+class PolicyReplica:
+    """A `toolrl_plugin_ray.rollout_worker.Replica`."""
+
+    def __init__(
+        self,
+        policy: Any,
+        weights: Any,
+        engine: RolloutEngine,
+        runner: Runner,
+        builder: Builder,
+        receiver: WeightReceiver,
+    ) -> None:
+        self.runner = runner
+        self._builder = builder
+        self._policy = policy
+        self._weights = weights
+        self._engine = engine
+        self._receiver = receiver
+        self._still = AsyncExitStack()
+
+    async def load(self, update: WeightUpdate) -> None:
+        """See Replica. The engine stands still meanwhile, as it may sample from the very tensors. After a transfer that
+        was broken off, when some of them are new and some old, it does so until the next one."""
+        engine, before = self._engine, self._still.pop_all()
+        async with AsyncExitStack() as still:
+            if isinstance(engine, HoldsStill):
+                await still.enter_async_context(engine.hold())
+            await before.aclose()
+            try:
+                await self._receiver.receive(update, self._policy.model)
+            except TransferBrokenError:
+                self._still = still.pop_all()
+                raise
+            await asyncio.to_thread(verify, update, self._policy.model)
+            self._weights.close()
+            self._weights = self._policy.weights(update.version)
+            await engine.update_weights(self._weights, update.version)
+
+    async def close(self) -> None:
+        """Let the engine go, and leave the group that weights come by."""
+        self._receiver.close()
+        await self._still.aclose()
+
+    def status(self) -> dict[str, Any]:
+        """See Replica."""
+        breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.told()
+        return {**self.runner.activity.status(), "breakers": breakers, "restarted": restarted}
+
+
+@asynccontextmanager
+async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[PolicyReplica]:
+    """Load the model and start everything, with these weights."""
+    loaded, config = spec.loaded, spec.loaded.config
+    registry = load_registry()
+    backend = trainer_backend(registry, config)
+    backend.prepare(spec.device)
+    with masked_logs(loaded.hide):
+        policy = backend.load_model(spec.source, dtype=spec.dtype)
+        receiver = WeightReceiver()
+        await receiver.receive(update, policy.model)
+        verify(update, policy.model)
+        builder = Builder(loaded, registry, policy, Path(spec.run_dir))
+        environments = builder.environments()
+        weights = policy.weights(update.version)
+        engine = builder.engine(weights, overlap=False)
+        if config.rollout.max_staleness and not isinstance(engine, HoldsStill):
+            engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
+        runner = builder.runner(engine, environments)
+        async with sampling(builder, environments, engine):
+            made = PolicyReplica(policy, weights, engine, runner, builder, receiver)
+            try:
+                yield made
+            finally:
+                await made.close()

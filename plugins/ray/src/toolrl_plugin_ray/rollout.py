@@ -1,0 +1,108 @@
+"""The rollout workers of a run as Ray actors, from joining the cluster to leaving it.
+
+Ray restarts none of them by itself: `worker_supervisor` does, which knows what a dead one was sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
+
+from toolrl.config.cluster import ClusterConfig
+from toolrl.protocols import WeightSource
+from toolrl.rollout.source import Oversight
+from toolrl_plugin_ray.broadcast import WeightBroadcast
+from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
+from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec
+from toolrl_plugin_ray.placement import check_room, rollout_resources
+from toolrl_plugin_ray.rollout_worker import RolloutWorker
+from toolrl_plugin_ray.worker_pool import WorkerPool
+from toolrl_plugin_ray.worker_supervisor import WorkerLostError
+
+MOST_CALLS = 1000
+"""Methods of a rollout worker that may be under way at once."""
+
+
+@asynccontextmanager
+async def rollout_workers(spec: WorkerSpec, weights: WeightSource, oversight: Oversight) -> AsyncIterator[WorkerPool]:
+    """The pool, its workers started with `weights`; on leaving they are stopped. `spec` is the first worker's. Raises
+    ConfigError."""
+    config = spec.loaded.config
+    settings, resources = config.cluster, rollout_resources(config.cluster)
+
+    def spec_of(number: int) -> WorkerSpec:
+        return replace(spec, number=number)
+
+    async with connected(settings, lambda: check_room(settings, [node for node in ray.nodes() if node["Alive"]])):
+        pool = WorkerPool(
+            lambda number: spawn(settings, spec_of(number).log_path),
+            spec_of,
+            WeightBroadcast(own_address(), timeout=settings.worker_timeout),
+            oversight,
+            workers=settings.rollout_workers,
+            concurrency=config.rollout.concurrency,
+            timeout=settings.worker_timeout,
+            restarts=settings.worker_restarts,
+            reason_of_wait=lambda method: reason_of_wait(resources) if method == "start" else "",
+        )
+        try:
+            await pool.start(weights, weights.version)
+            yield pool
+        finally:
+            await pool.stop()
+
+
+def spawn(settings: ClusterConfig, log: Path, worker: type[RolloutWorker] = RolloutWorker) -> ActorHandle:
+    """Begin a rollout worker's process; Ray starts it when there are resources."""
+    kind = ray.remote(worker).options(
+        num_cpus=settings.worker_cpus,
+        num_gpus=settings.worker_gpus,
+        resources=dict(settings.worker_resources) or None,
+        scheduling_strategy="SPREAD",
+        max_concurrency=MOST_CALLS,
+        max_restarts=0,
+        max_task_retries=0,
+    )
+    return ActorHandle(kind.remote(), log)
+
+
+class ActorHandle:
+    """A rollout worker's process: a `WorkerHandle`."""
+
+    def __init__(self, actor: Any, log: Path) -> None:
+        self._actor = actor
+        self._log = log
+
+    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
+        """See WorkerHandle."""
+        return self._call(method, arguments)
+
+    async def _call(self, method: str, arguments: Sequence[Any]) -> Any:
+        try:
+            return await getattr(self._actor, method).remote(*arguments)
+        except RayTaskError as error:
+            cause = error.cause
+            raise cause if isinstance(cause, Exception) else error from None
+        except (RayActorError, ObjectLostError, GetTimeoutError) as error:
+            raise WorkerLostError(death_reason(error)) from None
+        except RayError as error:
+            raise WorkerLostError(f"{type(error).__name__}: {death_reason(error)}") from None
+
+    def kill(self) -> None:
+        """See WorkerHandle."""
+        with suppress(Exception):
+            ray.kill(self._actor, no_restart=True)
+
+    def last_words(self) -> list[str]:
+        """See WorkerHandle."""
+        try:
+            text = self._log.read_text(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-KEPT_LINES:]

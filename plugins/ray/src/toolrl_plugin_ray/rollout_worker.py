@@ -1,0 +1,234 @@
+"""A rollout worker: an engine and toolsets of its own, which sample the groups that the driver deals out.
+
+It is a plain class whose methods Ray calls in the worker's process, all on one event loop. `poll` waits until there is
+something to report. Each group is a task of its own, and one semaphore bounds the
+episodes in flight of all groups, so that the place of an episode that has ended goes to the next group at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from toolrl.errors import ToolrlError
+from toolrl.rollout.runner import Runner
+from toolrl_plugin_ray.messages import (
+    GroupOrder,
+    Hello,
+    LogLine,
+    WeightUpdate,
+    WorkerReport,
+    WorkerSpec,
+    pack_error,
+    pack_group,
+    unpack_error,
+)
+
+MOST_LOG_LINES = 200
+"""Of one report; what is more stands in the worker's own log."""
+
+_log = logging.getLogger(__name__)
+
+
+class Replica(Protocol):
+    """What samples on a worker."""
+
+    runner: Runner
+
+    async def load(self, update: WeightUpdate) -> None:
+        """Sample from these weights from now on. Raises EngineError where they didn't arrive as they were sent."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """What it does now."""
+        ...
+
+
+class RolloutWorker:
+    """One worker. `start` first; then groups may be dealt and polled."""
+
+    build: Callable[[WorkerSpec, WeightUpdate], AbstractAsyncContextManager[Replica]] | None = None
+    """Gives what samples; None for `toolrl_plugin_ray.replica`."""
+
+    def __init__(self) -> None:
+        self._report = WorkerReport()
+        self._news = asyncio.Event()
+        self._groups: dict[int, asyncio.Task[None]] = {}
+        self._stack = AsyncExitStack()
+        self._replica: Replica | None = None
+        self._gate: asyncio.Semaphore | None = None
+
+    async def start(self, spec: WorkerSpec, update: WeightUpdate) -> Hello:
+        """Build and start everything, with these weights. Raises what a component raises."""
+        if _own_process():
+            self._stack.callback(_forward_logs(self._tell_log))
+            _log_to(spec.log_path)
+        _log.info("rollout worker %d starts: process %d on %s", spec.number, os.getpid(), platform.node())
+        try:
+            _enter(spec.cwd)
+            self._replica = await self._stack.enter_async_context(self._build(spec, update))
+        except Exception as error:  # noqa: BLE001 - whatever a component raises
+            await self._stack.aclose()
+            raise _portable(error) from None
+        self._gate = self._replica.runner.gate()
+        return Hello(os.getpid(), platform.node())
+
+    async def deal(self, orders: Sequence[GroupOrder]) -> None:
+        """Sample these groups as there is room."""
+        for order in orders:
+            if order.key not in self._groups:
+                self._groups[order.key] = asyncio.create_task(self._sample(order))
+
+    async def drop(self, keys: Sequence[int]) -> None:
+        """Stop sampling these groups; nothing more is told of them."""
+        tasks = [task for key in keys if (task := self._groups.pop(key, None)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def poll(self, seconds: float) -> WorkerReport:
+        """What has happened since the last report, as soon as there is something; at the latest after so long."""
+        if self._report.empty:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+        await asyncio.sleep(0)  # What happens in the same step goes with it.
+        report, self._report = self._report, WorkerReport()
+        report.status = self._replica.status() if self._replica is not None else None
+        return report
+
+    async def take_weights(self, update: WeightUpdate) -> None:
+        """Sample from these weights from now on."""
+        assert self._replica is not None, "it was started"
+        try:
+            await self._replica.load(update)
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises
+            raise _portable(error) from None
+
+    async def stop(self) -> None:
+        """Cancel what goes on, and take everything down."""
+        await self.drop(list(self._groups))
+        await self._stack.aclose()
+
+    def _build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[Replica]:
+        if self.build is not None:
+            return self.build(spec, update)
+        from toolrl_plugin_ray.replica import replica  # The driver doesn't need what it imports.
+
+        return replica(spec, update)
+
+    async def _sample(self, order: GroupOrder) -> None:
+        assert self._replica is not None, "it was started"
+        assert self._gate is not None, "it was started"
+        key = order.key
+
+        def ended() -> None:
+            self._report.ended[key] = self._report.ended.get(key, 0) + 1
+            self._news.set()
+
+        try:
+            group = await self._replica.runner.group(
+                order.task,
+                order.number,
+                order.group_size,
+                order.limits,
+                round_id=order.round_id,
+                gate=self._gate,
+                training=order.training,
+                ended=ended,
+            )
+            self._report.done.append((key, _packed(group, order)))
+        except Exception as error:  # noqa: BLE001 - the driver is who must hear of it
+            self._report.failed.append((key, pack_error(error)))
+        self._groups.pop(key, None)
+        self._news.set()
+
+    def _tell_log(self, line: LogLine) -> None:
+        if len(self._report.log) < MOST_LOG_LINES:
+            self._report.log.append(line)
+            self._news.set()
+
+
+def _packed(group: Any, order: GroupOrder) -> bytes:
+    try:
+        return pack_group(group)
+    except Exception as error:
+        raise ToolrlError(
+            f"the episodes of {order.name} can't be sent to the driver: {type(error).__name__}: {error}",
+            hint="What tools and rewards leave in an episode (notes, metrics, media) must pickle; or sample in the "
+            "trainer's process: cluster.rollout_workers 0.",
+        ) from error
+
+
+def _portable(error: Exception) -> BaseException:
+    """The error, or one that says the same and pickles."""
+    return unpack_error(pack_error(error))
+
+
+def _enter(folder: str) -> None:
+    """Relative paths mean the same as in the driver. Raises ToolrlError."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise ToolrlError(
+            f"the driver's folder {folder!r} isn't on the node {platform.node()!r}: {error.strerror}",
+            hint="Start the run in a folder that all nodes of the cluster share.",
+        ) from error
+
+
+def _log_to(path: Path) -> None:
+    """Have what this process prints, and the traces of a crash, in a file; where the run's folder isn't here, Ray's
+    files have it."""
+    if not path.parent.parent.is_dir():
+        return
+    path.parent.mkdir(exist_ok=True)
+    file = path.open("ab", buffering=0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in (1, 2):
+        os.dup2(file.fileno(), number)
+    file.close()
+    faulthandler.enable(2)
+
+
+def _own_process() -> bool:
+    """Whether this process is a worker's alone, and not that of a test."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+
+
+def _forward_logs(tell: Any) -> Any:
+    """Hand on every record of toolrl's loggers from INFO, and of the others from WARNING; gives what ends it."""
+    loop = asyncio.get_running_loop()
+
+    class Forward(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno < logging.WARNING and not record.name.startswith("toolrl"):
+                return
+            line = LogLine(record.levelno, record.name, self.format(record))
+            print(f"{record.levelname} {line.name}: {line.text}", file=sys.stderr, flush=True)
+            loop.call_soon_threadsafe(tell, line)
+
+    handler, root = Forward(), logging.getLogger()
+    toolrl = logging.getLogger("toolrl")
+    before = toolrl.level
+    root.addHandler(handler)
+    if toolrl.level == logging.NOTSET:
+        toolrl.setLevel(logging.INFO)
+
+    def end() -> None:
+        root.removeHandler(handler)
+        toolrl.setLevel(before)
+
+    return end

@@ -1,0 +1,221 @@
+"""Trainer workers: one process for each rank, placed by Ray and supervised as `torchrun --max-restarts` does it.
+
+The first rank is on the command's node, whose file system has the run's folder. A placement group holds the places of
+the others, so that a run gets all or none. The ranks of a process group can't go on without each other: when one dies,
+all end and start again with --resume. An error that a rank reports itself ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from toolrl.config.cluster import ClusterConfig
+from toolrl.errors import RunStoppedError
+from toolrl.loop.ranks import TOKEN
+from toolrl_plugin_ray.connection import connected, death_reason, reason_of_wait
+from toolrl_plugin_ray.messages import Place, Printed, RankEnd, RankOrder
+from toolrl_plugin_ray.placement import check_room, trainer_resources
+from toolrl_plugin_ray.rank_host import RankHost
+
+GRACE_SECONDS = 15.0
+"""For the other ranks to end once one has reported an error: longer than they look for another's."""
+END_SECONDS = 120.0
+"""For the other ranks to end once one has ended well or was interrupted."""
+GONE_SECONDS = 15.0
+"""For a host to kill its process."""
+
+_log = logging.getLogger(__name__)
+
+
+async def train(order: RankOrder, run_dir: Path) -> int:
+    """Train to the run's end: the exit status. `order` is the first rank's. Cancelling this interrupts the ranks, which
+    save what is done. Raises ConfigError, and RunStoppedError where workers died too often."""
+    config: ClusterConfig = order.loaded.config.cluster
+
+    def check() -> None:
+        own = ray.get_runtime_context().get_node_id()
+        check_room(config, [node for node in ray.nodes() if node["Alive"]], own)
+
+    async with connected(config, check):
+        # The ranks are placed already, and the first one joins this cluster for its rollout workers.
+        here = config.model_copy(update={"address": ray.get_runtime_context().gcs_address, "trainer_workers": 0})
+        loaded = replace(order.loaded, config=order.loaded.config.model_copy(update={"cluster": here}))
+        group, resources = None, trainer_resources(config)
+        if config.trainer_workers > 1 and resources:
+            group = placement_group([dict(resources)] * (config.trainer_workers - 1), strategy="PACK")
+        try:
+            return await _supervise(replace(order, loaded=loaded), config, run_dir, group)
+        finally:
+            if group is not None:
+                remove_placement_group(group)
+
+
+async def _supervise(order: RankOrder, config: ClusterConfig, run_dir: Path, group: PlacementGroup | None) -> int:
+    """Start the ranks, and again after a death."""
+    restarts = deaths = 0
+    replaced, saved = _identity(run_dir), _last_checkpoint(run_dir)
+    while True:
+        attempt = _Attempt(config, run_dir, group)
+        try:
+            ended = await attempt.run(replace(order, environment={"TORCHELASTIC_RESTART_COUNT": str(restarts)}))
+        finally:
+            await attempt.close()
+        status, death = outcome(ended)
+        if death is None:
+            return status
+        restarts, deaths = restarts + 1, deaths + 1
+        if (newest := _last_checkpoint(run_dir)) != saved:
+            saved, deaths = newest, 1
+        if deaths > config.trainer_restarts:
+            raise RunStoppedError(
+                f"{death}, and trainer workers died {deaths} times without a new checkpoint in between",
+                hint="Mend the cause, or raise cluster.trainer_restarts; then go on with --resume.",
+            )
+        _log.warning("%s; all %d go on from the last checkpoint", death, config.trainer_workers)
+        overwrite = order.overwrite and _identity(run_dir) == replaced  # Not begun yet: the older run is still there.
+        order = replace(order, resume=not overwrite, overwrite=overwrite)
+
+
+class _Attempt:
+    """All ranks once, from placing them to their end."""
+
+    def __init__(self, config: ClusterConfig, run_dir: Path, group: PlacementGroup | None) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._hosts = [self._spawn(rank, group) for rank in range(config.trainer_workers)]
+
+    async def run(self, order: RankOrder) -> dict[int, RankEnd]:
+        """How ranks ended; those that didn't in time are left out."""
+        place = (await asyncio.gather(*map(self._place, range(len(self._hosts)))))[0]
+        size = len(self._hosts)
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}
+        # Ray shows each worker its own devices only.
+        shared |= {"LOCAL_RANK": "0", TOKEN: secrets.token_hex(32), **order.environment}
+        orders = [replace(order, rank=rank, environment={**shared, "RANK": str(rank)}) for rank in range(size)]
+        ranks = {asyncio.create_task(self._run(it)): it.rank for it in orders}
+        try:
+            return await _ended(ranks)
+        except asyncio.CancelledError:
+            for host in self._hosts:
+                host.signal.remote(int(signal.SIGTERM))
+            await _ended(ranks, patience=END_SECONDS)
+            raise
+        finally:
+            for task in ranks:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Kill what is left; returns when the processes are gone."""
+        gone = [asyncio.wait_for(asyncio.wrap_future(it.end.remote().future()), GONE_SECONDS) for it in self._hosts]
+        await asyncio.gather(*gone, return_exceptions=True)
+        for host in self._hosts:
+            with suppress(Exception):
+                ray.kill(host, no_restart=True)
+
+    def _spawn(self, rank: int, group: PlacementGroup | None) -> Any:
+        strategy: Any = "SPREAD"
+        if rank == 0:
+            strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        elif group is not None:
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank - 1)
+        kind = ray.remote(RankHost).options(
+            num_cpus=self._config.trainer_cpus,
+            num_gpus=self._config.trainer_gpus,
+            scheduling_strategy=strategy,
+            max_concurrency=4,
+        )
+        return kind.remote(self._config.trainer_gpus)
+
+    async def _place(self, rank: int) -> Place:
+        try:
+            async with asyncio.timeout(self._config.worker_timeout):
+                place: Place = await self._hosts[rank].place.remote()
+                return place
+        except TimeoutError:
+            why = reason_of_wait(trainer_resources(self._config))
+            raise RunStoppedError(
+                f"trainer worker {rank} had no place after {self._config.worker_timeout:g} seconds{why}",
+                hint="Wait for others to end, or raise cluster.worker_timeout.",
+            ) from None
+
+    async def _run(self, order: RankOrder) -> RankEnd:
+        log = self._run_dir / "workers" / f"trainer-{order.rank}.log"
+        try:
+            async for reference in self._hosts[order.rank].run.remote(order, log, forward=order.rank == 0):
+                event: Printed | RankEnd = await reference
+                if isinstance(event, RankEnd):
+                    return event
+                _print(event)
+        except RayError as error:
+            return RankEnd(None, death_reason(error))
+        return RankEnd(None, "its host ended")
+
+
+async def _ended(ranks: dict[asyncio.Task[RankEnd], int], patience: float | None = None) -> dict[int, RankEnd]:
+    """How the ranks end: until all have, one has died, or the rest wasn't done in time after the first."""
+    loop, deadline = asyncio.get_running_loop(), None
+    ended: dict[int, RankEnd] = {}
+    going = set(ranks)
+    while going:
+        left = None if deadline is None else max(0.0, deadline - loop.time())
+        done, going = await asyncio.wait(going, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        ended |= {ranks[task]: task.result() for task in done}
+        if not done or (patience is None and any(it.died for it in ended.values())):
+            break
+        failed = any(it.status for it in ended.values())
+        deadline = deadline or loop.time() + (patience or (GRACE_SECONDS if failed else END_SECONDS))
+    return ended
+
+
+def outcome(ended: dict[int, RankEnd]) -> tuple[int, str | None]:
+    """The run's exit status, or how a worker died. Raises RunStoppedError for an error that only another rank than the
+    first printed."""
+    first = ended.get(0)
+    if first is not None and first.status == 0:
+        return 0, None
+    dead = [(rank, end) for rank, end in ended.items() if end.died]
+    if dead:
+        # One that was killed explains one that lost it.
+        rank, end = max(dead, key=lambda it: it[1].status is None or it[1].status < 0)
+        return 0, f"trainer worker {rank} {end.describe()}"
+    if first is not None and first.status is not None:
+        return first.status, None
+    rank, end = next((it for it in ended.items() if it[1].status), (0, RankEnd(None, "it didn't end with the others")))
+    raise RunStoppedError(f"trainer worker {rank} {end.describe()}")
+
+
+def _last_checkpoint(run_dir: Path) -> str:
+    return max((path.name for path in (run_dir / "checkpoints").glob("step-*")), default="")
+
+
+def _identity(run_dir: Path) -> tuple[int, int] | None:
+    """Of the run in this folder: another one that takes its place writes its config anew."""
+    try:
+        found = (run_dir / "config.yaml").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _print(printed: Printed) -> None:
+    stream = sys.stderr if printed.is_error else sys.stdout
+    stream.flush()
+    # Bytes as they came: a character may stand in two pieces.
+    if hasattr(stream, "buffer"):
+        stream.buffer.write(printed.data)
+    else:
+        stream.write(printed.data.decode(errors="replace"))
+    stream.flush()

@@ -1,0 +1,231 @@
+"""Supervises one rollout worker: starts it, collects its reports, and replaces it when it dies.
+
+A worker counts as dead when its process is gone, or when it hasn't answered for `timeout` seconds; a long wait is
+logged before. Its unfinished groups go back to the pool, which deals them to others. Another process takes its place
+and gets the weights that are current by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from toolrl.errors import RunStoppedError
+from toolrl.types import Group
+from toolrl_plugin_ray.messages import KEPT_LINES, GroupOrder, Hello, LogLine, WeightUpdate, WorkerReport
+
+POLL_SECONDS = 5.0
+FIRST_WARNING = 30.0
+"""Seconds without an answer before the log says so; each further warning waits twice as long."""
+GOODBYE_SECONDS = 30.0
+LONGEST_PAUSE = 10.0
+"""Seconds between two tries to replace a worker."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerLostError(Exception):
+    """A worker's process is gone, or can't be reached."""
+
+
+class WorkerHandle(Protocol):
+    """A worker's process."""
+
+    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
+        """What a method of its `RolloutWorker` gives. Raises WorkerLostError, or what the method raised."""
+        ...
+
+    def kill(self) -> None:
+        """End the process at once. Twice is once."""
+        ...
+
+    def last_words(self) -> Sequence[str]:
+        """The end of what the process printed, where it can be read from here."""
+        ...
+
+
+@dataclass
+class PendingGroup:
+    """A group that is to be sampled."""
+
+    order: GroupOrder
+    result: asyncio.Future[Group]
+    left: int
+    """Episodes that haven't given their place back."""
+    deaths: int = 0
+    """Workers that died over it."""
+    sent: asyncio.Task[None] | None = None
+    """Brings it to the worker that it was last dealt to."""
+
+
+@dataclass
+class WorkerSupervisor:
+    """The pool's side of one worker's place, which one process after another may hold."""
+
+    number: int
+    spawn: Callable[[int], WorkerHandle]
+    owner: SupervisorOwner
+    timeout: float
+    restarts: int
+    """Deaths in a row before the run stops."""
+    state: Literal["starting", "ready", "stopped"] = "starting"
+    jobs: dict[int, PendingGroup] = field(default_factory=dict)
+    """What the worker is sampling, by the orders' keys."""
+    load: int = 0
+    """Episodes that were dealt to it and haven't given their place back."""
+    has: WeightUpdate | None = None
+    """The weights that it samples from."""
+    hello: Hello | None = None
+    deaths: int = 0
+    """Since it last finished a group."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    handle: WorkerHandle | None = None
+
+    async def serve(self) -> None:
+        """Keep a worker in this place until this is cancelled. Raises what makes that impossible."""
+        while True:
+            try:
+                await self._start()
+                await self._listen()
+            except WorkerLostError as error:
+                await self._lost(error)
+
+    async def ask(self, method: str, *arguments: Any, patience: float = 0.0) -> Any:
+        """A method of the worker. Raises WorkerLostError, also where no answer comes in time; an answer isn't missed
+        for the first `patience` seconds. A worker that one message didn't reach is ended, whatever others do: nobody
+        knows any more what it has and what it lacks."""
+        handle = self.handle
+        if handle is None:
+            raise WorkerLostError("it is gone")
+        try:
+            return await self._answer(handle, method, arguments, patience)
+        except WorkerLostError:
+            handle.kill()
+            raise
+
+    async def _answer(self, handle: WorkerHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
+        answer = asyncio.ensure_future(handle.call(method, *arguments))
+        waited, pause = 0.0, FIRST_WARNING
+        try:
+            while True:
+                step = min(pause, self.timeout - waited)
+                done, _ = await asyncio.wait([answer], timeout=step + (patience if not waited else 0.0))
+                if done:
+                    return answer.result()
+                waited += step
+                if waited >= self.timeout:
+                    raise WorkerLostError(f"it didn't answer {method!r} for {waited:g} seconds")
+                pause *= 2
+                _log.warning(
+                    "rollout worker %d hasn't answered %r for %g s%s; given up after %g s",
+                    self.number, method, waited, self.owner.reason_of_wait(method), self.timeout,
+                )  # fmt: skip
+        finally:
+            answer.cancel()
+
+    async def update(self, update: WeightUpdate, part: WeightUpdate | None = None) -> None:
+        """Hand weights over, where the worker doesn't have them yet; `part` is what this one is told of them. Raises
+        WorkerLostError, EngineError."""
+        if self.has is not update:
+            await self.ask("take_weights", part if part is not None else update)
+            self.has = update
+
+    async def close(self) -> None:
+        """Ask the worker to take everything down, then end its process."""
+        started = self.state == "ready"
+        self.state, handle, self.handle = "stopped", self.handle, None
+        if handle is None:
+            return
+        if started:
+            with suppress(Exception):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await handle.call("stop")
+        handle.kill()
+
+    def said(self) -> str:
+        """The last lines of its log, for a message."""
+        printed = self.handle.last_words() if self.handle is not None else ()
+        lines = list(printed or self.log)[-KEPT_LINES:]
+        return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
+
+    async def _start(self) -> None:
+        self.has = None
+        self.handle = self.spawn(self.number)
+        update = self.owner.current()
+        async with self.owner.send_to_one(update, self.handle) as part:
+            self.hello = await self.ask("start", self.owner.spec(self.number), part)
+        self.has = update
+        while (newer := self.owner.current()) is not self.has:
+            async with self.owner.send_to_one(newer, self.handle) as part:
+                await self.update(newer, part)
+        self.state = "ready"
+        _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.hello.pid, self.hello.node)
+        self.owner.ready(self)
+
+    async def _listen(self) -> None:
+        while True:
+            report: WorkerReport = await self.ask("poll", POLL_SECONDS, patience=POLL_SECONDS)
+            self.status = report.status or self.status
+            for line in report.log:
+                self._note(line)
+            if report.done:
+                self.deaths = 0
+            self.owner.reported(self, report)
+
+    def _note(self, line: LogLine) -> None:
+        self.log.append(f"{logging.getLevelName(line.level)} {line.text}")
+        if line.level >= logging.WARNING:
+            logging.getLogger(line.name).log(line.level, "rollout worker %d: %s", self.number, line.text)
+
+    async def _lost(self, error: WorkerLostError) -> None:
+        """Give its groups back, and wait a moment; raises RunStoppedError where it died too often."""
+        said, handle = self.said(), self.handle
+        if handle is not None:
+            handle.kill()
+        self.handle, self.hello, self.state = None, None, "starting"
+        self.deaths += 1
+        self.owner.lost(self, str(error), said)
+        if self.deaths > self.restarts:
+            raise RunStoppedError(
+                f"rollout worker {self.number} died {self.deaths} times in a row, at last: {error}; {said}",
+                hint="Mend the cause, or raise cluster.worker_restarts; then go on with --resume.",
+            )
+        await asyncio.sleep(min(0.5 * 2 ** (self.deaths - 1), LONGEST_PAUSE) if self.deaths > 1 else 0.0)
+
+
+class SupervisorOwner(Protocol):
+    """What a supervisor needs of the pool."""
+
+    def spec(self, number: int) -> Any:
+        """What the worker in this place is built from."""
+        ...
+
+    def current(self) -> WeightUpdate:
+        """The weights to sample from."""
+        ...
+
+    def send_to_one(self, update: WeightUpdate, worker: object) -> AbstractAsyncContextManager[WeightUpdate]:
+        """While this is entered one worker can receive these weights by what it gives."""
+        ...
+
+    def ready(self, worker: WorkerSupervisor) -> None:
+        """A worker can be dealt to."""
+        ...
+
+    def reported(self, worker: WorkerSupervisor, report: WorkerReport) -> None:
+        """A worker has something to tell."""
+        ...
+
+    def lost(self, worker: WorkerSupervisor, reason: str, said: str) -> None:
+        """A worker died; `said` is the end of its log."""
+        ...
+
+    def reason_of_wait(self, method: str) -> str:
+        """What may be said of why an answer takes long; empty for nothing."""
+        ...

@@ -1,0 +1,411 @@
+"""Weights by a broadcast: they arrive bit for bit, a copy that differs is found, and deaths stop no other worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("toolrl_plugin_torch")
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from toolrl.errors import EngineError
+from toolrl_plugin_ray.broadcast import WeightBroadcast, WeightReceiver, pack, unpack
+from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate
+from toolrl_plugin_ray.weights import WeightWriter, buckets, verify
+from toolrl_plugin_ray.worker_supervisor import WorkerLostError
+
+MEMBER = Path(__file__).with_name("broadcast_member.py")
+NEVER = 3600.0
+
+
+class Model(nn.Module):
+    """Tied weights, a buffer, and some layers."""
+
+    def __init__(self, seed: int, layers: int = 3, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(50, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(layers))
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.rand(3))
+        self.to(dtype)
+
+
+class Weights:
+    def __init__(self, model: Any, version: int) -> None:
+        self.model = model
+        self.version = version
+
+    def module(self) -> Any:
+        return self.model
+
+    def close(self) -> None:
+        pass
+
+
+class Worker:
+    """A worker's supervisor and its model, in this process; `reached` is awaited before a message takes effect."""
+
+    def __init__(self, number: int, model: Any = None) -> None:
+        self.number = number
+        self.state = "ready"
+        self.handle = object()
+        self.model = model if model is not None else Model(number + 1)
+        self.receiver = WeightReceiver()
+        self.parts: list[WeightUpdate] = []
+        self.reached: Callable[[], Awaitable[None]] | None = None
+
+    async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
+        self.parts.append(part)
+        if self.reached is not None:
+            await self.reached()
+        await self.receiver.receive(pickle.loads(pickle.dumps(part)), self.model)
+        verify(part, self.model)
+
+    @property
+    def groups(self) -> list[str]:
+        return [it.rendezvous.name for it in self.parts if it.rendezvous is not None]
+
+
+class Process(Worker):
+    """A worker in a process of its own, which receives one message at a time."""
+
+    def __init__(self, number: int, process: Any) -> None:
+        super().__init__(number)
+        self.process = process
+        self.dies: signal.Signals | None = None
+
+    async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
+        self.parts.append(part)
+        pickle.dump((part, self.dies), self.process.stdin)
+        self.process.stdin.flush()
+        answer = await asyncio.to_thread(self.process.stdout.readline)
+        if answer == b"standing\n":  # A supervisor gives up a worker that doesn't answer.
+            await asyncio.to_thread(os.waitid, os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            raise WorkerLostError("it didn't answer")
+        if not answer:
+            raise WorkerLostError("it was killed")
+        if answer != b"done\n":
+            raise TransferBrokenError(answer.decode())
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    made = [subprocess.Popen([sys.executable, str(MEMBER)], stdin=-1, stdout=-1) for _ in range(2)]
+    yield [Process(number + 1, it) for number, it in enumerate(made)]
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def run(main: Callable[[WeightBroadcast], Awaitable[None]], *, bucket_bytes: int = 2000, timeout: float = 60.0) -> None:
+    broadcast = WeightBroadcast("127.0.0.1", timeout=timeout, bucket_bytes=bucket_bytes)
+
+    async def limited() -> None:
+        try:
+            await asyncio.wait_for(main(broadcast), 240)
+        finally:
+            broadcast.close()
+
+    asyncio.run(limited())
+
+
+async def send(broadcast: WeightBroadcast, model: Any, version: int, workers: list[Any]) -> WeightUpdate:
+    update = await broadcast.publish(Weights(model, version), version)
+    await broadcast.send(update, workers)
+    return update
+
+
+def train(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(it, other.state_dict()[name]) for name, it in one.state_dict().items())
+
+
+# What travels.
+
+
+def test_bytes_become_the_tensors_that_they_were() -> None:
+    tensors = {
+        "a": torch.randn(3, 5),
+        "b": torch.randn(7).bfloat16(),
+        "c": torch.tensor(3),
+        "d": torch.zeros(0, 4),
+        "e": torch.tensor([True, False]),
+        "f": torch.randn(4, 6).t(),
+    }
+    bucket, data = pack(tensors)
+    found = unpack(pickle.loads(pickle.dumps(bucket)), data.clone())
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 2000, 2**30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_copies_have_the_weights_of_each_version_and_the_group_is_kept(bucket_bytes: int, dtype: torch.dtype) -> None:
+    # The trainer is a rank of a group of its own, as with FSDP2.
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = Model(0, dtype=dtype)
+        workers = [Worker(number, Model(number + 1, dtype=dtype)) for number in range(3)]
+
+        async def main(broadcast: WeightBroadcast) -> None:
+            for version in range(3):
+                await send(broadcast, model, version, workers)
+                assert all(same(model, it.model) for it in workers)
+                train(model)
+
+        run(main, bucket_bytes=bucket_bytes)
+        assert {name for it in workers for name in it.groups} == {"group-0"}
+        assert dist.get_world_size() == 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_frozen_tensors_do_not_travel_and_tied_ones_once() -> None:
+    model, worker = Model(0), Worker(0, Model(0))
+    names = {name for bucket in buckets(model.state_dict(), set(), 2**30) for name in bucket}
+    assert names == model.state_dict().keys() - {"head.weight"}
+    for one in (model, worker.model):
+        for name, parameter in one.named_parameters():
+            parameter.requires_grad_("norm" in name)
+    train(model.norm)
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        update = await send(broadcast, model, 1, [worker])
+        assert sum(bucket.size for bucket in update.buckets) < 200
+
+    run(main)
+    assert same(model, worker.model)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_tensor_that_differs_is_found(*, trained: bool) -> None:
+    """Also one that no update changes, of which nothing travels."""
+    model, copy = (Model(0).requires_grad_(trained) for _ in range(2))
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        for name, tensor in list(model.state_dict().items())[:-1]:  # The last one is tied to the first.
+            before = tensor.clone()
+            tensor.view(-1)[0].add_(1)
+            update = await broadcast.publish(Weights(model, 1), 1)
+            with pytest.raises(EngineError, match=rf"version 1 a rollout worker doesn't .* tensors differ, '{name}'"):
+                verify(update, copy)
+            tensor.copy_(before)
+        verify(await broadcast.publish(Weights(model, 2), 2), copy)
+
+    run(main)
+
+
+def test_weights_of_another_model_and_incomplete_ones_are_rejected() -> None:
+    writer = WeightWriter(Model(0))
+    with pytest.raises(EngineError, match="the trainer sent 'layers.3.weight' of shape .* has no such tensor"):
+        writer.write(Model(0, layers=4).state_dict())
+    writer = WeightWriter(Model(0))
+    writer.write({name: it for name, it in Model(0).state_dict().items() if name != "norm.bias"})
+    with pytest.raises(EngineError, match=r"the trainer's weights lack 1 tensors, 'norm.bias' among"):
+        writer.check_complete()
+
+
+# Who gets it.
+
+
+def test_a_worker_that_comes_late_gets_the_weights_that_the_others_have() -> None:
+    model, first, late = Model(0), Worker(0), Worker(1)
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        update = await send(broadcast, model, 0, [first])
+        train(model)  # The trainer trains already.
+        async with broadcast.send_to_one(update, late.handle) as part:
+            await late.update(update, part)
+        assert same(first.model, late.model)
+        await send(broadcast, model, 1, [first, late])
+        assert same(first.model, model)
+        assert same(late.model, model)
+        assert len(broadcast._copies) == 1, "older versions aren't kept"
+
+    run(main)
+    assert first.groups == ["group-0", "group-2"]
+    assert late.groups == ["group-1", "group-2"]
+
+
+def test_a_worker_that_is_lost_before_it_came_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    model, workers = Model(0), [Worker(number) for number in range(3)]
+
+    async def lost() -> None:
+        raise WorkerLostError("it was killed")
+
+    workers[1].reached = lost
+    run(lambda broadcast: send(broadcast, model, 1, workers), timeout=NEVER)
+    assert [same(model, it.model) for it in workers] == [True, False, True]
+    assert [it.groups for it in workers] == [["group-0", "group-1"], ["group-0"], ["group-0", "group-1"]]
+    assert "version 1 is sent again to 2 rollout workers: rollout worker 1 was lost" in caplog.text
+
+
+def test_a_worker_that_is_replaced_meanwhile_is_left_to_its_supervisor() -> None:
+    model, workers = Model(0), [Worker(number) for number in range(3)]
+
+    async def lost() -> None:
+        workers[2].state = "starting"
+        raise WorkerLostError("it was killed")
+
+    async def replaced() -> None:
+        workers[1].handle = object()
+
+    workers[0].reached, workers[1].reached = lost, replaced
+    run(lambda broadcast: send(broadcast, model, 1, workers))
+    assert [it.groups for it in workers] == [["group-0"]] * 3
+
+
+def test_processes_that_end_or_stand_still_during_a_broadcast(
+    processes: list[Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One is killed, one stands still: gloo notices the first, and the second in an hour."""
+    model, here = Model(0), Worker(0)
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        workers = [here, *processes]
+        for version, how in ((1, signal.SIGKILL), (2, signal.SIGSTOP)):
+            workers[1].dies = how  # type: ignore[attr-defined]
+            await send(broadcast, model, version, workers)
+            assert same(model, here.model)
+            del workers[1]
+            train(model)
+
+    with caplog.at_level(logging.WARNING):
+        run(main, bucket_bytes=1, timeout=NEVER)
+    assert [len(it.parts) for it in (here, *processes)] == [4, 1, 3]
+    for number in (1, 2):
+        assert f"rollout worker {number} was lost" in caplog.text
+
+
+def test_others_need_no_report_of_a_death_that_gloo_noticed(processes: list[Process]) -> None:
+    """gloo tells the trainer that a connection broke; that its worker is dead is reported much later."""
+    model, (dead, other) = Model(0), processes
+    dead.dies = signal.SIGKILL
+    broken = asyncio.Event()
+
+    class Late(Process):
+        async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
+            try:
+                await dead.update(update, part)
+            finally:
+                await broken.wait()
+
+    class Hears(Worker):
+        async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
+            try:
+                await super().update(update, part)
+            except TransferBrokenError:
+                broken.set()
+                raise
+
+    hears = Hears(0)
+    workers = [hears, Late(1, dead.process), other]
+    run(lambda broadcast: send(broadcast, model, 1, workers), bucket_bytes=1, timeout=NEVER)
+    assert same(model, hears.model)
+    assert [len(it.parts) for it in (hears, dead, other)] == [2, 1, 2]
+
+
+def test_a_group_that_never_works_ends_the_run_with_the_reason() -> None:
+    worker = Worker(0)
+
+    async def away() -> None:
+        raise TransferBrokenError("the store can't be reached", where="cluster.rollout_workers", hint="Walls.")
+
+    worker.reached = away
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        update = await broadcast.publish(Weights(Model(0), 1), 1)
+        with pytest.raises(EngineError, match=r"3 transfers .* and no worker died: the store can't") as raised:
+            await broadcast.send(update, [worker])  # type: ignore[list-item]
+        assert (raised.value.where, raised.value.hint) == ("cluster.rollout_workers", "Walls.")
+        with pytest.raises(WorkerLostError, match="it couldn't be sent the weights: the store can't be reached"):
+            async with broadcast.send_to_one(update, worker.handle) as part:
+                await worker.update(update, part)
+
+    run(main)
+
+
+def test_no_wait_is_longer_than_the_limit() -> None:
+    """Neither the trainer's for a worker that takes no weights, nor a worker's for a trainer that doesn't begin."""
+    worker = Worker(0)
+
+    async def main(broadcast: WeightBroadcast) -> None:
+        update = await broadcast.publish(Weights(Model(0), 1), 1)
+        async with broadcast.transfer(update, [worker, "never comes"], lasting=True) as transfer:
+            with pytest.raises(TransferBrokenError, match="waited 0.3 seconds for the trainer to begin"):
+                await worker.update(update, transfer.parts[0])
+        assert transfer.group.broken
+
+    run(main, timeout=0.3)
+
+
+def test_an_engine_stands_still_while_its_weights_are_half_written() -> None:
+    from toolrl_plugin_ray.replica import PolicyReplica
+
+    class Engine:
+        def __init__(self) -> None:
+            self.held = 0
+            self.updates: list[int] = []
+
+        @asynccontextmanager
+        async def hold(self) -> Any:
+            self.held += 1
+            yield
+            self.held -= 1
+
+        async def update_weights(self, weights: Any, version: int) -> None:
+            assert self.held
+            self.updates.append(version)
+
+    class Breaks(WeightReceiver):
+        times = 0
+
+        async def receive(self, update: WeightUpdate, module: Any) -> None:
+            self.times += 1
+            if self.times < 3:
+                raise TransferBrokenError("it broke")
+
+    class Policy:
+        model = Model(0)
+
+    async def main() -> None:
+        engine, receiver = Engine(), Breaks()
+        replica = PolicyReplica(Policy(), Weights(None, 0), engine, None, None, receiver)  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(TransferBrokenError):
+                await replica.load(WeightUpdate(1))
+            assert engine.held == 1
+        await replica.load(WeightUpdate(1))
+        assert (engine.held, engine.updates) == (0, [1])
+        receiver.times = 0
+        with pytest.raises(TransferBrokenError):
+            await replica.load(WeightUpdate(1))
+        await replica.close()
+        assert engine.held == 0
+
+    asyncio.run(main())

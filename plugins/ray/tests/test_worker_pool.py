@@ -1,0 +1,529 @@
+"""Groups dealt to workers, without Ray: whoever dies and whenever, each group comes back once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolrl.config.load import LoadedConfig
+from toolrl.config.model import Config
+from toolrl.errors import ConfigError, DataError, EngineError, RunStoppedError, ToolrlError
+from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import Oversight
+from toolrl.tools.toolbox import ToolBox
+from toolrl.types import Episode, Group, ParsedTurn, Task
+from toolrl_plugin_ray import worker_pool, worker_supervisor
+from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec, pack_group, unpack_group
+from toolrl_plugin_ray.rollout_worker import RolloutWorker
+from toolrl_plugin_ray.worker_pool import WorkerPool
+from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
+from toolrl_testing.clock import run_in_virtual_time
+from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
+
+LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
+DELAY = 0.001
+TEXT = "abcdefgh"
+
+
+class NoCalls:
+    def stops(self, turn_text: str) -> tuple[str, ...]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        return ParsedTurn(content=text)
+
+    def render_results(self, records: Any) -> tuple[()]:
+        return ()
+
+
+class Engine(ScriptedEngine):
+    """A text that takes as long as its task's number of seconds says."""
+
+    async def generate(self, prompt: Any, *arguments: Any, **options: Any) -> Any:
+        seconds = float(self._chat.decode(prompt).text.split("s=")[1].split("<")[0])
+        await asyncio.sleep(seconds)
+        return await super().generate(prompt, *arguments, **options)
+
+
+class Scripted:
+    """A replica without a model."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.engine = Engine(lambda prompt: TEXT)
+        environments = {name: Environment(name, NoCalls(), FakeChatFormat(), ToolBox([])) for name in ("a", "b")}
+        self.runner = Runner(self.engine, environments, concurrency=concurrency)
+
+    async def load(self, update: WeightUpdate) -> None:
+        if update.version == 666:
+            raise EngineError("these weights are others")
+        await self.engine.update_weights(FakeWeights(update.version), update.version)
+
+    def status(self) -> dict[str, Any]:
+        return {"most": self.engine.most_at_once}
+
+
+@asynccontextmanager
+async def scripted(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Scripted]:
+    if spec.device == "broken":
+        raise ConfigError("this worker can't be built", where="environments.default")
+    made = Scripted(spec.loaded.config.rollout.concurrency)
+    await made.load(update)
+    yield made
+
+
+class ScriptedWorker(RolloutWorker):
+    build = staticmethod(scripted)
+
+
+class Process:
+    """A worker's process: each message takes a moment and is pickled, and dead it answers nothing."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.worker = ScriptedWorker()
+        self.dead = asyncio.Event()
+        self.mute = False
+        self.unreached = ""
+        """A method whose messages are lost."""
+        self.dealt: list[int] = []
+
+    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
+        return self._call(method, arguments)
+
+    async def _call(self, method: str, arguments: Any) -> Any:
+        arguments = pickle.loads(pickle.dumps(arguments))
+        if method == self.unreached:
+            await asyncio.sleep(DELAY)
+            raise WorkerLostError("it can't be reached")
+        if method == "deal":
+            self.dealt += [order.key for order in arguments[0]]
+        answer = asyncio.create_task(self._answer(method, arguments))
+        dead = asyncio.create_task(self.dead.wait())
+        try:
+            await asyncio.wait([answer, dead], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (answer, dead):
+                task.cancel()
+        if self.dead.is_set():
+            raise WorkerLostError("it was killed")
+        return answer.result()
+
+    async def _answer(self, method: str, arguments: Any) -> Any:
+        await asyncio.sleep(DELAY)
+        if self.mute:
+            await asyncio.Event().wait()
+        answer = await getattr(self.worker, method)(*arguments)
+        await asyncio.sleep(DELAY)
+        return pickle.loads(pickle.dumps(answer))
+
+    def kill(self) -> None:
+        self.dead.set()
+        for task in self.worker._groups.values():
+            task.cancel()
+
+    def last_words(self) -> list[str]:
+        return ["WARNING the end is near"]
+
+
+class FakeBroadcast:
+    """Sends each worker a version's number."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def publish(self, weights: Any, version: int) -> WeightUpdate:
+        await asyncio.sleep(DELAY)
+        return WeightUpdate(version)
+
+    async def send(self, update: WeightUpdate, workers: Sequence[WorkerSupervisor]) -> None:
+        for found in await asyncio.gather(*(it.update(update) for it in workers), return_exceptions=True):
+            if isinstance(found, Exception) and not isinstance(found, WorkerLostError):
+                raise found
+
+    @asynccontextmanager
+    async def send_to_one(self, update: WeightUpdate, worker: object) -> AsyncIterator[WeightUpdate]:
+        yield update
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Farm:
+    """A pool and its processes."""
+
+    def __init__(self, workers: int = 2, concurrency: int = 4, **options: Any) -> None:
+        self.processes: list[Process] = []
+        self.told: list[Episode] = []
+        self.device = "cpu"
+        rollout = {"concurrency": concurrency}
+        config = Config.model_validate({"model": {"path": "m"}, "environments": {"a": {}}, "rollout": rollout})
+        spec = WorkerSpec(0, LoadedConfig(config, {}, "c.yaml"), "m", "float32", "", ".", ".")
+        self.pool = WorkerPool(
+            self.spawn,
+            lambda number: replace(spec, number=number, device=self.device),
+            FakeBroadcast(),
+            Oversight(0.2, self.told.append),
+            workers=workers,
+            concurrency=concurrency,
+            **options,
+        )
+
+    def spawn(self, number: int) -> Process:
+        self.processes.append(Process(number))
+        return self.processes[-1]
+
+    def living(self, number: int) -> Process:
+        return next(it for it in reversed(self.processes) if it.number == number)
+
+    async def group(self, seconds: float = 1.0, name: str = "t", size: int = 2) -> Group:
+        return await self.pool.group(task(name, seconds), 0, size, LIMITS, round_id="train-1", gate=self.pool.gate())
+
+
+def task(name: str = "t", seconds: float = 1.0, environment: str = "a") -> Task:
+    return make_task(f"s={seconds}", id=name, environment=environment)
+
+
+def in_farm(main: Callable[[Farm], Awaitable[None]], farm: Callable[[], Farm] = Farm) -> None:
+    async def run() -> None:
+        made = farm()
+        try:
+            await made.pool.start(FakeWeights(), 0)
+            await main(made)
+        finally:
+            await made.pool.stop()
+        assert made.pool._broadcast.closed  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        assert len(asyncio.all_tasks()) == 1, "nothing is left running"
+
+    run_in_virtual_time(run())
+
+
+def test_groups_are_those_of_the_runner_in_the_order_of_tasks() -> None:
+    tasks = [task(f"t{number}", seconds=(7 - number) / 10) for number in range(7)]
+
+    async def main(farm: Farm) -> None:
+        groups = await farm.pool.run(tasks, 3, LIMITS, round_id="train-1")
+        own = await Scripted(4).runner.run(tasks, 3, LIMITS, round_id="train-1")
+
+        def plain(found: list[Group]) -> list[Group]:
+            return [replace(it, episodes=tuple(replace(e, seconds=0, turns=(), metrics={}) for e in it.episodes))
+                    for it in found]  # fmt: skip
+
+        assert plain(groups) == plain(own)
+        assert sorted(it.id for it in farm.told) == sorted(it.id for group in own for it in group.episodes)
+
+    in_farm(main)
+
+
+def test_a_group_is_the_same_after_its_way() -> None:
+    async def main() -> None:
+        (group,) = await Scripted(4).runner.run([task()], 2, LIMITS, round_id="train-1")
+        assert unpack_group(pack_group(group)) == group
+        assert [type(it) for it in unpack_group(pack_group(group)).episodes[0].ids] == [int] * len(
+            group.episodes[0].ids
+        )
+
+    asyncio.run(main())
+
+
+def test_no_worker_has_more_in_flight_than_it_may_and_all_are_busy() -> None:
+    async def main(farm: Farm) -> None:
+        begin = asyncio.get_running_loop().time()
+        await asyncio.gather(*(farm.group(name=f"t{number}") for number in range(16)))
+        # 32 episodes of a second in two workers of four places.
+        assert 4.0 <= asyncio.get_running_loop().time() - begin < 4.2
+        assert [it.worker._replica.engine.most_at_once for it in farm.processes] == [4, 4]  # type: ignore[union-attr]
+        assert [len(it.dealt) for it in farm.processes] == [8, 8]
+
+    in_farm(main)
+
+
+def test_a_worker_is_dealt_what_it_has_room_for_and_no_more() -> None:
+    async def main(farm: Farm) -> None:
+        waiting = [asyncio.create_task(farm.group(name=f"t{number}", size=3)) for number in range(10)]
+        await asyncio.sleep(0.1)
+        # Three of four places are taken by a group: one more comes, of which two episodes wait there.
+        assert [len(it.dealt) for it in farm.processes] == [2, 2]
+        assert farm.pool.status()["waiting_groups"] == 6
+        for job in waiting:
+            job.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        assert all(not it.worker._groups for it in farm.processes)
+        assert [it.load for it in farm.pool._workers] == [0, 0]
+
+    in_farm(main)
+
+
+def test_the_place_of_an_ended_episode_goes_to_the_next_group_at_once() -> None:
+    async def main(farm: Farm) -> None:
+        slow = asyncio.create_task(farm.group(10.0, "slow", size=1))
+        quick = [farm.group(1.0, f"t{number}", size=1) for number in range(6)]
+        await asyncio.gather(*quick)
+        assert 2.0 <= asyncio.get_running_loop().time() < 2.2
+        await slow
+
+    in_farm(main, lambda: Farm(workers=1))
+
+
+def test_the_least_loaded_worker_is_dealt_to() -> None:
+    async def main(farm: Farm) -> None:
+        slow = asyncio.create_task(farm.group(10.0, "slow", size=4))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(farm.group(1.0, f"t{number}", size=1) for number in range(4)))
+        assert sorted(len(it.dealt) for it in farm.processes) == [1, 4]
+        await slow
+
+    in_farm(main)
+
+
+def test_a_dead_workers_groups_start_again_and_it_is_replaced() -> None:
+    async def main(farm: Farm) -> None:
+        going = [asyncio.create_task(farm.group(name=f"t{number}", size=4)) for number in range(4)]
+        await asyncio.sleep(0.5)
+        farm.living(0).kill()
+        groups = await asyncio.gather(*going)
+        assert Counter(group.task.id for group in groups) == Counter(f"t{number}" for number in range(4))
+        await asyncio.sleep(1)
+        found = farm.pool.metrics()
+        assert found == {"cluster/workers": 2.0, "cluster/restarted_workers": 1.0, "cluster/restarted_groups": 1.0}
+        assert farm.pool.metrics()["cluster/restarted_workers"] == 0.0
+
+    in_farm(main)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_whoever_dies_and_whenever_each_group_comes_once(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def main(farm: Farm) -> None:
+        async def killer() -> None:
+            while True:
+                await asyncio.sleep(chance.expovariate(1.0))
+                farm.living(chance.randrange(3)).kill()
+
+        killing = asyncio.create_task(killer())
+        rounds = []
+        for number in range(3):
+            tasks = [task(f"t{row}", seconds=chance.random()) for row in range(chance.randrange(1, 9))]
+            groups = await farm.pool.run(tasks, chance.randrange(1, 5), LIMITS, round_id=f"train-{number}")
+            await farm.pool.update_weights(FakeWeights(number + 1), number + 1)
+            assert [group.task.id for group in groups] == [it.id for it in tasks]
+            for group in groups:
+                versions = {v for it in group.episodes for v in it.weight_versions if v >= 0}
+                assert versions == {number}, "one that was replaced has the current weights"
+            rounds += groups
+        killing.cancel()
+        ids = [it.id for group in rounds for it in group.episodes]
+        assert sorted(it.id for it in farm.told) == sorted(ids)
+        assert len(set(ids)) == len(ids)
+
+    in_farm(main, lambda: Farm(workers=3, restarts=10**6))
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_last_words() -> None:
+    async def main(farm: Farm) -> None:
+        going = asyncio.create_task(farm.group(100.0))
+        with pytest.raises(RunStoppedError) as caught:
+            while True:
+                await asyncio.sleep(0.2)
+                farm.living(0).kill()
+                farm.pool._check_broken()
+        assert "rollout worker 0 died 3 times in a row, at last: it was killed" in caught.value.message
+        assert "| WARNING the end is near" in caught.value.message
+        with pytest.raises(RunStoppedError):
+            await going
+        with pytest.raises(RunStoppedError):
+            await farm.group()
+
+    in_farm(main, lambda: Farm(restarts=2))
+
+
+def test_a_group_that_every_worker_dies_of_ends_the_run() -> None:
+    async def main(farm: Farm) -> None:
+        async def killer() -> None:
+            while True:
+                await asyncio.sleep(0.5)
+                await asyncio.gather(*(farm.group(0.0, "fine") for _ in range(2)))
+                for process in farm.processes:
+                    if any(it.get_name() for it in process.worker._groups.values()):
+                        process.kill()
+
+        killing = asyncio.create_task(killer())
+        with pytest.raises(RunStoppedError, match="3 rollout workers died while they sampled train-1/0/deadly"):
+            await farm.group(100.0, "deadly", size=1)
+        killing.cancel()
+        await asyncio.gather(killing, return_exceptions=True)
+
+    in_farm(main, lambda: Farm(restarts=2))
+
+
+def test_a_worker_that_falls_silent_is_told_of_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(farm: Farm) -> None:
+        going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(2)]
+        await asyncio.sleep(0.5)
+        farm.living(1).mute = True
+        await asyncio.gather(*going)
+        assert 100 < asyncio.get_running_loop().time() < 110
+        assert farm.pool.metrics()["cluster/restarted_groups"] == 1.0
+
+    with caplog.at_level(logging.WARNING):
+        in_farm(main, lambda: Farm(timeout=100.0))
+    assert "rollout worker 1 hasn't answered 'poll' for 30 s; given up after 100 s" in caplog.text
+    assert "rollout worker 1 died (it didn't answer 'poll' for 100 seconds); 1 of its groups start again" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["deal", "take_weights", "drop"])
+def test_a_worker_that_one_message_did_not_reach_is_replaced(method: str) -> None:
+    async def main(farm: Farm) -> None:
+        going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(4)]
+        farm.living(0).unreached = method
+        await asyncio.sleep(0.5)
+        if method == "drop":
+            going[0].cancel()
+        await farm.pool.update_weights(FakeWeights(1), 1)
+        groups = await asyncio.gather(*going, return_exceptions=True)
+        assert sum(isinstance(it, Group) for it in groups) == 4 - (method == "drop")
+        await asyncio.sleep(1)
+        assert len(farm.processes) == 3
+        assert [it.has.version for it in farm.pool._workers if it.has] == [1, 1]
+
+    in_farm(main)
+
+
+def test_episodes_that_cannot_be_read_here_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(farm: Farm) -> None:
+        def unreadable(data: bytes) -> Group:
+            raise ModuleNotFoundError("No module named 'theirs'")
+
+        monkeypatch.setattr(worker_pool, "unpack_group", unreadable)
+        with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
+            await farm.group()
+
+    in_farm(main)
+
+
+def test_what_keeps_a_worker_from_starting_is_raised_as_it_is() -> None:
+    async def run() -> None:
+        farm = Farm()
+        farm.device = "broken"
+        with pytest.raises(ConfigError, match="this worker can't be built") as caught:
+            await farm.pool.start(FakeWeights(), 0)
+        assert caught.value.where == "environments.default"
+        await farm.pool.stop()
+
+    run_in_virtual_time(run())
+
+
+def test_what_leaves_a_group_is_raised_where_it_was_asked_for() -> None:
+    async def main(farm: Farm) -> None:
+        with pytest.raises(DataError, match="asks for environment 'c'; the config has: a, b"):
+            await farm.pool.run([task(), task(environment="c")], 2, LIMITS, round_id="train-1")
+        assert len((await farm.group()).episodes) == 2
+
+    in_farm(main)
+
+
+def test_a_task_that_cannot_be_sent_is_named() -> None:
+    async def main(farm: Farm) -> None:
+        strange = replace(task("odd"), extra={"lock": threading.Lock(), "function": lambda: None})
+        with pytest.raises(RunStoppedError, match=r"train-1/0/odd can't be sent to a rollout worker: "):
+            await farm.pool.run([strange], 2, LIMITS, round_id="train-1")
+        assert len((await farm.group()).episodes) == 2
+
+    in_farm(main)
+
+
+def test_episodes_that_cannot_be_sent_back_are_named() -> None:
+    async def main(farm: Farm) -> None:
+        one_way = replace(task(), extra={"thing": OneWay()})
+        with pytest.raises(ToolrlError, match=r"the episodes of train-1/0/t can't be sent to the driver: "):
+            await farm.pool.run([one_way], 2, LIMITS, round_id="train-1")
+        assert len((await farm.group()).episodes) == 2
+
+    in_farm(main)
+
+
+class OneWay:
+    """What comes of it when it is pickled doesn't pickle again."""
+
+    def __reduce__(self) -> Any:
+        return threading.Lock, ()
+
+
+def test_weights_that_do_not_arrive_end_the_run() -> None:
+    async def main(farm: Farm) -> None:
+        with pytest.raises(EngineError, match="these weights are others"):
+            await farm.pool.update_weights(FakeWeights(666), 666)
+
+    in_farm(main)
+
+
+def test_a_starting_worker_gets_weights_that_came_meanwhile() -> None:
+    async def main(farm: Farm) -> None:
+        farm.living(0).kill()
+        await asyncio.sleep(0)
+        await farm.pool.update_weights(FakeWeights(7), 7)
+        await asyncio.sleep(1)
+        assert [it.has.version for it in farm.pool._workers if it.has] == [7, 7]
+        assert [farm.living(n).worker._replica.engine.version for n in (0, 1)] == [7, 7]  # type: ignore[union-attr]
+
+    in_farm(main)
+
+
+def test_weights_go_out_again_where_their_version_is_the_same() -> None:
+    async def main(farm: Farm) -> None:
+        first = [it.has for it in farm.pool._workers]
+        await farm.pool.update_weights(FakeWeights(0), 0)
+        assert all(it.has is not before for it, before in zip(farm.pool._workers, first, strict=True))
+
+    in_farm(main)
+
+
+def test_what_workers_tell_of_restarts_is_in_the_metrics_once() -> None:
+    async def main(farm: Farm) -> None:
+        for number in range(2):
+            replica = farm.living(number).worker._replica
+            told = [("limits", "second life"), ("servers", f"of {number}")]
+            replica.status = lambda told=told: {"restarted": told}  # type: ignore
+        for _ in range(2):
+            await asyncio.gather(*(farm.group(name=str(it)) for it in range(8)))
+        found = farm.pool.metrics()
+        assert found["cluster/restarted_limits"] == 1.0
+        assert found["cluster/restarted_servers"] == 2.0
+        await farm.group()
+        assert "cluster/restarted_limits" not in farm.pool.metrics()
+        assert farm.pool.status()["restarted"] == {"limits": 1, "servers": 2}, "all of them since the start"
+
+    in_farm(main)
+
+
+def test_status_says_what_each_worker_does() -> None:
+    async def main(farm: Farm) -> None:
+        going = asyncio.create_task(farm.group())
+        await asyncio.sleep(0.1)
+        first, second = farm.pool.status()["workers"]
+        assert (first["state"], first["groups"], first["episodes"], first["weights"]) == ("ready", 1, 2, 0)
+        assert (second["state"], second["groups"], second["episodes"]) == ("ready", 0, 0)
+        assert isinstance(first["pid"], int)
+        await going
+
+    in_farm(main)
+
+
+def test_polls_are_short_enough_to_notice_silence() -> None:
+    assert worker_supervisor.POLL_SECONDS < worker_supervisor.FIRST_WARNING

@@ -1,0 +1,73 @@
+"""Verifying a copy of a model: digests see every change, log-probabilities are compared within the model's noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from toolrl.errors import EngineError
+from toolrl_plugin_torch.probe import check_logprobs, digests, module_logprobs, probe_ids
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 7), (2**17 + 5,)])
+def test_a_digest_sees_every_change_of_a_value_and_of_its_place(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    before = digests([("it", tensor)])
+    assert digests([("it", tensor.clone())]) == before
+    flat = tensor.view(-1)
+    for place in {0, len(flat) // 2, len(flat) - 1} if len(flat) else ():
+        flat[place] = 1 - flat[place].to(torch.int64)
+        assert digests([("it", tensor)]) != before
+        flat[place] = 1 - flat[place].to(torch.int64)
+    if len(flat) > 2:
+        flat[:2] = torch.tensor([0, 1])
+        other = digests([("it", tensor)])
+        flat[:2] = torch.tensor([1, 0])
+        assert digests([("it", tensor)]) != other
+
+
+def test_the_probe_is_the_same_at_every_call() -> None:
+    assert probe_ids(None, 50) == probe_ids(None, 50)
+    assert len(probe_ids(None, 50)) == 128
+    assert len(probe_ids(None, 50, 10)) == 10
+    assert set(probe_ids(None, 3)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+def test_no_number_is_no_agreement(tiny: Any, dtype: str, wrong: float) -> None:
+    model, ids = tiny.model(dtype=dtype), probe_ids(None, tiny.vocabulary, 32)
+    found = module_logprobs(model, ids).tolist()
+    asked = {"exact": dtype == "float32", "who": "it", "hint": ""}
+    assert check_logprobs(found, model, ids, **asked) == 0.0
+    assert model.training, "it is left in the mode it was in"
+    found[3] = wrong
+    with pytest.raises(EngineError, match=rf"is inf, more than .*\(token 3: {wrong}"):
+        check_logprobs(found, model, ids, **asked)
+    assert check_logprobs([it - 0.005 for it in found[:3]], model, ids[:4], **asked, tolerance=0.1) <= 0.00501
+
+
+@pytest.mark.parametrize("noise", [0.0, math.nan])
+def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.MonkeyPatch, noise: float) -> None:
+    """Also where its other attention gives no numbers."""
+    model, ids = tiny.model(dtype="bfloat16"), probe_ids(None, tiny.vocabulary, 32)
+    attention, right = model.config._attn_implementation, model.forward
+
+    def forward(**inputs: Any) -> Any:
+        output = right(**inputs)
+        if model.config._attn_implementation != attention:
+            output.logits += noise
+        return output
+
+    monkeypatch.setattr(model, "forward", forward)
+    found = [it - 0.5 for it in module_logprobs(model, ids).tolist()]
+    with pytest.raises(EngineError, match="mean of the smaller four fifths of differences .* is 0.5, more than 0."):
+        check_logprobs(found, model, ids, exact=False, who="it", hint="")
+    assert model.config._attn_implementation == attention
