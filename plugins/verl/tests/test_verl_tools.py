@@ -495,8 +495,8 @@ def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
     ("source", "message"),
     [
         ("x = 1\n", "registers no function"),
-        ("import verl.trainer\n", "can't be run: ModuleNotFoundError"),
-        ("import sys; sys.exit(1)\n", "can't be run: SystemExit"),
+        ("import verl.trainer\n", "can't be imported: ModuleNotFoundError"),
+        ("import sys; sys.exit(1)\n", "can't be imported: SystemExit"),
         (
             "from toolrl_plugin_verl.tools import function_tool\n"
             "for n in 'ab':\n    function_tool('same')(lambda: n)\n",

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import logging
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
+from toolrl.tools.user_classes import load_object
 from toolrl.types import Markers, ToolSpec
 from toolrl_plugin_areal.options import ArealToolOptions
 from toolrl_plugin_tir.syntax import ARGUMENTS
@@ -126,26 +125,13 @@ def _said(result: Any, status: Any) -> str:
 
 
 def _load(options: ArealToolOptions, where: str | None) -> Any:
-    module, _, name = options.target.partition(":")
-    for folder in (".", *options.python_path):
-        path = str(Path(folder).expanduser().absolute())
-        if path not in sys.path:
-            sys.path.append(path)  # For good: a tool may import more when it runs.
     # AReaL's own tools need no more of it than its loggers.
     if "areal" not in sys.modules and importlib.util.find_spec("areal") is None:
         package, utils = ModuleType("areal"), ModuleType("areal.utils")
         package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
         sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() and the like in a user's module, too
-        raise ConfigError(
-            f"{options.target!r} can't be imported: {type(error).__name__}: {error}",
-            where=where,
-            hint="Name its folder in `python_path`. BaseTool and ToolMarkers are in toolrl_plugin_areal.tools.",
-        ) from error
+    hint = "Name its folder in `python_path`. BaseTool and ToolMarkers are in toolrl_plugin_areal.tools."
+    found = load_object(options.target, where, folders=options.python_path, hint=hint)
     lacking = [part for part in _PARTS if not hasattr(found, part)]
     if lacking:
         raise ConfigError(f"{options.target!r} has no {', '.join(lacking)}", where=where, hint="Subclass BaseTool.")

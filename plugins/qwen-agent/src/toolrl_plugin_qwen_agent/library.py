@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import difflib
-import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -26,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.tools.user_classes import TRACEBACK, import_errors, import_module, load_object, run_file
 
 INSTALL = "pip install 'toolrl-plugin-qwen-agent[qwen]'"
 RAG = (
@@ -158,23 +158,8 @@ def load() -> ModuleType:
 
 def import_registering(name: str, where: str) -> ModuleType:
     """A module, or a .py file as a module of its own, run once a process. Raises ConfigError."""
-    with _LOCK:
-        try:
-            if name.endswith(".py"):
-                file = Path(name).expanduser().resolve()
-                return _imported(file) or _run_file(file, where)
-            here = str(Path.cwd())
-            if here not in sys.path:
-                sys.path.append(here)
-            return sys.modules.get(name) or _run_as_file(name) or importlib.import_module(name)
-        except (ConfigError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # sys.exit() and the like in a user's module, too
-            raise ConfigError(
-                f"{name!r} can't be imported: {type(error).__name__}: {error}",
-                where=where,
-                hint="Run `python -c 'import …'` to see the whole traceback.",
-            ) from error
+    with _LOCK, import_errors(name, where, lambda _: TRACEBACK):
+        return run_file(Path(name)) if name.endswith(".py") else import_module(name)
 
 
 def find_class(name: str, tools: ModuleType, where: str) -> Any:
@@ -190,46 +175,8 @@ def find_class(name: str, tools: ModuleType, where: str) -> Any:
             hint=f"Registered: {', '.join(sorted(known))}. A tool of your own: `module:Class`, `FILE.py:Class`, or "
             "name its module under `imports`.",
         )
-    source, _, attribute = name.rpartition(":")
-    try:
-        found = functools.reduce(getattr, attribute.split("."), import_registering(source, where))
-    except AttributeError:
-        raise ConfigError(f"{source!r} has no {attribute!r}", where=where) from None
+    with _LOCK:
+        found = load_object(name, where)
     if not isinstance(found, type) or not issubclass(found, tools.BaseTool):
         raise ConfigError(f"{name!r} is {found!r:.80}, no subclass of qwen_agent.tools.base.BaseTool", where=where)
     return found
-
-
-# A file that is run twice registers its tools twice, which qwen_agent refuses: it is one module, however it is named.
-
-
-def _imported(file: Path) -> ModuleType | None:
-    """The module that this file already is."""
-    for module in list(sys.modules.values()):
-        place = getattr(module, "__file__", None)
-        if isinstance(place, str) and place.endswith(file.name) and Path(place).resolve() == file:
-            return module
-    return None
-
-
-def _run_as_file(name: str) -> ModuleType | None:
-    """The module of this name where its file was run by its path."""
-    found = importlib.util.find_spec(name)
-    return (
-        _imported(Path(found.origin).resolve()) if found is not None and found.has_location and found.origin else None
-    )
-
-
-def _run_file(file: Path, where: str) -> ModuleType:
-    name = "_toolrl_qwen_agent_" + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in str(file))
-    spec = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"there is no Python file {str(file)!r}", where=where)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Dataclasses and pickles of the file look there.
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

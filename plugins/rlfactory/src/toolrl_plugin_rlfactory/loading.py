@@ -7,15 +7,14 @@ folder.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import ConfigError, ToolrlError
+from toolrl.errors import ConfigError
+from toolrl.tools.user_classes import TRACEBACK, import_errors, import_module, run_file
 from toolrl_plugin_rlfactory.imports import LOADED, place_of, stand_ins
 
 
@@ -34,16 +33,8 @@ def manager_class(name: str) -> Any:
 def load_class(reference: str, where: str | None) -> Any:
     """The class of `module:Class` or `file.py:Class`. Raises ConfigError that says what couldn't be imported."""
     source, _, attribute = reference.rpartition(":")
-    try:
+    with import_errors(reference, where, _hint):
         module = _from_file(Path(source).expanduser()) if source.endswith(".py") else _from_name(source)
-    except KeyboardInterrupt:
-        raise
-    except ToolrlError as error:
-        raise ConfigError(error.message, where=where, hint=error.hint) from None
-    except BaseException as error:  # sys.exit() and the like in a user's module, too
-        raise ConfigError(
-            f"{reference!r} can't be imported: {type(error).__name__}: {error}", where=where, hint=_hint(error)
-        ) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
         raise ConfigError(f"{source!r} has no class {attribute!r}", where=where)
@@ -59,36 +50,22 @@ def call_accepted(function: Callable[..., Any], **kwargs: Any) -> Any:
 
 
 def _from_name(name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # For good: a class may import more when it runs.
     with stand_ins(Path("envs").resolve()):
-        return importlib.import_module(name)
+        return import_module(name)
 
 
 def _from_file(file: Path) -> Any:
-    if not file.is_file():
-        raise ConfigError(f"there is no file {str(file)!r}", hint="Paths start where the run is started.")
     resolved = file.resolve()
     package, root = place_of(file)
     # A file that is named twice is one module, whose classes are the same.
     name = f"{package}.{LOADED}{resolved.stem}_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{str(file)!r} is no Python file")
     folder = str(resolved.parent)
     if folder not in sys.path:
         sys.path.append(folder)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        with stand_ins(root):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    with stand_ins(root):
+        return run_file(file, name, once=False)
 
 
 def _hint(error: BaseException) -> str:
@@ -98,4 +75,4 @@ def _hint(error: BaseException) -> str:
             "Take the import out: of RLFactory there are Env, SearchEnv and DataProto, as in "
             "toolrl_plugin_rlfactory.envs, and the managers, as in toolrl_plugin_rlfactory.managers."
         )
-    return "Run `python -c 'import …'` to see the whole traceback."
+    return TRACEBACK

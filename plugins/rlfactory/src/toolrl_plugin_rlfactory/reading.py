@@ -13,16 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyjson5
+
 from toolrl.parsing import MAX_ITEMS
 from toolrl.parsing.jsonvalue import read_valid
 from toolrl.types import CallError, Span, ToolCall
-from toolrl_plugin_rlfactory import json5text
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
 EMPTY, ERROR = "<empty>", "<error>"
 EXTRACT_FAILED = "# Extract the tool name failed"
+MAX_DEPTH = 64
+"""Objects and lists within each other."""
 
 
 @dataclass(slots=True)
@@ -147,7 +150,14 @@ def _call(body: str, text: str, span: Span) -> ToolCall | CallError:
 def _value(body: str) -> Any:
     """What a piece holds. Raises ValueError, RecursionError."""
     strict = read_valid(body, 0)
-    return strict[0] if strict is not None and strict[1] == len(body) else json5text.loads(body)
+    if strict is not None and strict[1] == len(body):
+        return strict[0]
+    try:
+        value = pyjson5.decode(body, maxdepth=MAX_DEPTH)
+    except pyjson5.Json5Exception as error:
+        raise ValueError(str(error)) from None
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # Servers take no NaN and no half of a pair.
+    return value
 
 
 def _stray_close(text: str, found: Reading) -> None:

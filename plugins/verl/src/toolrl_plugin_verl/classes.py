@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.tools.user_classes import TRACEBACK, import_errors
 from toolrl_plugin_verl.imports import load_user, own_spec, search_folders
 
 STAND_INS = (
@@ -47,23 +48,15 @@ def _imported(class_name: str, module_name: str, python_path: Sequence[str], pla
     if class_name in STAND_INS and own_file(class_name, python_path) is None:
         return importlib.import_module(f"toolrl_plugin_{module_name}")
     strict = own_file(class_name, python_path, here=False) is not None
-    try:
+    with import_errors(class_name, place, lambda error: import_hint(error, module_name)):
         return load_user(lambda: importlib.import_module(module_name), python_path, strict=strict)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() and the like in a user's module, too
-        raise ConfigError(
-            f"class_name {class_name!r} can't be imported: {type(error).__name__}: {error}",
-            where=place,
-            hint=import_hint(error, module_name),
-        ) from error
 
 
 def import_hint(error: BaseException, module_name: str = "") -> str:
     """What to do about a file of the user's that can't be imported."""
     missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
     if not isinstance(missing, str) or not isinstance(error, ModuleNotFoundError):
-        return "Run `python -c 'import …'` to see the whole traceback."
+        return TRACEBACK
     if missing.partition(".")[0] == "verl":
         return (
             f"toolrl has no stand-in for {missing}: install verl, or take the import out. Of verl's own classes there "

@@ -7,19 +7,18 @@ brings a schema. Synchronous functions run in threads, asynchronous ones in the 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ArgumentsError, ConfigError
-from toolrl.tools import FunctionTool, Tool
+from toolrl.tools import FunctionTool, Tool, user_classes
 from toolrl.tools.function import is_async
+from toolrl.tools.user_classes import import_errors
 from toolrl.types import ToolResult, ToolSpec
 from toolrl_plugin_verl.adapter import SECONDS
 from toolrl_plugin_verl.classes import import_hint
@@ -57,25 +56,8 @@ def load_functions(path: str, where: str | None) -> list[Registered]:
 
 def run_file(file: Path, where: str | None, collect: list[Registered] | None = None) -> Any:
     """A Python file as a module of its own. Raises ConfigError that names what it raised."""
-    name = "_toolrl_verl_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{str(file)!r} is no Python file", where=where)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Dataclasses and pickles of the file look there.
-    try:
-        with collecting() as found:
-            loader = spec.loader
-            load_user(lambda: loader.exec_module(module))
-    except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise ConfigError(
-            f"{str(file)!r} can't be run: {type(error).__name__}: {error}",
-            where=where,
-            hint=import_hint(error),
-        ) from error
+    with import_errors(str(file), where, import_hint), collecting() as found:
+        module = load_user(lambda: user_classes.run_file(file, once=False))
     if collect is not None:
         collect.extend(found)
     return module

@@ -1,0 +1,47 @@
+"""Classes of the user's, by module or by file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolrl.errors import ConfigError
+from toolrl.tools.user_classes import load_object, run_file
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    (tmp_path / "user_tools.py").write_text("class Mine:\n    class Inner:\n        pass\n")
+    return tmp_path
+
+
+def test_a_file_is_one_module_however_it_is_named(folder: Path) -> None:
+    by_name = load_object("user_tools:Mine.Inner", None)
+    assert load_object("./user_tools.py:Mine.Inner", None) is by_name
+    assert run_file(folder / "user_tools.py", once=False).Mine.Inner is not by_name
+    (folder / "below").mkdir()
+    (folder / "below" / "user_more.py").write_text("X = 1\n")
+    assert load_object("user_more:X", None, folders=["below"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "says"),
+    [
+        ("", "user_broken:X", "has no 'X'"),
+        ("import sys; sys.exit(3)", "user_broken.py:X", "can't be imported: SystemExit: 3"),
+        ("1 / 0", "user_broken:X", "can't be imported: ZeroDivisionError"),
+        ("", "user_nowhere.py:X", "there is no Python file"),
+        ("", "user_nowhere:X", "No module named 'user_nowhere'"),
+    ],
+)
+def test_what_can_not_be_loaded_is_told(folder: Path, text: str, reference: str, says: str) -> None:
+    (folder / "user_broken.py").write_text(text)
+    with pytest.raises(ConfigError, match=says) as caught:
+        load_object(reference, "tools[0]")
+    assert caught.value.where == "tools[0]"
+    assert "_toolrl_user_" not in " ".join(name for name in sys.modules if "broken" in name)
