@@ -1,4 +1,4 @@
-"""The guides' tools in whole episodes, as a run has them: both signatures, several tools, 256 episodes at once."""
+"""The guides' tools in whole episodes, as a run has them: both signatures, several tools, many episodes at once."""
 
 from __future__ import annotations
 
@@ -160,16 +160,10 @@ def check(episode: Episode, number: int) -> None:
     assert episode.notes == {"extra_fields": {"count": 2}, "rollout_reward_scores": scores}
 
 
-def test_the_guides_tools_run_beside_each_other(roll: ROLL) -> None:
-    (episode,) = roll(1, 1)
-    check(episode, 1)
-    assert [stage for stage, _ in verl_guide_tools.LOG].count("release") == 1
-
-
-def test_no_state_leaks_between_256_episodes_of_all_tools(roll: ROLL) -> None:
-    episodes = roll(64, 4)
-    assert len(episodes) == 256
+def test_no_state_leaks_between_episodes_of_all_tools(roll: ROLL) -> None:
+    episodes = roll(24, 4)
+    assert len(episodes) == 96
     for position, episode in enumerate(episodes):
         check(episode, position // 4 + 1)
     stages = [stage for stage, _ in verl_guide_tools.LOG]
-    assert stages.count("create") == stages.count("release") == 256
+    assert stages.count("create") == stages.count("release") == 96

@@ -82,30 +82,6 @@ def test_a_group_that_waits_does_not_hold_up_another() -> None:
     assert ray.get(waiting) == ["through"] * 3
 
 
-def test_init_is_nothing_to_do() -> None:
-    ray.init(address="auto")
-    assert ray.is_initialized()
-
-
-def test_a_pool_runs_so_many_at_once_and_no_more() -> None:
-    pool, most, now, lock = DaemonPool(3, "test"), [0], [0], threading.Lock()
-    barrier = threading.Barrier(3)
-
-    def work(number: int) -> int:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        barrier.wait()  # Only three at once can get through.
-        with lock:
-            now[0] -= 1
-        return number
-
-    futures = [pool.submit(work, number) for number in range(9)]
-    assert [future.result() for future in futures] == list(range(9))
-    assert most[0] == 3
-    pool.close()
-
-
 def test_a_pool_that_is_forgotten_ends_its_threads() -> None:
     pool = DaemonPool(2, "forgotten pool")
     assert pool.submit(lambda: 1).result() == 1
@@ -116,13 +92,3 @@ def test_a_pool_that_is_forgotten_ends_its_threads() -> None:
     assert gone() is None
     thread.join(60)
     assert not thread.is_alive()
-
-
-def test_a_job_that_is_cancelled_in_the_queue_does_not_run() -> None:
-    pool, go, ran = DaemonPool(1, "test"), threading.Event(), []
-    first, second = pool.submit(go.wait), pool.submit(ran.append, 1)
-    assert second.cancel()
-    go.set()
-    assert first.result()
-    assert pool.submit(lambda: "next").result() == "next"
-    assert ran == []

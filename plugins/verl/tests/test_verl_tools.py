@@ -169,31 +169,6 @@ def test_search_tool_says_that_the_server_is_not_there(make_toolset: Make, monke
     assert "no http address" in search_r1_like_utils.call_search_api("file:///etc/passwd", ["q"])[1]
 
 
-def test_state_never_leaks_between_256_episodes_at_once(make_toolset: Make) -> None:
-    toolset = make_toolset(YOUR_TOOL)
-
-    async def episode(box: Any, number: int) -> tuple[list[str], float]:
-        task = make_task(tools_kwargs=kwargs("your_tool", ground_truth=str(number)), id=f"task-{number // 8}")
-        async with box.open(task, make_episode_context(task, episode_id=f"{number}")) as session:
-            texts = []
-            for answer in ("wrong", str(number), str(number)):
-                (record,) = await session.answer([ToolCall("your_tool", {"answer": answer})])
-                texts.append(record.result.text)
-                await asyncio.sleep(0)
-            (reward,) = await session.rewards()
-            return texts, reward.value
-
-    async def run() -> list[tuple[list[str], float]]:
-        async with started(toolset) as box:
-            return await asyncio.gather(*(episode(box, number) for number in range(256)))
-
-    for number, (texts, reward) in enumerate(asyncio.run(run())):
-        assert texts == ["call 1: wrong", f"call 2: {number}", f"call 3: {number}"]
-        assert reward == 1.0
-    stages = [stage for stage, _ in verl_guide_tools.LOG]
-    assert stages.count("create") == stages.count("release") == 256
-
-
 def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
     (tmp_path / "greedy_tools.py").write_text(
         "from verl_guide_tools import LatestTool\n"
@@ -204,7 +179,8 @@ def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Ma
         "        self.items[instance_id] = items\n"
         "        return instance_id\n"
         "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        return self.items[instance_id].pop()\n"
+        "        again = kwargs['agent_data'].tools_kwargs['latest']['create_kwargs']['items'].pop()\n"
+        "        return self.items[instance_id].pop() + again\n"
         "    async def release(self, instance_id, **kwargs):\n"
         "        del self.items[instance_id]\n"
     )
@@ -220,31 +196,7 @@ def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Ma
                     texts.append(record.result.text)
         return texts
 
-    assert asyncio.run(run()) == ["only", "only"]
-
-
-def test_kwargs_of_agent_data_are_the_episodes_own(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "taking_tools.py").write_text(
-        "from verl_guide_tools import LatestTool\n"
-        "class Taking(LatestTool):\n"
-        "    async def create(self, instance_id, **kwargs):\n"
-        "        return instance_id\n"
-        "    async def execute(self, instance_id, parameters, agent_data=None):\n"
-        "        return agent_data.tools_kwargs['latest']['create_kwargs']['items'].pop()\n"
-    )
-    task = make_task(tools_kwargs=kwargs("latest", items=["only"]))
-
-    async def run() -> list[Any]:
-        results = []
-        toolset = make_toolset("tools:\n  - class_name: taking_tools.Taking\n", python_path=[str(tmp_path)])
-        async with started(toolset) as box:
-            for _ in range(2):
-                async with box.open(task, make_episode_context(task)) as session:
-                    (record,) = await session.answer([ToolCall("latest", {})])
-                    results.append((record.result.text, record.result.error))
-        return results
-
-    assert asyncio.run(run()) == [("only", None)] * 2
+    assert asyncio.run(run()) == ["onlyonly", "onlyonly"]
 
 
 def test_an_episode_that_fails_or_is_cancelled_is_rewarded_and_released(make_toolset: Make) -> None:

@@ -13,7 +13,7 @@ _Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class DaemonPool:
-    """At most `size` threads, started as they are needed. They end when the pool is closed or forgotten."""
+    """At most `size` threads, one more for each job until then. They end when the pool is closed or forgotten."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = max(1, size)
@@ -21,8 +21,6 @@ class DaemonPool:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._open = 0
-        """Jobs in the queue or running."""
         self._close = weakref.finalize(self, _end, self._jobs, self._size)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -31,23 +29,16 @@ class DaemonPool:
             raise RuntimeError(f"{self._name}: the pool is closed")
         future: Future[Any] = Future()
         with self._lock:
-            self._open += 1
-            start = self._threads < min(self._size, self._open)
+            start = self._threads < self._size
             self._threads += start
-        future.add_done_callback(self._done)
         if start:
-            thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
-            thread.start()
+            threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
         self._jobs.put((future, function, args, kwargs))
         return future
 
     def close(self) -> None:
         """Let the threads end after what is in the queue. Calling it again does nothing."""
         self._close()
-
-    def _done(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._open -= 1
 
 
 def _end(jobs: queue.SimpleQueue[_Job | None], size: int) -> None:
