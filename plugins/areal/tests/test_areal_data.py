@@ -76,32 +76,26 @@ def episode(*said: str, answer: str = "42", output: str = "", inline: bool = Tru
     return make_episode(task=make_task(answer=answer), turns=tuple(turns))
 
 
-def score(given: Episode, **options: Any) -> tuple[float, float]:
-    reward = ArealTirReward(ArealTirRewardOptions(**options), BuildContext("areal_tir"))
+def scores(*given: Episode, **options: Any) -> list[tuple[float, float]]:
+    reward = ArealTirReward(ArealTirRewardOptions(workers=1, **options), BuildContext("areal_tir"))
     try:
-        result = asyncio.run(reward.score(given))
+        results = [asyncio.run(reward.score(one)) for one in given]
     finally:
         reward.close()
-    return result.value, result.metrics["correct"]
+    return [(result.value, result.metrics["correct"]) for result in results]
 
 
 def test_right_and_wrong() -> None:
-    assert score(episode("so \\boxed{42}")) == (1.0, 1.0)
-    assert score(episode("so \\boxed{41}")) == (0.0, 0.0)
-    assert score(episode("\\boxed{\\frac{84}{2}}", "and that is it")) == (1.0, 1.0)
-    assert score(episode("\\boxed{42}", answer="\\boxed{42}")) == (1.0, 1.0)
+    right = [episode("so \\boxed{42}"), episode("\\boxed{\\frac{84}{2}}", "and that is it")]
+    boxed, wrong = episode("\\boxed{42}", answer="\\boxed{42}"), episode("so \\boxed{41}")
+    assert scores(*right, boxed, wrong) == [(1.0, 1.0)] * 3 + [(0.0, 0.0)]
+    assert scores(right[0], wrong, bias=-0.5, scaling=10) == [(5.0, 1.0), (-5.0, 0.0)]
 
 
-def test_bias_and_scaling() -> None:
-    assert score(episode("\\boxed{42}"), bias=-0.5, scaling=10) == (5.0, 1.0)
-    assert score(episode("\\boxed{41}"), bias=-0.5, scaling=10) == (-5.0, 0.0)
-
-
-@pytest.mark.parametrize("inline", [True, False])
-def test_what_a_tool_printed_is_not_the_models_answer(inline: bool) -> None:
-    given = episode("let me see", "done", output="\\boxed{42}", inline=inline)
-    assert score(given) == (0.0, 0.0)
-    assert score(given, tool_output=True) == (1.0, 1.0)
+def test_what_a_tool_printed_is_not_the_models_answer() -> None:
+    given = [episode("let me see", "done", output="\\boxed{42}", inline=inline) for inline in (True, False)]
+    assert scores(*given) == [(0.0, 0.0)] * 2
+    assert scores(*given, tool_output=True) == [(1.0, 1.0)] * 2
 
 
 def test_areals_own_sample() -> None:

@@ -39,12 +39,6 @@ def test_calls_stand_between_content() -> None:
     assert (turn.content, turn.status, turn.answer) == ("abc", "calls", None)
 
 
-def test_json5_is_read() -> None:
-    turn = parsed("<tool_call>{name: 'search', arguments: {query: 'it\\'s', topk: 0x3,},}</tool_call>")
-    assert isinstance(turn.items[0], ToolCall)
-    assert turn.items[0].arguments == {"query": "it's", "topk": 3}
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
@@ -67,11 +61,6 @@ def test_each_malformed_item_is_answered_as_there(text: str, kind: str, message:
     turn = parsed(text)
     assert [(item.kind, item.message) for item in turn.items if isinstance(item, CallError)] == [(kind, message)]
     assert turn.status == "calls"
-
-
-def test_no_call_is_lost_to_another() -> None:
-    assert kinds(f"<tool_call>{CALL}<tool_call>{{{CALL}") == ["search", "unclosed", "search"]
-    assert kinds(f"{CALL}</tool_call>") == ["search"]
 
 
 def test_pieces_of_blanks_are_passed_over_unless_there_is_nothing_else() -> None:
@@ -223,7 +212,7 @@ def test_a_manager_that_reads_as_rlfactory_does_is_not_asked() -> None:
     ("reference", "says"),
     [
         ("nowhere_at_all:X", "can't be imported"),
-        ("no/such/file.py:X", "there is no file"),
+        ("no/such/file.py:X", "there is no Python file"),
         (f"{GUIDE}:Nobody", "has no class 'Nobody'"),
     ],
 )
