@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import email
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -122,6 +124,22 @@ def test_a_plugin_is_found_by_its_entry_point_and_fits_core(package: Path, wheel
     assert f"./plugins/{name}" in readme
     assert "```yaml" in readme
     assert f"## {wheel.metadata['Version']}" in (package / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)
+def test_a_plugin_requires_the_plugins_that_it_imports(package: Path) -> None:
+    facts = project(package)
+    groups = [facts["dependencies"], *facts.get("optional-dependencies", {}).values()]
+    declared = {re.split(r"[^\w-]", need)[0].replace("-", "_") for group in groups for need in group}
+    own = {path.name for path in (package / "src").iterdir()}
+    imported = {
+        module.partition(".")[0]
+        for path in (package / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for module in ([node.module or ""] if isinstance(node, ast.ImportFrom) else
+                       [it.name for it in node.names] if isinstance(node, ast.Import) else [])
+    }  # fmt: skip
+    assert {name for name in imported if name.startswith("toolrl_")} - own <= declared
 
 
 def test_core_brings_its_command_its_plugin_and_its_files(wheels: dict[str, Wheel]) -> None:

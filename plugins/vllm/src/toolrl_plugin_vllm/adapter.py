@@ -15,7 +15,6 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import WeightSource
-from toolrl_plugin_torch.temporary_models import scratch_folder
 
 NAME = "toolrl"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -61,6 +60,8 @@ class Adapter:
 
     def write_base(self, module: Any, tokenizer: Any) -> Path:
         """A Hugging Face folder of the model without its adapter, for vLLM to start with."""
+        from toolrl_plugin_torch.temporary_models import scratch_folder
+
         self._base = scratch_folder("base", self._directory)
         folder = Path(self._base.name)
         module.save_pretrained(folder, state_dict=base_tensors(module))
@@ -71,6 +72,8 @@ class Adapter:
     def load(self, engine: Any, weights: WeightSource) -> None:
         """Put the adapter into vLLM's engine in the place of the one before."""
         from vllm.lora.request import LoRARequest
+
+        from toolrl_plugin_torch.temporary_models import scratch_folder
 
         with scratch_folder(f"adapter-{weights.version}", self._directory) as folder:
             write_adapter(weights.module(), Path(folder))
