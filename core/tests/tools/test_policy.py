@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
-from toolrl.tools.policy import Invocation, PolicyOptions
+from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
@@ -144,39 +145,10 @@ def test_a_toolset_that_gives_something_else_has_crashed(value: Any, message: st
     assert len(session.failures) == 1
 
 
-class Slow:
-    """A session whose calls run a given coroutine."""
-
-    def __init__(self, work: Callable[[], Awaitable[str]]) -> None:
-        self._work = work
-
-    def specs(self) -> list[ToolSpec]:
-        return [SPEC]
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(await self._work())
-
-    async def reward(self) -> None:
-        return None
-
-
-def invoke(work: Callable[[], Awaitable[str]], options: dict[str, Any], traits: ToolTraits | None = None) -> ToolResult:
-    from toolrl.tools.policy import Policy
-
-    policy = Policy(PolicyOptions.model_validate(options))
-    call = ToolCall("search", {"query": "a"})
-    invocation = Invocation(call, "search", SPEC, Slow(work), traits or ToolTraits())
-
-    async def main() -> ToolResult:
-        return await policy.answer(invocation)
-
-    return asyncio.run(main())
-
-
-def test_a_call_that_takes_too_long_is_cancelled_and_answered() -> None:
+def test_a_call_that_takes_too_long_is_cancelled_and_answered(scene: Any, virtual: Any) -> None:
     ends: list[str] = []
 
-    async def work() -> str:
+    async def work(call: ToolCall) -> str:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -184,52 +156,42 @@ def test_a_call_that_takes_too_long_is_cancelled_and_answered() -> None:
             raise
         return "late"
 
-    result = invoke(work, {"timeout": 0.01})
+    result = virtual(scene(work, {"timeout": 0.5}).ask()).result
     assert (result.error, ends) == ("timeout", ["cancelled"])
-    assert result.text == "The tool 'search' gave no answer within 0.01 s and was stopped."
+    assert result.text == "The tool 'search' gave no answer within 0.5 s and was stopped."
 
 
-def test_the_tools_own_limit_holds_unless_the_config_sets_one() -> None:
-    async def work() -> str:
-        await asyncio.sleep(0.05)
+def test_the_tools_own_limit_holds_unless_the_config_sets_one(scene: Any, virtual: Any) -> None:
+    async def work(call: ToolCall) -> str:
+        await asyncio.sleep(5)
         return "done"
 
-    assert invoke(work, {}, ToolTraits(timeout=0.01)).error == "timeout"
-    assert invoke(work, {"timeout": 30}, ToolTraits(timeout=0.01)).text == "done"
+    assert virtual(scene(work, {}, traits=ToolTraits(timeout=1)).ask()).result.error == "timeout"
+    assert virtual(scene(work, {"timeout": 30}, traits=ToolTraits(timeout=1)).ask()).result.text == "done"
 
 
-def test_a_timeout_inside_the_tool_is_a_crash_not_the_limit() -> None:
-    async def work() -> str:
+def test_a_timeout_inside_the_tool_is_a_crash_not_the_limit(scene: Any, virtual: Any) -> None:
+    async def work(call: ToolCall) -> str:
         raise TimeoutError("socket")
 
-    result = invoke(work, {})
+    result = virtual(scene(work, {}).ask()).result
     assert (result.error, result.text) == ("crash", "The tool 'search' crashed: TimeoutError: socket")
 
 
-def test_a_tool_that_swallows_its_cancellation_cannot_keep_the_episode() -> None:
-    started = asyncio.Event()
-
-    async def work() -> str:
-        started.set()
-        try:
+def test_a_tool_that_swallows_its_cancellation_cannot_keep_the_episode(scene: Any, virtual: Any) -> None:
+    async def work(call: ToolCall) -> str:
+        with suppress(BaseException):  # The mistake under test.
             await asyncio.sleep(60)
-        except BaseException:  # noqa: BLE001 - the mistake under test
-            return "still here"
-        return "late"
-
-    from toolrl.tools.policy import Policy
+        return "still here"
 
     async def main() -> None:
-        policy = Policy(PolicyOptions())
-        task = asyncio.ensure_future(
-            policy.answer(Invocation(ToolCall("search", {"query": "a"}), "search", SPEC, Slow(work), ToolTraits()))
-        )
-        await started.wait()
+        task = asyncio.create_task(scene(work, {}).ask())
+        await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(main())
+    virtual(main())
 
 
 @pytest.mark.parametrize(
