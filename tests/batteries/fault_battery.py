@@ -31,12 +31,12 @@ from typing import Any
 
 import fault_tools
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallError, Episode, Message, ParsedTurn, Task, ToolCall

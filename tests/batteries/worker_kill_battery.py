@@ -218,8 +218,8 @@ def _count(seen: Counter[str], by_step: Counter[int | None], steps: int, problem
 
 def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None:
     """The tasks are those that the data's order has first."""
+    from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
-    from toolrl.config.load import build_component
     from toolrl.loop.data import EndlessOrder
     from toolrl.plugins.registry import load_registry
     from toolrl.protocols import BuildContext

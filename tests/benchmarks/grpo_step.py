@@ -56,11 +56,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 import toolrl_plugin_transformers.batch as engine_batch
 import toolrl_plugin_transformers.engine as engine_module
 from toolrl.chat.template import TemplateFormat
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset, tool
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Message, Score, Task
 from toolrl_plugin_qwen.hermes import HermesParser

@@ -19,11 +19,11 @@ from functools import cache
 from typing import Any
 
 from toolrl.chat.template import TemplateFormat
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, NamedReward
 from toolrl.tools import FunctionTool, as_toolset, tool
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import Episode, Generation, Message, Sampling, Score, Task

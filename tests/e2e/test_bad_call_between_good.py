@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.config.components import build_component
+from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
 from toolrl.plugins.registry import load_registry
 from toolrl.rollout.environment import Environment, Limits

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from toolrl.building import build_component
 from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import LoadedConfig, build_component
+from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config, EnvironmentConfig
 from toolrl.errors import ChatFormatError, ConfigError, PluginError, ToolrlError
 from toolrl.loop.ranks import ONE, Ranks

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import LoadedConfig, build_component
+from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config, SftFrame
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError, UnknownComponentError

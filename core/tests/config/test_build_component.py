@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from toolrl.building import build_component
 from toolrl.component import Component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import build_component
 from toolrl.errors import ComponentLoadError, ConfigError, UnknownComponentError
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import CallRecord, Task, ToolCall, ToolResult, ToolSpec

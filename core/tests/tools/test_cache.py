@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import Tool, as_toolset, tool
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnavailableError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import as_toolset, function, limit_layer, process_tools, subprocess_pool, tool
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolrl.config.tool_policy import RetryOptions
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
 from toolrl.tools import TransientToolError, parse_retry_after
-from toolrl.tools.options import RetryOptions
 from toolrl.tools.retry import Retry
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import Tool, as_toolset
 from toolrl.tools.cancellation import CLEANUP_SECONDS
 from toolrl.tools.lifecycle import RELEASE_SECONDS
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.clock import run_in_virtual_time

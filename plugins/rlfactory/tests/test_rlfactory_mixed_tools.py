@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rlfactory_script import SERVERS, needs_plugins
 
+from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import build_component
 from toolrl.plugins.registry import load_registry
 from toolrl.tools import as_toolset
 from toolrl.types import ToolCall

@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 from search_stub import Reply, Stub
 
+from toolrl.config.tool_policy import PolicyOptions, RetryOptions
 from toolrl.errors import ConfigError, ToolsetError, TransientToolError
-from toolrl.tools.options import PolicyOptions, RetryOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult

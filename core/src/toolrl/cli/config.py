@@ -96,7 +96,7 @@ def _read_rows(loaded: LoadedConfig, registry: Registry) -> None:
 
 def _build(loaded: LoadedConfig, registry: Registry) -> None:
     """Build what a config's own code may stand behind. Raises ConfigError with all that can't be."""
-    from toolrl.config.load import build_component
+    from toolrl.building import build_component
     from toolrl.preflight import run_directory
     from toolrl.protocols import BuildContext
 

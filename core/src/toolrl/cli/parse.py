@@ -163,7 +163,7 @@ def describe(outcome: Outcome) -> str:
 
 def _build(name: str, options: list[str]) -> ToolParser:
     """The parser with its options. Raises PluginError or ConfigError."""
-    from toolrl.config.components import build_component
+    from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
     from toolrl.plugins.registry import load_registry
     from toolrl.protocols import BuildContext

@@ -70,8 +70,8 @@ def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dic
 
 
 def _build(registry: Registry, found: Found) -> Command:
+    from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
-    from toolrl.config.load import build_component
     from toolrl.protocols import BuildContext
 
     use = ComponentUse(use=found.qualified)

@@ -6,8 +6,6 @@ also where another section is wrong.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -15,22 +13,19 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from toolrl import protocols
 from toolrl.component import Component
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config
 from toolrl.config.paths import Path, format_path
 from toolrl.config.problems import UNKNOWN_KEY, Problem, Shown, find_problems, model_at, show_value
-from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError
+from toolrl.config.tool_policy import PolicyOptions
+from toolrl.errors import ComponentLoadError, ConfigError, PluginError
 from toolrl.kinds import KINDS
+from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext
 
-POLICY = "toolrl.tools.policy:PolicyOptions"
-END_FLAGS = "toolrl.parsing.flags:EndFlags"
 FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
 """Who reads a file, by its ending: for somebody who wrote it in the place of a data set's name."""
-AS_TOOLSET = "toolrl.tools.toolset:as_toolset"
 
 
 @dataclass(frozen=True)
@@ -125,11 +120,10 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
         except PluginError as error:
             problems.append(Problem(site.path, f"{error.message}; {error.hint}" if error.hint else error.message))
     if site.kind == "tools" and isinstance(site.policy, dict):
-        model = late(POLICY)
         try:
-            model.model_validate(site.policy)
+            PolicyOptions.model_validate(site.policy)
         except ValidationError as error:
-            problems += find_problems(error, model, site.policy, base=(*site.path, "policy"), shown=shown)
+            problems += find_problems(error, PolicyOptions, site.policy, base=(*site.path, "policy"), shown=shown)
     return problems
 
 
@@ -184,60 +178,7 @@ def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
             if not isinstance(flag, str):
                 continue  # The frame says so.
             try:
-                late(END_FLAGS)([flag])
+                EndFlags([flag])
             except ConfigError as error:
                 problems.append(Problem((*path, "end_flags", index), "; ".join(error.problems)))
     return problems
-
-
-def build_component(registry: Registry, kind: str, use: ComponentUse, context: BuildContext, where: str) -> Any:
-    """Resolve a component, check its options, and call its target with them and the context.
-
-    `where` is its place in the config, for messages. Raises PluginError for one that can't be had or built, ConfigError
-    for options that don't fit; another ToolrlError of the component's own goes through.
-    """
-    component = registry.get(kind, use.use).component
-    options, problems = check_options(component, use.options)
-    if problems:
-        raise ConfigError([problem.line(f"{where}.options" if where else "options") for problem in problems])
-    target = component.load()
-    label = f"{KINDS[kind].label} {use.use!r}"
-    try:
-        if kind == "tools":
-            return late(AS_TOOLSET)(target, options, context)
-        built = target(options, context)
-    except ToolrlError:
-        raise
-    except Exception as error:
-        raise ComponentLoadError(
-            f"{label} can't be built: {type(error).__name__}: {error}", where=where or None
-        ) from error
-    _check_protocol(kind, label, built, where)
-    return built
-
-
-def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:
-    """Raises ComponentLoadError where the built object lacks a method of its kind."""
-    missing = {name: _missing(built, getattr(protocols, name)) for name in KINDS[kind].protocols}
-    if all(missing.values()):
-        protocol, methods = next(iter(missing.items()))
-        raise ComponentLoadError(
-            f"{label} gave a {type(built).__name__} without {', '.join(methods)}",
-            where=where or None,
-            hint=f"It must follow toolrl.protocols.{protocol}.",
-        )
-
-
-def _missing(built: Any, protocol: type) -> list[str]:
-    """The methods of a protocol that an object lacks."""
-    wanted = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name not in _MACHINERY]
-    return [name for name in wanted if not callable(getattr(built, name, None))]
-
-
-_MACHINERY = ("__init__", "__subclasshook__")
-
-
-def late(target: str) -> Any:
-    """What stands in a layer above this one, by `module:attribute`, imported when it is needed."""
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolrl.config.components import build_component, check_end_flags, check_site, find_duplicates, sites
+from toolrl.config.components import check_end_flags, check_site, find_duplicates, sites
 from toolrl.config.env import Interpolated, interpolate
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config, EnvironmentConfig
@@ -26,8 +26,6 @@ from toolrl.config.read import read_config, unaliased
 from toolrl.config.sections import as_config, whole_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
-
-__all__ = ["LoadedConfig", "build_component", "check_config", "load_config"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from toolrl.config.components import POLICY, component_fields, late, options_model
+from toolrl.config.components import component_fields, options_model
 from toolrl.config.sections import whole_config
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import PluginError
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found, Registry
@@ -28,13 +29,16 @@ def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
     schema = config.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = schema["$defs"]
     problems: list[str] = []
-    definitions["PolicyOptions"] = _schema_of(late(POLICY), "PolicyOptions", definitions)
+    definitions["PolicyOptions"] = _schema_of(PolicyOptions, "PolicyOptions", definitions)
     definitions["ToolUse"]["properties"]["policy"] = {"$ref": "#/$defs/PolicyOptions"}
     forms: dict[str, str] = {}
     for model, name, kind in component_fields(config):
         owner = schema if model is config else definitions[model.__name__]
         field = owner["properties"][name]
-        (forms[kind],) = set(_references(field))
+        named = set(_references(field))
+        if not named:
+            continue  # A field of plain text, which names a component without options.
+        (forms[kind],) = named
         owner["properties"][name] = _redirected(field, f"#/$defs/{kind}")
     for kind, form in forms.items():
         definitions[kind] = _use_of(kind, copy.deepcopy(definitions[form]), registry, definitions, problems)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from toolrl.config.tool_policy import BreakerOptions
 from toolrl.errors import ArgumentsError, ToolError, ToolLimitError, ToolTimeoutError, ToolUnavailableError
-from toolrl.tools.options import BreakerOptions
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from toolrl.config.tool_policy import BreakerOptions, PolicyOptions
 from toolrl.errors import ConfigError
 from toolrl.tools.breaker import CircuitBreaker
-from toolrl.tools.options import BreakerOptions, PolicyOptions
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolLimitError
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Next
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.rate_limits import Permit
 from toolrl.tools.threads import collecting_jobs

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import jsonschema
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError, ToolError
 from toolrl.tools.breaker import CircuitBreaker
 from toolrl.tools.cache import Cache
@@ -30,7 +31,6 @@ from toolrl.tools.cancellation import Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, Layer, Next, ToolFailure, call_tool, compose
 from toolrl.tools.limit_layer import Limited
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.retry import Retry
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.time_limit import TimeLimit

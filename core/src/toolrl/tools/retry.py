@@ -15,9 +15,9 @@ import random
 import time
 from typing import Any
 
+from toolrl.config.tool_policy import RetryOptions
 from toolrl.errors import ToolError, ToolTimeoutError
 from toolrl.tools.invocation import Invocation, Next
-from toolrl.tools.options import RetryOptions
 from toolrl.types import ToolResult
 
 _LONGEST = 7 * 24 * 3600.0

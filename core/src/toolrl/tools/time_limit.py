@@ -7,11 +7,11 @@ import functools
 import logging
 from typing import Any
 
+from toolrl.config.tool_policy import DEFAULT_TIMEOUT
 from toolrl.errors import ToolTimeoutError
 from toolrl.tools import cancellation
 from toolrl.tools.invocation import Invocation, Next
 from toolrl.tools.loop_watch import run_component
-from toolrl.tools.options import DEFAULT_TIMEOUT
 from toolrl.types import ToolResult
 
 _log = logging.getLogger(__name__)

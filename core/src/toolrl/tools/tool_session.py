@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import run_component
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallBudget, Policy
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits

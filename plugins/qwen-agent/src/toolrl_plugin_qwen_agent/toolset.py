@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import build_component
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError, UnknownComponentError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
-from toolrl.config.load import build_component
 from toolrl.errors import ConfigError, UnknownComponentError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext, Toolset
