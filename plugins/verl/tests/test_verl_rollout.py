@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,7 @@ import verl_guides
 from toolrl.cli.main import main
 from toolrl.plugins.registry import load_registry
 
-TEMPLATE = """\
-{%- if tools %}<|im_start|>system
-tools:{% for tool in tools %} {{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\
-{% endfor %}<|im_end|>
-{% endif -%}
-{%- for message in messages -%}
-{%- if message.role == 'tool' -%}
-<|im_start|>tool
-<tool_response>{{ message.content }}</tool_response><|im_end|>
-{% else -%}
-<|im_start|>{{ message.role }}
-{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", \
-"arguments": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|im_end|>
-{% endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif -%}"""
-TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SMALL_MODELS = Path(__file__).parents[3] / "docs" / "examples" / "common" / "small_models.py"
 PLUGINS = {"geo3k": (), "sandbox": ("sandbox-fusion",)}
 
 
@@ -44,39 +27,12 @@ def needs(*plugins: str) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen3 of some thousand parameters, whose tokens are bytes."""
-    torch = pytest.importorskip("torch", reason="torch isn't installed: pip install 'toolrl[train]'")
-    transformers = pytest.importorskip("transformers", reason="transformers isn't installed")
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers isn't installed")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    bpe = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(alphabet)}, []))
-    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = tokenizers.decoders.ByteLevel()
-    bpe.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in CONTROLS])
-    bpe.add_tokens([tokenizers.AddedToken(text, special=False, normalized=False) for text in TAGS])
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=512,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    folder = tmp_path_factory.mktemp("verl") / "model"
-    transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    """The examples' small Qwen3, with random weights."""
+    for package in ("torch", "transformers", "tokenizers"):
+        pytest.importorskip(package, reason=f"{package} isn't installed: pip install 'toolrl[train]'")
+    small = runpy.run_path(str(SMALL_MODELS))
+    tokenizer, folder = small["learned_tokenizer"](["a"]), tmp_path_factory.mktemp("verl") / "model"
+    small["save"](folder, tokenizer, small["qwen3"](tokenizer, 0))
     return folder
 
 

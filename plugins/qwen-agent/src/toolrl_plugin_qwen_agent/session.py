@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from toolrl.errors import ArgumentsError, ToolsetError, ToolUnavailableError
 from toolrl.tools.lifecycle import RELEASE_SECONDS
-from toolrl.tools.threads import MOST_ABANDONED, POOL, Job, Lane, ThreadPool
+from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_qwen_agent.conversation import Conversation
@@ -59,8 +59,6 @@ class Kind:
     lane: Lane
     takes: frozenset[str] | None
     """Keyword arguments of its `call`; None for any."""
-    astray: set[Job[Any]] = field(default_factory=set)
-    """Calls in objects' own threads that run on after everybody left."""
 
 
 class Session:
@@ -74,7 +72,7 @@ class Session:
         self._folder = folder
         self._tools: dict[str, Any] = {}
         self._threads: dict[str, ThreadPool] = {}
-        """Of one thread each, where objects have their own."""
+        """Pools of one thread, where objects have their own."""
         self._turns: dict[str, asyncio.Lock] = {}
         self._stuck: set[str] = set()
         """Tools of which a call runs on after everybody left."""
@@ -137,7 +135,8 @@ class Session:
         if call.name not in self._stuck:
             await lock.acquire()
             try:
-                job = self._begin(kind, work)
+                own = self._threads.get(call.name)
+                job = kind.lane.call(work) if own is None else own.put(work)
             except BaseException:
                 lock.release()
                 raise
@@ -146,18 +145,6 @@ class Session:
         raise ToolUnavailableError(
             f"The tool {call.name!r} is still busy with an earlier call that took too long. Go on without it."
         )
-
-    def _begin(self, kind: Kind, work: Callable[[], ToolResult]) -> Job[ToolResult]:
-        """Raises ToolUnavailableError where too many calls of the tool never returned."""
-        own = self._threads.get(kind.spec.name)
-        if own is None:
-            return kind.lane.call(work)
-        if len(kind.astray) >= MOST_ABANDONED:
-            raise ToolUnavailableError(
-                f"The tool {kind.spec.name!r} can't be called now: {len(kind.astray)} earlier calls of it still "
-                "haven't returned. Go on without it."
-            )
-        return own.put(work)
 
     async def reward(self) -> float | None:
         return None
@@ -183,10 +170,6 @@ class Session:
             if name is not None and not job.ended:
                 self._stuck.add(name)
                 job.when_ended(lambda: self._stuck.discard(name))
-                if name in self._threads:
-                    astray = self._kinds[name].astray
-                    astray.add(job)
-                    job.when_ended(lambda: astray.discard(job))
             raise
 
     def _answer(self, tool: Any, arguments: dict[str, Any], kwargs: Mapping[str, Any], heard: list[str]) -> ToolResult:

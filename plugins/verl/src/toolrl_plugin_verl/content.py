@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,47 +11,43 @@ from toolrl.errors import DataError
 from toolrl.types import Media
 from toolrl_plugin_verl.media import Kind, as_media
 
-_PLACEHOLDER = re.compile("<image>|<video>")
+_PLACEHOLDER = re.compile("<(image|video)>")
 _KINDS: tuple[Kind, ...] = ("image", "video")
 
 
 class MediaQueue:
     """A row's images and videos, handed out to the placeholders in order."""
 
-    def __init__(self, images: list[Media], videos: list[Media]) -> None:
-        self._left: dict[Kind, deque[Media]] = {"image": deque(images), "video": deque(videos)}
-        self._counts: dict[Kind, int] = {"image": len(images), "video": len(videos)}
-        self._taken = 0
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any], image_key: str, video_key: str) -> MediaQueue:
+    def __init__(self, row: Mapping[str, Any], image_key: str, video_key: str) -> None:
         """Raises DataError for a cell that is no image or video."""
-        return cls(_cells("image", row.get(image_key), image_key), _cells("video", row.get(video_key), video_key))
+        keys: dict[Kind, str] = {"image": image_key, "video": video_key}
+        self._given = {kind: _cells(kind, row, key) for kind, key in keys.items()}
+        self._taken: Counter[str] = Counter()
 
     def has(self, kind: Kind) -> bool:
-        """True where the row has media of this kind at all: else `<image>` is plain text."""
-        return self._counts[kind] > 0
+        """Whether the row has media of this kind at all: else `<image>` is plain text."""
+        return bool(self._given[kind])
 
     def take(self, kind: Kind) -> Media:
         """The next one. Raises DataError where there is none left."""
-        if not self._left[kind]:
+        given, at = self._given[kind], self._taken[kind]
+        if at == len(given):
             raise DataError(
-                f"the messages have more <{kind}> than the row has {kind}s ({self._counts[kind]})",
+                f"the messages have more <{kind}> than the row has {kind}s ({len(given)})",
                 hint=f"Each <{kind}> stands for one entry of the column.",
             )
-        self._taken += 1
-        return self._left[kind].popleft()
+        self._taken[kind] += 1
+        return given[at]
 
     def rest(self) -> list[Media]:
         """All of them where the messages have no placeholder. Raises DataError where they have too few."""
-        left = [media for kind in _KINDS for media in self._left[kind]]
-        if left and self._taken:
-            kind = left[0].kind
-            raise DataError(
-                f"the row has {self._counts[kind]} {kind}s, and its messages have fewer <{kind}>",
-                hint=f"Put one <{kind}> into the prompt for each, where it is to be seen.",
-            )
-        return left
+        for kind, given in self._given.items():
+            if self._taken and self._taken[kind] < len(given):
+                raise DataError(
+                    f"the row has {len(given)} {kind}s, and its messages have fewer <{kind}>",
+                    hint=f"Put one <{kind}> into the prompt for each, where it is to be seen.",
+                )
+        return [] if self._taken else [media for given in self._given.values() for media in given]
 
 
 def split_content(item: Any, queue: MediaQueue, place: str) -> tuple[Any, list[Media]]:
@@ -64,7 +60,7 @@ def split_content(item: Any, queue: MediaQueue, place: str) -> tuple[Any, list[M
         return {**item, "content": content}, media
     if not isinstance(content, str):
         return item, []
-    kinds = (_kind(found) for found in _PLACEHOLDER.findall(content))
+    kinds = _PLACEHOLDER.findall(content)
     return item, [queue.take(kind) for kind in kinds if queue.has(kind)]
 
 
@@ -86,12 +82,7 @@ def _from_parts(parts: list[Any], queue: MediaQueue, place: str) -> tuple[str, l
     return "".join(texts), media
 
 
-def _kind(placeholder: str) -> Kind:
-    return "image" if placeholder == "<image>" else "video"
-
-
-def _cells(kind: Kind, value: Any, key: str) -> list[Media]:
-    if value is None:
-        return []
-    cells = value if isinstance(value, list) else [value]
+def _cells(kind: Kind, row: Mapping[str, Any], key: str) -> list[Media]:
+    value = row.get(key)
+    cells = [] if value is None else value if isinstance(value, list) else [value]
     return [as_media(kind, cell, f"{key}[{number}]") for number, cell in enumerate(cells)]

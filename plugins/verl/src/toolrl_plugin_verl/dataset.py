@@ -83,7 +83,7 @@ class VerlDataset:
             )
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
-        queue = MediaQueue.of_row(row, options.image_key, options.video_key)
+        queue = MediaQueue(row, options.image_key, options.video_key)
         if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence) or not prompt:
             raise DataError(f"{options.prompt_key!r} is {type(prompt).__name__}, expected a list of messages")
         parts = [split_content(item, queue, f"{options.prompt_key}[{n}]") for n, item in enumerate(prompt)]
