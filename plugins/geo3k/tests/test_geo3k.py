@@ -22,7 +22,7 @@ from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, ToolCall
 from toolrl_plugin_geo3k.command import Data
 from toolrl_plugin_geo3k.dataset import Geo3k
-from toolrl_plugin_geo3k.judge import Judge, bare
+from toolrl_plugin_geo3k.judge import GeometryJudge, bare
 from toolrl_plugin_geo3k.options import Geo3kDataOptions, Geo3kRewardOptions, Geo3kToolOptions
 from toolrl_plugin_geo3k.reward import Geo3kReward
 from toolrl_plugin_geo3k.tool import NAME, Geo3kTool
@@ -35,8 +35,8 @@ SLOW = 60.0
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    made = Judge(1, SLOW)
+def judge() -> Iterator[GeometryJudge]:
+    made = GeometryJudge(1, SLOW)
     yield made
     made.close()
 
@@ -56,24 +56,24 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("answer", "gold"), RIGHT)
-def test_right_answers(judge: Judge, answer: str, gold: str) -> None:
+def test_right_answers(judge: GeometryJudge, answer: str, gold: str) -> None:
     assert asyncio.run(judge.right(answer, gold))
 
 
 @pytest.mark.parametrize(("answer", "gold"), WRONG)
-def test_wrong_answers(judge: Judge, answer: str, gold: str) -> None:
+def test_wrong_answers(judge: GeometryJudge, answer: str, gold: str) -> None:
     assert not asyncio.run(judge.right(answer, gold))
 
 
 def test_an_answer_that_never_ends_is_wrong() -> None:
-    judge = Judge(1, 0.5)
+    judge = GeometryJudge(1, 0.5)
     try:
         assert not asyncio.run(judge.right("9^{9^{9^{9}}}", "4"))
     finally:
         judge.close()
 
 
-def test_a_ground_truth_that_is_no_mathematics_is_told(judge: Judge) -> None:
+def test_a_ground_truth_that_is_no_mathematics_is_told(judge: GeometryJudge) -> None:
     with pytest.raises(RewardError, match="can't be read as mathematics"):
         asyncio.run(judge.right("4", "°"))
 

@@ -15,12 +15,12 @@ from judge_stub import material
 from toolrl.errors import ConfigError, DataError
 from toolrl.types import CallRecord, ToolCall, ToolResult
 from toolrl_plugin_judge.options import JudgeOptions
-from toolrl_plugin_judge.prompt import DEFAULT_RUBRIC, Prompt, harmless, judged_text
+from toolrl_plugin_judge.prompt import DEFAULT_RUBRIC, JudgePrompt, harmless, judged_text
 from toolrl_testing import make_episode, make_task
 
 
-def prompt(**fields: Any) -> Prompt:
-    return Prompt(JudgeOptions(**{"base_url": "http://host/v1", "model": "judge", **fields}), "rewards[0]")
+def prompt(**fields: Any) -> JudgePrompt:
+    return JudgePrompt(JudgeOptions(**{"base_url": "http://host/v1", "model": "judge", **fields}), "rewards[0]")
 
 
 def marks(*given: str) -> Callable[[], str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from toolrl.protocols import iterate
 from toolrl.types import Message, ToolCall
-from toolrl_plugin_math.arithmetic import Arithmetic, ArithmeticDemonstrations, Problem
+from toolrl_plugin_math.arithmetic import Arithmetic, ArithmeticDemonstrations, ArithmeticProblem
 from toolrl_plugin_math.options import KINDS, ArithmeticOptions, DemonstrationOptions
 from toolrl_testing import make_build_context
 
@@ -96,13 +96,13 @@ def test_splits_are_disjoint_whatever_the_kind_seed_and_order() -> None:
                 if task.extra["kind"] in ("product", "long_product")}  # fmt: skip
 
     assert not keys("train", 0) & keys("heldout", 1)
-    assert Problem("product", (12, 34)).held_out == Problem("product", (34, 12)).held_out
-    assert Problem("word", (12, 34, 5)).held_out == Problem("multiply_add", (34, 12, 5)).held_out
+    assert ArithmeticProblem("product", (12, 34)).held_out == ArithmeticProblem("product", (34, 12)).held_out
+    assert ArithmeticProblem("word", (12, 34, 5)).held_out == ArithmeticProblem("multiply_add", (34, 12, 5)).held_out
 
 
 def test_a_tenth_is_held_out_of_each_kind() -> None:
     for kind, operands in (("tiny_sum", 10), ("product", 100)):
-        problems = [Problem(kind, (a, b)) for a in range(operands) for b in range(operands)]  # type: ignore[arg-type]
+        problems = [ArithmeticProblem(kind, (a, b)) for a in range(operands) for b in range(operands)]  # type: ignore[arg-type]
         share = sum(problem.held_out for problem in problems) / len(problems)
         assert 0.05 < share < 0.15
 

@@ -22,7 +22,7 @@ import pytest
 from toolrl.errors import ArgumentsError, ToolError, ToolsetError, TransientToolError
 from toolrl.types import ToolCall
 from toolrl_plugin_mcp.signals import LifeSignals
-from toolrl_plugin_mcp.stdio import Command, Tail, stdio_streams
+from toolrl_plugin_mcp.stdio import ServerCommand, Tail, stdio_streams
 
 LINUX = sys.platform.startswith("linux")
 needs_linux = pytest.mark.skipif(not LINUX, reason="reads /proc")
@@ -135,7 +135,7 @@ def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
     chance = random.Random(0)
 
     async def use() -> None:
-        command = Command(sys.executable, ["-c", "import time; time.sleep(600)"])
+        command = ServerCommand(sys.executable, ["-c", "import time; time.sleep(600)"])
         async with stdio_streams(command, LifeSignals(), hide=str, label="server", max_bytes=2**20):
             await asyncio.sleep(600)
 

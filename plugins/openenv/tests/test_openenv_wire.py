@@ -15,7 +15,7 @@ from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.connection import Address
 from toolrl_plugin_openenv.observations import make_show, observation_text
 from toolrl_plugin_openenv.options import ActionOptions, GymnasiumOptions, OpenEnvOptions
-from toolrl_plugin_openenv.wire import Failure, Observed, State, read_answer
+from toolrl_plugin_openenv.wire import Failure, Observed, StateAnswer, read_answer
 from toolrl_testing import FakeChatFormat
 
 JSON = st.recursive(
@@ -30,7 +30,7 @@ JSON = st.recursive(
 
 @given(st.text() | st.binary() | JSON.map(json.dumps))
 def test_reading_an_answer_is_total(raw: str | bytes) -> None:
-    assert isinstance(read_answer(raw), Observed | Failure | State)
+    assert isinstance(read_answer(raw), Observed | Failure | StateAnswer)
 
 
 @given(

@@ -11,7 +11,7 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl_plugin_sandbox_fusion.api import CommandResult, RunResponse
-from toolrl_plugin_sandbox_fusion.cases import Case, Status, matches, read_cases, verdict
+from toolrl_plugin_sandbox_fusion.cases import ProgramCase, Status, matches, read_cases, verdict
 from toolrl_plugin_sandbox_fusion.function_case import arguments_text, program
 
 
@@ -19,9 +19,9 @@ class TestReading:
     def test_standard_input_and_output(self) -> None:
         cases = read_cases({"inputs": ["1\n", None, 5], "outputs": ["2\n", None, 6]}, "task")
         assert len(cases) == 3
-        assert cases.case(0, "code") == Case("code", "1\n", "2\n")
-        assert cases.case(1, "code") == Case("code", None, None)
-        assert cases.case(2, "code") == Case("code", "5", "6")
+        assert cases.case(0, "code") == ProgramCase("code", "1\n", "2\n")
+        assert cases.case(1, "code") == ProgramCase("code", None, None)
+        assert cases.case(2, "code") == ProgramCase("code", "5", "6")
 
     def test_as_json(self) -> None:
         value = {"inputs": ["1"], "outputs": ["2"]}
@@ -29,7 +29,9 @@ class TestReading:
 
     def test_asserts(self) -> None:
         cases = read_cases({"assert_case": ["assert f(1) == 2", "assert f(2) == 3"]}, "task")
-        assert cases.case(1, "def f(x): return x + 1") == Case("def f(x): return x + 1\n\nassert f(2) == 3", "", None)
+        assert cases.case(1, "def f(x): return x + 1") == ProgramCase(
+            "def f(x): return x + 1\n\nassert f(2) == 3", "", None
+        )
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -158,11 +160,11 @@ class TestVerdict:
         ],
     )
     def test_status(self, response: RunResponse, status: Status) -> None:
-        assert verdict(response, Case("", None, "4\n")) is status
+        assert verdict(response, ProgramCase("", None, "4\n")) is status
 
     def test_without_an_expected_output_whatever_is_printed_is_right(self) -> None:
-        assert verdict(ended("anything"), Case("", None, None)) is Status.PASSED
-        assert verdict(ended("anything", 1, "Failed"), Case("", None, None)) is Status.RUNTIME_ERROR
+        assert verdict(ended("anything"), ProgramCase("", None, None)) is Status.PASSED
+        assert verdict(ended("anything", 1, "Failed"), ProgramCase("", None, None)) is Status.RUNTIME_ERROR
 
     @pytest.mark.parametrize(
         ("stdout", "value", "right"),

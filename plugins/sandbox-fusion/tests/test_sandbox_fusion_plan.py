@@ -116,16 +116,16 @@ def sandbox(request: pytest.FixtureRequest, stub: Stub) -> Iterator[Callable[[Ca
         yield lambda work: asyncio.run(work(stub.url))
         return
     pytest.importorskip("toolrl_plugin_python", reason="the local server needs the plugin `python`")
-    from toolrl_plugin_sandbox_fusion.runner import Runner
-    from toolrl_plugin_sandbox_fusion.server import SandboxServer, ServerSettings
+    from toolrl_plugin_sandbox_fusion.runner import ProgramRunner
+    from toolrl_plugin_sandbox_fusion.server import SandboxServer, SandboxServerSettings
 
     try:
-        runner = Runner(python=sys.executable, languages=["python"])
+        runner = ProgramRunner(python=sys.executable, languages=["python"])
     except ConfigError as error:
         pytest.skip(f"programs can't be isolated here: {error}")
 
     async def with_server(work: Callable[[str], Any]) -> Any:
-        async with SandboxServer(runner, ServerSettings(port=0, workers=2)) as server:
+        async with SandboxServer(runner, SandboxServerSettings(port=0, workers=2)) as server:
             return await work(server.url)
 
     yield lambda work: asyncio.run(with_server(work))

@@ -15,7 +15,7 @@ from toolrl.tools import http_client
 from toolrl.types import Score
 from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
-from toolrl_plugin_sandbox_fusion.judge import Judge, Limits
+from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_testing import make_build_context, make_episode, make_task
@@ -165,7 +165,7 @@ class TestFaults:
 class TestCompileErrors:
     def judge(self, stub: Stub, count: int, at_once: int = 8) -> list[Status]:
         async def run() -> list[Status]:
-            judge = Judge(SandboxClient(stub.url), Limits(patience=1.0), at_once)
+            judge = CaseJudge(SandboxClient(stub.url), CaseLimits(patience=1.0), at_once)
             cases = read_cases({"inputs": [str(n) for n in range(count)], "outputs": ["ok"] * count}, "task")
             return [found.status for found in await judge(cases, "x", "cpp")]
 

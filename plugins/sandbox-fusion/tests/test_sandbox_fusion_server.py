@@ -30,9 +30,9 @@ from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
-from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, check_path
+from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner, check_path
 from toolrl_plugin_sandbox_fusion.serve import check
-from toolrl_plugin_sandbox_fusion.server import SandboxServer, ServerSettings, read_request
+from toolrl_plugin_sandbox_fusion.server import SandboxServer, SandboxServerSettings, read_request
 from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
@@ -40,9 +40,9 @@ Work = Callable[[SandboxServer, SandboxClient], Awaitable[Any]]
 
 
 @functools.cache
-def runner(*names: str, bounds: Bounds | None = None) -> Runner:
+def runner(*names: str, bounds: Bounds | None = None) -> ProgramRunner:
     try:
-        return Runner(python=sys.executable, languages=list(names) or ["python"], bounds=bounds)
+        return ProgramRunner(python=sys.executable, languages=list(names) or ["python"], bounds=bounds)
     except ConfigError as error:
         pytest.skip(f"programs can't be isolated here: {error}")
 
@@ -52,7 +52,7 @@ def serve(work: Work, *names: str, bounds: Bounds | None = None, **settings: Any
     made = runner(*names, bounds=bounds)
 
     async def run() -> Any:
-        server = SandboxServer(made, ServerSettings(port=0, **settings))
+        server = SandboxServer(made, SandboxServerSettings(port=0, **settings))
         async with server, SandboxClient(server.url) as client:
             return await work(server, client)
 
@@ -447,7 +447,7 @@ class TestManyRequests:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             made = runner()
-            server = SandboxServer(made, ServerSettings(port=taken.getsockname()[1]))
+            server = SandboxServer(made, SandboxServerSettings(port=taken.getsockname()[1]))
 
             async def run() -> None:
                 async with server:

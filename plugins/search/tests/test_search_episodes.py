@@ -19,7 +19,7 @@ from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallError, CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit
-from toolrl_plugin_search.server import RetrievalServer, ServerSettings
+from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 EPISODES = 64
@@ -115,7 +115,7 @@ def test_embedded_and_served_episodes_are_the_same(index_folder: Path, tool: str
     async def run() -> tuple[list[Episode], list[Episode]]:
         before = asyncio.all_tasks()
         embedded = await play(tool, {"index": str(index_folder), "topk": topk}, script)
-        async with RetrievalServer(index, ServerSettings(port=0)) as server:
+        async with RetrievalServer(index, RetrievalServerSettings(port=0)) as server:
             served = await play(tool, {"url": server.url, "topk": topk}, script)
         assert asyncio.all_tasks() == before
         return embedded, served

@@ -22,7 +22,7 @@ from toolrl.tools.http_server import RefusalError
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit, Passage
-from toolrl_plugin_search.server import RetrievalServer, ServerSettings, read_request
+from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings, read_request
 
 TOOLRL = (sys.executable, "-m", "toolrl", "search")
 
@@ -51,7 +51,7 @@ class Held:
 def serve(index: Index, work: Callable[[RetrievalServer], Awaitable[Any]], **settings: Any) -> Any:
     async def run() -> Any:
         before = asyncio.all_tasks()
-        async with RetrievalServer(index, ServerSettings(port=0, **settings)) as server:
+        async with RetrievalServer(index, RetrievalServerSettings(port=0, **settings)) as server:
             value = await work(server)
         assert asyncio.all_tasks() == before, "the server left tasks"
         return value
@@ -137,17 +137,17 @@ class TestApi:
         assert serve(open_index(index_folder), work)[0] == 415
 
     def test_half_characters_and_long_queries_are_searched(self) -> None:
-        request = read_request(b'{"queries": ["\\ud800a", "' + b"x" * 20_000 + b'"]}', ServerSettings())
+        request = read_request(b'{"queries": ["\\ud800a", "' + b"x" * 20_000 + b'"]}', RetrievalServerSettings())
         assert request.queries[0] == "?a"
         assert len(request.queries[1]) == 8192
         nulls = read_request(
-            '{"queries": ["Å 东京 🙂", ""], "topk": null, "return_scores": null}'.encode(), ServerSettings()
+            '{"queries": ["Å 东京 🙂", ""], "topk": null, "return_scores": null}'.encode(), RetrievalServerSettings()
         )
         assert (nulls.queries, nulls.topk, nulls.return_scores) == (("Å 东京 🙂", ""), 3, False)
         with pytest.raises(RefusalError):
-            read_request(b'{"queries": ["a"], "topk": true}', ServerSettings())
+            read_request(b'{"queries": ["a"], "topk": true}', RetrievalServerSettings())
         with pytest.raises(RefusalError, match="more than 50000"):
-            read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), ServerSettings())
+            read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), RetrievalServerSettings())
 
 
 class TestOthers:
@@ -232,7 +232,7 @@ class TestLoad:
         async def work(server: RetrievalServer) -> None:
             port = int(server.url.rpartition(":")[2])
             with pytest.raises(ConfigError, match="can't listen"):
-                async with RetrievalServer(Held(), ServerSettings(port=port)):
+                async with RetrievalServer(Held(), RetrievalServerSettings(port=port)):
                     pass
 
         serve(Held(), work)

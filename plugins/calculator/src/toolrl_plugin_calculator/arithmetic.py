@@ -16,7 +16,7 @@ from toolrl.errors import ToolError
 
 Exact = int | Fraction
 Number = Any
-"""An `Exact`, or an mpf of the `Arithmetic` that made it."""
+"""An `Exact`, or an mpf of the `BoundedArithmetic` that made it."""
 
 GUARD = 16
 _ROOTS = 64
@@ -28,7 +28,7 @@ def is_exact(value: Number) -> bool:
     return isinstance(value, int | Fraction)
 
 
-class Arithmetic:
+class BoundedArithmetic:
     """Operators on numbers of at most `max_digits` digits, approximate ones good to `precision` digits."""
 
     def __init__(self, precision: int, max_digits: int) -> None:

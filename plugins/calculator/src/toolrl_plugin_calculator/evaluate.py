@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator import functions
-from toolrl_plugin_calculator.arithmetic import Arithmetic, Number
+from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number
 from toolrl_plugin_calculator.notation import to_python
 from toolrl_plugin_calculator.show import show
 
@@ -31,7 +31,7 @@ _EXPONENT = re.compile(r"[eE]([+-]?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ExpressionLimits:
     """How much work one expression may ask for, and how its result is shown."""
 
     precision: int = 12
@@ -45,9 +45,9 @@ class Limits:
 class Evaluator:
     """Evaluates expressions within `limits`. Keeps nothing between calls."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
-        self._arithmetic = Arithmetic(self.limits.precision, self.limits.max_digits)
+    def __init__(self, limits: ExpressionLimits | None = None) -> None:
+        self.limits = limits or ExpressionLimits()
+        self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
         arithmetic = self._arithmetic
         self._binary: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
             ast.Add: arithmetic.add,

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import reduce
 
 from toolrl.errors import ToolError
-from toolrl_plugin_calculator.arithmetic import Arithmetic, Number, is_exact
+from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number, is_exact
 
 MANY = 1000
 MAX_ANGLE = 10**6
@@ -58,7 +58,7 @@ def find(name: str) -> Function:
     return function
 
 
-def constant(arithmetic: Arithmetic, name: str) -> Number:
+def constant(arithmetic: BoundedArithmetic, name: str) -> Number:
     """The value of pi, e or tau. Raises ToolError for another name."""
     if name in CONSTANTS:
         context = arithmetic.context
@@ -71,7 +71,7 @@ def constant(arithmetic: Arithmetic, name: str) -> Number:
 # Rounding and whole numbers.
 
 
-def _round(a: Arithmetic, value: Number, places: Number = 0) -> Number:
+def _round(a: BoundedArithmetic, value: Number, places: Number = 0) -> Number:
     """Halves away from zero, as taught in school."""
     places = _whole("round's second argument", places)
     if abs(places) > a.max_digits:
@@ -84,7 +84,7 @@ def _round(a: Arithmetic, value: Number, places: Number = 0) -> Number:
     return a.bounded((-rounded if value < 0 else rounded) / scale)
 
 
-def _trunc(a: Arithmetic, value: Number) -> Number:
+def _trunc(a: BoundedArithmetic, value: Number) -> Number:
     return -a.floor(-value) if value < 0 else a.floor(value)
 
 
@@ -100,16 +100,16 @@ def _natural(what: str, name: str, value: Number) -> int:
     return int(value)
 
 
-def _gcd(a: Arithmetic, *values: Number) -> Number:
+def _gcd(a: BoundedArithmetic, *values: Number) -> Number:
     return math.gcd(*(_whole("Each argument of gcd", value) for value in values))
 
 
-def _lcm(a: Arithmetic, *values: Number) -> Number:
+def _lcm(a: BoundedArithmetic, *values: Number) -> Number:
     whole = (_whole("Each argument of lcm", value) for value in values)
     return reduce(lambda left, right: a.bounded(math.lcm(left, right)), whole, 1)
 
 
-def _factorial(a: Arithmetic, value: Number) -> Number:
+def _factorial(a: BoundedArithmetic, value: Number) -> Number:
     n = _natural("The argument of factorial", "factorial", value)
     if n > a.max_bits or math.lgamma(n + 1) > a.max_bits * math.log(2):
         raise a.too_large()
@@ -117,7 +117,7 @@ def _factorial(a: Arithmetic, value: Number) -> Number:
 
 
 def _choose(name: str) -> Callable[..., Number]:
-    def apply(a: Arithmetic, n: Number, k: Number) -> Number:
+    def apply(a: BoundedArithmetic, n: Number, k: Number) -> Number:
         n, k = (_natural(f"Each argument of {name}", name, value) for value in (n, k))
         if k > n:
             return 0
@@ -135,18 +135,18 @@ def _choose(name: str) -> Callable[..., Number]:
 # Comparison.
 
 
-def _min(a: Arithmetic, *values: Number) -> Number:
+def _min(a: BoundedArithmetic, *values: Number) -> Number:
     return reduce(lambda least, value: value if a.subtract(value, least) < 0 else least, values)
 
 
-def _max(a: Arithmetic, *values: Number) -> Number:
+def _max(a: BoundedArithmetic, *values: Number) -> Number:
     return reduce(lambda most, value: value if a.subtract(value, most) > 0 else most, values)
 
 
 # Roots, exponentials, logarithms.
 
 
-def _root(a: Arithmetic, value: Number, degree: Number) -> Number:
+def _root(a: BoundedArithmetic, value: Number, degree: Number) -> Number:
     if not isinstance(degree, int) or degree < 1:
         raise ToolError("The degree of a root has to be a whole number from 1 on.")
     if value < 0 and degree % 2 == 0:
@@ -155,13 +155,13 @@ def _root(a: Arithmetic, value: Number, degree: Number) -> Number:
     return -root if value < 0 else root
 
 
-def _exp(a: Arithmetic, value: Number) -> Number:
+def _exp(a: BoundedArithmetic, value: Number) -> Number:
     if abs(value) > a.max_bits:
         raise a.too_large()
     return a.bounded(a.context.exp(a.approximate(value)))
 
 
-def _log(a: Arithmetic, value: Number, base: Number = None) -> Number:
+def _log(a: BoundedArithmetic, value: Number, base: Number = None) -> Number:
     """The natural logarithm, or that to a base; a whole result is exact."""
     if not value > 0:
         raise ToolError("A logarithm needs a number above 0.")
@@ -178,7 +178,7 @@ def _log(a: Arithmetic, value: Number, base: Number = None) -> Number:
     return a.bounded(result)
 
 
-def _natural_log(a: Arithmetic, value: Number) -> Number:
+def _natural_log(a: BoundedArithmetic, value: Number) -> Number:
     """Of a number above 0. Near 1 an exact value keeps its digits only as its distance from 1."""
     if is_exact(value) and 2 * abs(value - 1) < 1:
         return a.context.log1p(a.approximate(value - 1))
@@ -191,7 +191,7 @@ def _natural_log(a: Arithmetic, value: Number) -> Number:
 def _wave(name: str) -> Callable[..., Number]:
     """sin or cos."""
 
-    def apply(a: Arithmetic, value: Number) -> Number:
+    def apply(a: BoundedArithmetic, value: Number) -> Number:
         angle = a.approximate(value)
         if abs(angle) > MAX_ANGLE:
             raise ToolError(f"{name} takes angles up to {MAX_ANGLE}, in radians. Take the remainder by 2*pi first.")
@@ -202,7 +202,7 @@ def _wave(name: str) -> Callable[..., Number]:
     return apply
 
 
-def _tan(a: Arithmetic, value: Number) -> Number:
+def _tan(a: BoundedArithmetic, value: Number) -> Number:
     sine, cosine = _wave("sin")(a, value), _wave("cos")(a, value)
     if cosine == 0:
         raise ToolError("tan has no value here: the cosine is 0.")
@@ -210,7 +210,7 @@ def _tan(a: Arithmetic, value: Number) -> Number:
 
 
 def _inverse(name: str) -> Callable[..., Number]:
-    def apply(a: Arithmetic, value: Number) -> Number:
+    def apply(a: BoundedArithmetic, value: Number) -> Number:
         if name != "atan" and abs(value) > 1:
             raise ToolError(f"{name} needs a number between -1 and 1.")
         return a.bounded(getattr(a.context, name)(a.approximate(value)))
@@ -218,11 +218,11 @@ def _inverse(name: str) -> Callable[..., Number]:
     return apply
 
 
-def _atan2(a: Arithmetic, y: Number, x: Number) -> Number:
+def _atan2(a: BoundedArithmetic, y: Number, x: Number) -> Number:
     return a.bounded(a.context.atan2(a.approximate(y), a.approximate(x)))
 
 
-def _hypot(a: Arithmetic, *values: Number) -> Number:
+def _hypot(a: BoundedArithmetic, *values: Number) -> Number:
     return _root(a, reduce(a.add, (a.multiply(value, value) for value in values)), 2)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from toolrl.protocols import BuildContext
 from toolrl.tools import FunctionTool, tool
-from toolrl_plugin_calculator.evaluate import Evaluator, Limits
+from toolrl_plugin_calculator.evaluate import Evaluator, ExpressionLimits
 from toolrl_plugin_calculator.options import CalculatorOptions
 
 
 def build(options: CalculatorOptions | None, context: BuildContext) -> FunctionTool:
     """The tool with these options. It keeps no state and runs on the event loop: a call takes some ten microseconds."""
     options = options or CalculatorOptions()
-    evaluate = Evaluator(Limits(options.precision, options.max_digits, options.max_length))
+    evaluate = Evaluator(ExpressionLimits(options.precision, options.max_digits, options.max_length))
 
     @tool(name="calculator", description=options.description, pure=True, inline=True)
     def calculator(expression: str) -> str:

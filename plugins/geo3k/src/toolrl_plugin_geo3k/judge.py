@@ -43,7 +43,7 @@ def bare(answer: str) -> str:
     return shorter or text
 
 
-class Judge:
+class GeometryJudge:
     """Judges answers of one reward or tool."""
 
     def __init__(self, workers: int, timeout: float) -> None:

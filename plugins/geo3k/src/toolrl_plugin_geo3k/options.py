@@ -21,20 +21,20 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class JudgeOptions(Options):
+class GeometryJudgeOptions(Options):
     """How answers are compared."""
 
     timeout: float = Field(5.0, gt=0, description="Seconds that one answer may take to judge; then it counts as wrong.")
     workers: int = Field(2, ge=1, le=64, description="Processes that judge, started when they are first needed.")
 
 
-class Geo3kToolOptions(JudgeOptions):
+class Geo3kToolOptions(GeometryJudgeOptions):
     """Options of the tool `calc_geo3k_reward`."""
 
     penalty: float = Field(0.05, ge=0, description="Taken off for a call whose answer is no better than the last.")
 
 
-class Geo3kRewardOptions(JudgeOptions):
+class Geo3kRewardOptions(GeometryJudgeOptions):
     """Options of the reward `geo3k`."""
 
     format_score: float = Field(

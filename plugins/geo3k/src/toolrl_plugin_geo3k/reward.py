@@ -10,7 +10,7 @@ from __future__ import annotations
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
-from toolrl_plugin_geo3k.judge import Judge, boxed_answer
+from toolrl_plugin_geo3k.judge import GeometryJudge, boxed_answer
 from toolrl_plugin_geo3k.options import Geo3kRewardOptions
 
 
@@ -19,7 +19,7 @@ class Geo3kReward:
 
     def __init__(self, options: Geo3kRewardOptions | None, context: BuildContext) -> None:
         self._options = options or Geo3kRewardOptions()
-        self._judge = Judge(self._options.workers, self._options.timeout)
+        self._judge = GeometryJudge(self._options.workers, self._options.timeout)
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task without an answer."""

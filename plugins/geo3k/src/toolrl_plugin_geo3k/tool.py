@@ -13,7 +13,7 @@ from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
 from toolrl.types import ToolResult, ToolSpec
-from toolrl_plugin_geo3k.judge import Judge, bare, boxed_answer
+from toolrl_plugin_geo3k.judge import GeometryJudge, bare, boxed_answer
 from toolrl_plugin_geo3k.options import Geo3kToolOptions
 
 NAME = "calc_geo3k_reward"
@@ -36,7 +36,7 @@ class Geo3kTool(Tool):
 
     def __init__(self, options: Geo3kToolOptions | None, context: BuildContext | None = None) -> None:
         super().__init__(options or Geo3kToolOptions(), context)
-        self._judge = Judge(self.options.workers, self.options.timeout)
+        self._judge = GeometryJudge(self.options.workers, self.options.timeout)
         self._golds: dict[str, str] = {}
         self._rewards: dict[str, float] = {}
 

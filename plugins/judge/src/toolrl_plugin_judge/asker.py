@@ -28,7 +28,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_judge.client import ChatClient, JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions
-from toolrl_plugin_judge.prompt import Prompt
+from toolrl_plugin_judge.prompt import JudgePrompt
 from toolrl_plugin_judge.verdict import UnreadableVerdictError, read_verdict, response_format
 
 _SPEC = ToolSpec("llm_judge", "")
@@ -48,7 +48,7 @@ class Asked:
 class Asker:
     """Asks for one reward. `open` it before, `close` it after."""
 
-    def __init__(self, options: JudgeOptions, prompt: Prompt) -> None:
+    def __init__(self, options: JudgeOptions, prompt: JudgePrompt) -> None:
         self._options = options
         self._prompt = prompt
         self._client = ChatClient(options.base_url, options.api_key, options.headers)

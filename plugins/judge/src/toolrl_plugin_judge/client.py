@@ -23,7 +23,7 @@ class JudgeAnswerError(ToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """What the judge said."""
 
     text: str
@@ -45,7 +45,7 @@ class ChatClient(JsonClient):
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         super().__init__(f"{base_url.rstrip('/')}/chat/completions", {**authorization, **headers}, max_bytes=MAX_BYTES)
 
-    async def ask(self, body: Mapping[str, Any]) -> Reply:
+    async def ask(self, body: Mapping[str, Any]) -> ChatReply:
         """The judge's reply. Raises TransientToolError, JudgeAnswerError, MisconfiguredError."""
         answer = await self.post(body, seconds=None)  # How long it may take is the policy's to say.
         try:
@@ -55,7 +55,7 @@ class ChatClient(JsonClient):
             raise JudgeAnswerError(f"its answer is no chat completion: {answer!r:.120}") from error
         if not isinstance(text, str):
             raise JudgeAnswerError(f"it said nothing: {refusal or choice.get('finish_reason')!s:.120}")
-        return Reply(text, str(choice.get("finish_reason")))
+        return ChatReply(text, str(choice.get("finish_reason")))
 
     def _refused(self, response: Any, content: bytes) -> Exception:
         if "insufficient_quota" in refusal_text(content):  # which comes as 429, and doesn't pass

@@ -64,7 +64,7 @@ _NOTICE = (
 Mark = Callable[[], str]
 
 
-class Prompt:
+class JudgePrompt:
     """The template of one reward. Raises ConfigError for one that can't be filled."""
 
     def __init__(self, options: JudgeOptions, where: str = "") -> None:

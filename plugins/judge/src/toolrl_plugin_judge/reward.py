@@ -21,7 +21,7 @@ from toolrl.types import Episode, Score
 from toolrl_plugin_judge.asker import Asked, Asker
 from toolrl_plugin_judge.client import JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions
-from toolrl_plugin_judge.prompt import Prompt, judged_text
+from toolrl_plugin_judge.prompt import JudgePrompt, judged_text
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class JudgeReward:
     def __init__(self, options: JudgeOptions, context: BuildContext) -> None:
         self._options = options
         self._name = context.name
-        self._prompt = Prompt(options, context.where)
+        self._prompt = JudgePrompt(options, context.where)
         self._asker: Asker | None = None
         self._has_warned = False
 

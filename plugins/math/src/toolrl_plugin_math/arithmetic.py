@@ -33,7 +33,7 @@ _DIGITS: dict[Kind, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ArithmeticProblem:
     """An expression over whole numbers, and its value."""
 
     kind: Kind
@@ -89,17 +89,22 @@ class Arithmetic:
             raise IndexError(f"task {index} of a data set of {len(self)}")
         return random.Random(f"{self._options.seed}/{self._options.split}/{index}")
 
-    def _problem(self, chance: random.Random) -> Problem:
+    def _problem(self, chance: random.Random) -> ArithmeticProblem:
         kind = chance.choice(self._options.kinds)
         wanted = self._options.split == "heldout"
         while True:
             operands = tuple(_number(chance, digits) for digits in _DIGITS[kind])
-            problem = Problem(kind, operands)
+            problem = ArithmeticProblem(kind, operands)
             if problem.held_out == wanted:
                 return problem
 
     def _task(
-        self, index: int, problem: Problem, turns: tuple[Message, ...], environment: str | None, extra: dict[str, bool]
+        self,
+        index: int,
+        problem: ArithmeticProblem,
+        turns: tuple[Message, ...],
+        environment: str | None,
+        extra: dict[str, bool],
     ) -> Task:
         options = self._options
         return Task(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from toolrl.types import Episode, Score
-from toolrl_plugin_math.options import JudgeOptions
+from toolrl_plugin_math.options import JudgedTextOptions
 
 
-def judged_text(episode: Episode, options: JudgeOptions) -> str:
+def judged_text(episode: Episode, options: JudgedTextOptions) -> str:
     """The text that the options name; empty where there is none."""
     if options.judge == "answer":
         return episode.answer or ""
@@ -14,6 +14,6 @@ def judged_text(episode: Episode, options: JudgeOptions) -> str:
     return "\n".join(turn.content for turn in turns)
 
 
-def score(correct: bool, options: JudgeOptions, **metrics: float) -> Score:
+def score(correct: bool, options: JudgedTextOptions, **metrics: float) -> Score:
     """The value of a right or wrong answer, with `correct` as metric."""
     return Score(options.correct if correct else options.wrong, metrics={"correct": float(correct), **metrics})

@@ -16,7 +16,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class JudgeOptions(Options):
+class JudgedTextOptions(Options):
     """What all rewards here have in common."""
 
     correct: float = Field(1.0, description="Value of a correct answer.")
@@ -28,13 +28,13 @@ class JudgeOptions(Options):
     )
 
 
-class ExactOptions(JudgeOptions):
+class ExactOptions(JudgedTextOptions):
     """Options of the reward `exact`."""
 
     ignore_case: bool = Field(True, description="Upper and lower case are the same.")
 
 
-class Gsm8kRewardOptions(JudgeOptions):
+class Gsm8kRewardOptions(JudgedTextOptions):
     """Options of the reward `gsm8k`."""
 
     method: Literal["strict", "flexible"] = Field(
@@ -45,7 +45,7 @@ class Gsm8kRewardOptions(JudgeOptions):
     )
 
 
-class MathOptions(JudgeOptions):
+class MathOptions(JudgedTextOptions):
     """Options of the reward `math`."""
 
     boxed: bool = Field(False, description=r"Only a \boxed{…} counts; else also other mathematics and plain numbers.")

@@ -34,7 +34,7 @@ What = Literal["tool", "list_resources", "read_resource"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """One tool that the model can call."""
 
     server: str
@@ -69,10 +69,10 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Catalog:
+class McpCatalog:
     """All tools by the names that the model knows. Frozen: an episode keeps the one that it began with."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, CatalogEntry] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names that mean one tool alone."""
 
@@ -86,9 +86,9 @@ class Catalog:
         return name if name in self.entries else self.aliases.get(name)
 
 
-def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | None = None) -> Catalog:
+def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | None = None) -> McpCatalog:
     """The tools of these servers. Raises ConfigError for names that clash and for patterns that fit nothing."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogEntry] = {}
     unused = {*choice.include, *choice.exclude, *choice.pure}
     offered = [
         (server, tool, full_name(server, tool), what, raw)
@@ -107,11 +107,11 @@ def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | N
         if name in entries:
             raise _clash(name, entries[name], server, tool, choice, where)
         spec, pure = _spec(name, server, tool, raw), _fits(tool, full, choice.pure, unused)
-        entries[name] = Entry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
+        entries[name] = CatalogEntry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
     if unused:
         shown = ", ".join(full for _, _, full, _, _ in offered) or "none"
         raise ConfigError(f"no tool fits the pattern {sorted(unused)[0]!r}; there is {shown}", where=where)
-    return Catalog(entries, _aliases(entries))
+    return McpCatalog(entries, _aliases(entries))
 
 
 def full_name(server: str, tool: str) -> str:
@@ -162,7 +162,7 @@ def _is_idempotent(raw: Mapping[str, Any]) -> bool:
     return isinstance(hints, Mapping) and True in (hints.get("readOnlyHint"), hints.get("idempotentHint"))
 
 
-def _aliases(entries: Mapping[str, Entry]) -> dict[str, str]:
+def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
     """Short names, full names and names as the server spells them, where they mean one tool."""
     meanings: dict[str, set[str]] = {}
     for name, entry in entries.items():
@@ -172,7 +172,7 @@ def _aliases(entries: Mapping[str, Entry]) -> dict[str, str]:
     return {other: names.pop() for other, names in meanings.items() if len(names) == 1 and other not in entries}
 
 
-def _clash(name: str, first: Entry, server: str, tool: str, choice: Choice, where: str | None) -> ConfigError:
+def _clash(name: str, first: CatalogEntry, server: str, tool: str, choice: Choice, where: str | None) -> ConfigError:
     if choice.names == "short" and first.server != server:
         hint = "Use `names: full`, or leave one out with `exclude`."
     elif first.server != server:

@@ -51,7 +51,7 @@ _FORGOTTEN = (
 _log = logging.getLogger(__name__)
 
 
-class LostError(Exception):
+class McpLostError(Exception):
     """The connection is gone; the message says how."""
 
 
@@ -59,7 +59,7 @@ class NotRunError(Exception):
     """A call that the server didn't take on: it can be made again."""
 
 
-class Connection:
+class McpConnection:
     """See the module's docstring. Its state changes in the owner alone."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Connection:
         self._owner = asyncio.create_task(self._own(opened), name=f"mcp {self.label}")
         try:
             await asyncio.shield(opened)
-        except LostError as error:
+        except McpLostError as error:
             hint = "Is it running, and are its `url`, `type` and `headers` right?" if self._forgets else None
             raise ToolsetError(f"{self.label} didn't start: {error}", hint=hint) from None
         except BaseException:
@@ -218,7 +218,7 @@ class Connection:
                     break
                 self._reason = reason
                 if not opened.done():
-                    opened.set_exception(LostError(reason))
+                    opened.set_exception(McpLostError(reason))
                     opened.exception()  # Looked at, in case that nobody waits any more.
                     break
                 if self._ready_at is not None and time.monotonic() - self._ready_at > self._restart.max_delay:
@@ -293,7 +293,7 @@ class Connection:
             if not limit.expired():
                 raise
             reason = signals.reason or f"not ready within {self._start_timeout:g} s (start_timeout)"
-            raise LostError(reason) from None
+            raise McpLostError(reason) from None
         finally:
             signals.over.remove_done_callback(lost)
         self._link, self.listing = link, listing
@@ -326,7 +326,7 @@ class Connection:
             if self._stopping.is_set():
                 return
             if signals.reason:
-                raise LostError(signals.reason)
+                raise McpLostError(signals.reason)
             # A changed list and a doubt have one remedy: to ask for the list.
             doubted = signals.doubts
             probe = self._task(self._list(link))
@@ -334,7 +334,7 @@ class Connection:
             await signals.wait_for(probe, seconds)
             if not probe.done():
                 probe.cancel()  # Not waited for: to tell a server that hangs takes long, too.
-                raise LostError(signals.reason or f"it doesn't answer within {seconds:g} s")
+                raise McpLostError(signals.reason or f"it doesn't answer within {seconds:g} s")
             if probe.cancelled() or probe.exception() is not None:
                 # The transport may be about to say why, in better words.
                 await asyncio.wait([signals.over], timeout=REASON_SECONDS)
@@ -380,7 +380,7 @@ def _said(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ProtocolError):
         return str(error_of(error)[1])
-    if isinstance(error, LostError):
+    if isinstance(error, McpLostError):
         return str(error)
     # httpx ends its message with a link to an explanation of the status.
     text = str(error).partition("\nFor more information check: ")[0]

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
-from toolrl_plugin_mcp.connection import Connection, NotRunError, Opener
+from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener
 from toolrl_plugin_mcp.handshake import connect
 from toolrl_plugin_mcp.options import McpOptions, ServerOptions
 from toolrl_plugin_mcp.sdk import Link, Signals, Streams, http_streams
-from toolrl_plugin_mcp.stdio import Command, stdio_streams
+from toolrl_plugin_mcp.stdio import ServerCommand, stdio_streams
 
 T = TypeVar("T")
 STARTS_AT_ONCE = 4
@@ -39,7 +39,7 @@ def _streams(
     if server.url is None:
         assert server.command is not None
         env = {key: value.get_secret_value() for key, value in server.env.items()}
-        command = Command(server.command, server.args, env, server.cwd)
+        command = ServerCommand(server.command, server.args, env, server.cwd)
         return stdio_streams(
             command, signals, hide=hide, label=f"MCP server {name!r}", max_bytes=options.max_message_bytes
         )
@@ -72,8 +72,8 @@ class Server:
         self._listed = listed
         self._change = asyncio.Event()
         self._turn = 0
-        self.connections: Sequence[Connection] = [
-            Connection(
+        self.connections: Sequence[McpConnection] = [
+            McpConnection(
                 f"MCP server {name!r}" + (f" ({number + 1} of {instances})" if instances > 1 else ""),
                 opener,
                 options.restart,
@@ -85,13 +85,13 @@ class Server:
             )
             for number in range(instances)
         ]
-        self._seen: dict[Connection, Listing | None] = dict.fromkeys(self.connections)
+        self._seen: dict[McpConnection, Listing | None] = dict.fromkeys(self.connections)
 
     async def start(self) -> None:
         """Open all connections; where one doesn't open, none stays open. Raises ToolsetError."""
         places = asyncio.Semaphore(STARTS_AT_ONCE)
 
-        async def start(connection: Connection) -> None:
+        async def start(connection: McpConnection) -> None:
             async with places:
                 await connection.start()
 
@@ -126,7 +126,7 @@ class Server:
                 continue  # It was lost in between.
         raise TransientToolError("The server of this tool doesn't take the call on: its connection is lost each time.")
 
-    async def _pick(self) -> Connection:
+    async def _pick(self) -> McpConnection:
         """Waits while all of them restart; the call's time limit bounds that."""
         while True:
             ready = [connection for connection in self.connections if connection.usable]

@@ -12,7 +12,7 @@ from toolrl.errors import ArgumentsError, ToolError, ToolsetError
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
-from toolrl_plugin_mcp.catalog import Catalog, Entry
+from toolrl_plugin_mcp.catalog import CatalogEntry, McpCatalog
 from toolrl_plugin_mcp.contents import cut_middle, has_images, read_resource_result, read_result
 from toolrl_plugin_mcp.server import Server, all_of
 
@@ -21,7 +21,7 @@ MAX_DEPTH = 128
 
 
 @dataclass(frozen=True)
-class Manner:
+class SessionSettings:
     """What all episodes of a toolset have in common."""
 
     images: bool
@@ -83,15 +83,17 @@ class OwnServers:
         return server
 
 
-class Session:
+class McpSession:
     """The tools of one episode."""
 
-    def __init__(self, catalog: Catalog, server: Callable[[str], Awaitable[Server]], manner: Manner) -> None:
+    def __init__(
+        self, catalog: McpCatalog, server: Callable[[str], Awaitable[Server]], settings: SessionSettings
+    ) -> None:
         """`server` gives a server by its name; it raises ToolError where it can't."""
         self._catalog = catalog
         self._specs = catalog.specs()
         self._server = server
-        self._manner = manner
+        self._settings = settings
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
@@ -106,8 +108,8 @@ class Session:
         return ToolTraits(
             entry.pure,
             idempotent=entry.idempotent,
-            endpoint=self._manner.endpoints[entry.server],
-            per_episode=self._manner.per_episode,
+            endpoint=self._settings.endpoints[entry.server],
+            per_episode=self._settings.per_episode,
         )
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -121,8 +123,8 @@ class Session:
     async def reward(self) -> float | None:
         return None
 
-    async def _answer(self, entry: Entry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:
-        images, limit = self._manner.images, self._manner.max_chars
+    async def _answer(self, entry: CatalogEntry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:
+        images, limit = self._settings.images, self._settings.max_chars
         if entry.what == "list_resources":
             return ToolResult(_resource_lines(await server.ask(lambda link: link.list_resources()), limit))
         if entry.what == "read_resource":
@@ -132,12 +134,12 @@ class Session:
         result = await server.ask(
             lambda link: link.call_tool(entry.tool, arguments), repeatable=entry.pure or entry.idempotent
         )
-        hide = self._manner.hide
+        hide = self._settings.hide
         return await self._read(lambda: read_result(result, images=images, max_chars=limit, hide=hide), result)
 
     async def _read(self, read: Callable[[], ToolResult], result: Mapping[str, Any]) -> ToolResult:
         """Decoding images takes long: not on the event loop."""
-        return await POOL.submit(read) if self._manner.images and has_images(result) else read()
+        return await POOL.submit(read) if self._settings.images and has_images(result) else read()
 
 
 def check_sendable(arguments: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Command:
+class ServerCommand:
     """What is started."""
 
     command: str
@@ -102,7 +102,7 @@ class Tail:
 
 @asynccontextmanager
 async def stdio_streams(
-    command: Command, signals: Signals, *, hide: Callable[[str], str], label: str, max_bytes: int
+    command: ServerCommand, signals: Signals, *, hide: Callable[[str], str], label: str, max_bytes: int
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start the process, and end it and all that came of it when left. Raises StartError."""
     tail = Tail(hide, label)
@@ -158,7 +158,7 @@ class ServerProcess:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
 
     @classmethod
-    async def start(cls, command: Command, tail: Tail) -> ServerProcess:
+    async def start(cls, command: ServerCommand, tail: Tail) -> ServerProcess:
         """Start a command. Raises StartError."""
         environment = command.environment()
         program = _program(command, environment)
@@ -348,7 +348,7 @@ async def _let_go(process: asyncio.subprocess.Process) -> None:
     process._transport.close()  # type: ignore[attr-defined]
 
 
-def _program(command: Command, environment: Mapping[str, str]) -> str:
+def _program(command: ServerCommand, environment: Mapping[str, str]) -> str:
     """The program's path. Raises StartError where there is none."""
     if os.name != "posix":
         raise StartError("servers are started on Linux and macOS alone; start it by itself and name its url")

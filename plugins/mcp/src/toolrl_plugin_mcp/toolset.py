@@ -19,13 +19,13 @@ from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
-from toolrl_plugin_mcp.catalog import Catalog, Choice, Listing, make_catalog
+from toolrl_plugin_mcp.catalog import Choice, Listing, McpCatalog, make_catalog
 from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions, ServerOptions
 from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.secrets import QuietLogs, Secrets, shown_url
 from toolrl_plugin_mcp.server import Server, all_of, make_opener
-from toolrl_plugin_mcp.session import Manner, OwnServers, Session
+from toolrl_plugin_mcp.session import McpSession, OwnServers, SessionSettings
 
 STARTS_AT_ONCE = 16
 """Servers of episodes that start side by side: a hundred that start at once are all late."""
@@ -76,7 +76,7 @@ class McpToolset:
             server: make_opener(server, given, options, self._secrets.hide) for server, given in servers.items()
         }
         base = where or name
-        self._manner = Manner(
+        self._session_settings = SessionSettings(
             images=images,
             max_chars=options.max_result_chars,
             per_episode=options.session == "episode",
@@ -88,8 +88,8 @@ class McpToolset:
         )
         self._choice = Choice(options.include, options.exclude, options.pure, options.names, options.resources)
         self._listings: dict[str, Listing] = {}
-        self._catalog: Catalog | None = None
-        self._making: Job[Catalog] | None = None
+        self._catalog: McpCatalog | None = None
+        self._making: Job[McpCatalog] | None = None
         """Of the latest lists; None before `start` and after `stop`."""
         self._shared: dict[str, Server] = {}
         self._places = asyncio.Semaphore(options.max_sessions)
@@ -136,13 +136,13 @@ class McpToolset:
         if self._options.session == "shared":
             for name in needed:
                 self._shared[name].check()
-            yield Session(catalog, self._shared_server, self._manner)
+            yield McpSession(catalog, self._shared_server, self._session_settings)
             return
         async with self._places:
             own = OwnServers(self._server, self._starts, self._ill)
             try:
                 await own.check(needed)
-                yield Session(catalog, own.get, self._manner)
+                yield McpSession(catalog, own.get, self._session_settings)
             finally:
                 await uninterrupted(own.stop())
 
@@ -173,7 +173,7 @@ class McpToolset:
             restarted=self._restarted,
         )
 
-    def _making_catalog(self) -> Job[Catalog]:
+    def _making_catalog(self) -> Job[McpCatalog]:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
         ordered = {server: self._listings[server] for server in self._openers}
         return POOL.submit(make_catalog, ordered, self._choice, self._where)  # checking schemas takes time
@@ -187,7 +187,7 @@ class McpToolset:
             self._making = self._making_catalog()
             self._making.add_done_callback(lambda job: self._take(name, job))
 
-    def _take(self, name: str, job: Job[Catalog]) -> None:
+    def _take(self, name: str, job: Job[McpCatalog]) -> None:
         error = None if job.cancelled() else job.exception()
         if job.cancelled() or job is not self._making:
             return

@@ -103,7 +103,7 @@ class Address:
         return urlunsplit((schemes.get(parts.scheme, parts.scheme), parts.netloc, base + path, parts.query, ""))
 
 
-class Connection:
+class OpenEnvConnection:
     """An open session. `late` is called with answers that came after nobody waited for them any more."""
 
     def __init__(self, socket: Any, address: Address, *, late: Callable[[Answer], None] = lambda _: None) -> None:
@@ -194,7 +194,7 @@ class Connection:
         return LostError(f"the connection to {self._address.shown} is lost: {self.lost}")
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: Address) -> OpenEnvConnection:
     """Open a session. A server says that it has no place for one only after the handshake, so the state is asked for:
     whatever the answer, there is a session then. Raises LostError, FullError, SlowError."""
     try:
@@ -213,7 +213,7 @@ async def connect(address: Address) -> Connection:
         reason = address.hide(f"{type(error).__name__}: {error}")[:500]
         hint = NO_WEBSOCKET if isinstance(error, InvalidStatus) else NOT_THERE
         raise LostError(f"{address.shown} can't be reached: {reason}", hint=hint) from error
-    connection = Connection(socket, address)
+    connection = OpenEnvConnection(socket, address)
     try:
         answer = await connection.request(STATE, address.connect_timeout)
         if isinstance(answer, Failure):

@@ -12,7 +12,15 @@ from contextlib import suppress
 
 from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_openenv.connection import NOT_THERE, Address, Connection, FullError, LostError, SlowError, connect
+from toolrl_plugin_openenv.connection import (
+    NOT_THERE,
+    Address,
+    FullError,
+    LostError,
+    OpenEnvConnection,
+    SlowError,
+    connect,
+)
 from toolrl_plugin_openenv.options import ReconnectOptions
 
 FULL_DELAY = 1.0
@@ -45,7 +53,7 @@ class Door:
         self._freed = asyncio.Event()
         self._said_full = False
 
-    async def enter(self) -> Connection:
+    async def enter(self) -> OpenEnvConnection:
         """A session, when there is a place. Raises ToolsetError where none comes in time, or the server isn't there."""
         try:
             async with asyncio.timeout(self._queue_timeout):
@@ -65,11 +73,11 @@ class Door:
         self.sessions += 1
         return connection
 
-    async def leave(self, connection: Connection) -> None:
+    async def leave(self, connection: OpenEnvConnection) -> None:
         """Close a session and give its place back, whatever happens meanwhile."""
         await uninterrupted(self._close(connection))
 
-    async def open(self) -> Connection:
+    async def open(self) -> OpenEnvConnection:
         """A session for someone who has a place already. Raises ToolsetError; FullError where the server is full."""
         delay = self._reconnect.first_delay
         for attempt in range(1, self._reconnect.attempts + 1):
@@ -86,7 +94,7 @@ class Door:
             delay = min(2 * delay, self._reconnect.max_delay)
         raise AssertionError("there is at least one attempt")
 
-    async def _first_in_line(self) -> Connection:
+    async def _first_in_line(self) -> OpenEnvConnection:
         if not self._line.locked():
             with suppress(FullError):
                 return await self.open()
@@ -101,7 +109,7 @@ class Door:
                     async with asyncio.timeout(FULL_DELAY):
                         await self._freed.wait()
 
-    async def _close(self, connection: Connection) -> None:
+    async def _close(self, connection: OpenEnvConnection) -> None:
         try:
             await connection.close()
         finally:

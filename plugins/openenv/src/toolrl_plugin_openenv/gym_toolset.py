@@ -27,7 +27,7 @@ from toolrl_plugin_openenv.gym_hosts import EnvError, Host, ProcessHost, ThreadH
 from toolrl_plugin_openenv.observations import make_show
 from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import GymnasiumOptions
-from toolrl_plugin_openenv.play import RefusedError, Rewards
+from toolrl_plugin_openenv.play import Rewards, StepRefusedError
 from toolrl_plugin_openenv.talk import TalkSession
 from toolrl_plugin_openenv.wire import LARGEST, Observed
 
@@ -211,7 +211,7 @@ class GymGame:
         except EnvError as error:
             if not self.host.usable:
                 raise self._break(f"the environment is gone: {error}") from error
-            raise RefusedError(f"The environment couldn't do that: {error}") from error
+            raise StepRefusedError(f"The environment couldn't do that: {error}") from error
         except ToolsetError as error:
             raise self._break(error.message) from error
         return Observed(observed.observation, self._rewards.of_step(observed.reward), observed.done)

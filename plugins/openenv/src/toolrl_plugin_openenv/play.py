@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toolrl.errors import ToolsetError
-from toolrl_plugin_openenv.connection import Connection, FullError, LostError, SlowError
+from toolrl_plugin_openenv.connection import FullError, LostError, OpenEnvConnection, SlowError
 from toolrl_plugin_openenv.door import Door
 from toolrl_plugin_openenv.wire import (
     FATAL,
@@ -23,7 +23,7 @@ from toolrl_plugin_openenv.wire import (
     Answer,
     Failure,
     Observed,
-    State,
+    StateAnswer,
     reset_message,
     step_message,
 )
@@ -32,11 +32,11 @@ ERRORS_IN_A_ROW = 3
 """So many steps in a row that the environment couldn't make, and a talk with it is over."""
 
 
-class RefusedError(Exception):
+class StepRefusedError(Exception):
     """The environment couldn't make a step of an action; the message is for the model."""
 
 
-class _RefusalError(LostError):
+class _ActionRefusedError(LostError):
     """The server ended the session over an action that the environment refuses; nothing was done."""
 
 
@@ -92,7 +92,7 @@ class Play:
     def __init__(
         self,
         door: Door,
-        connection: Connection,
+        connection: OpenEnvConnection,
         arguments: Mapping[str, Any],
         *,
         step_timeout: float,
@@ -138,7 +138,7 @@ class Play:
             can_restore = not given_up and (self._replay or not self._steps)
             try:
                 answer = await self._made_step(message, can_restore=can_restore)
-            except _RefusalError:
+            except _ActionRefusedError:
                 self._given_up = given_up
                 return await self._refused(can_restore=can_restore)
             self._given_up = given_up
@@ -148,7 +148,7 @@ class Play:
             if isinstance(answer, Observed):
                 self.done = answer.done
                 return Observed(answer.observation, self.rewards.of_step(answer.reward), answer.done)
-            if isinstance(answer, State):
+            if isinstance(answer, StateAnswer):
                 raise self._break("the server answered a step with its state")
             return answer
 
@@ -184,7 +184,7 @@ class Play:
     async def _made_step(self, message: str, *, can_restore: bool) -> Answer:
         try:
             return await self._asked(message, self._step_timeout, slow_breaks=False)
-        except _RefusalError:
+        except _ActionRefusedError:
             raise
         except LostError as error:
             if not can_restore:
@@ -238,7 +238,7 @@ class Play:
                 raise self._break(error.message) from error
             raise
         if isinstance(answer, Failure) and answer.code in FATAL:
-            kind = _RefusalError if answer.is_refusal else LostError
+            kind = _ActionRefusedError if answer.is_refusal else LostError
             said = "the session is unusable" if answer.code == PROTOCOL else "the server ended the session"
             raise kind(f"{said}: {answer.message[:500]} ({answer.code})")
         return answer

@@ -9,7 +9,7 @@ from toolrl.protocols import Reply
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.observations import Show
-from toolrl_plugin_openenv.play import ERRORS_IN_A_ROW, Game, RefusedError
+from toolrl_plugin_openenv.play import ERRORS_IN_A_ROW, Game, StepRefusedError
 
 NOTHING = "(nothing to see)"
 
@@ -49,7 +49,7 @@ class TalkSession:
         except ActionError as error:
             self._done = error.over
             return self._invalid(str(error))
-        except RefusedError as error:
+        except StepRefusedError as error:
             self._refused += 1
             if self._refused >= ERRORS_IN_A_ROW:
                 raise ToolsetError(f"the environment made none of the last {self._refused} steps: {error}") from error

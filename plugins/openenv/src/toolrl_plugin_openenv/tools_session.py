@@ -21,7 +21,7 @@ for, has to leave room for so many."""
 
 
 @dataclass(frozen=True)
-class Catalog:
+class EnvironmentTools:
     """The tools of an environment, the same for all episodes."""
 
     specs: tuple[ToolSpec, ...]
@@ -34,7 +34,7 @@ class ToolsSession:
     """One episode."""
 
     def __init__(
-        self, play: Play, catalog: Catalog, show: Show, read: Show, *, endpoint: str, step_timeout: float
+        self, play: Play, catalog: EnvironmentTools, show: Show, read: Show, *, endpoint: str, step_timeout: float
     ) -> None:
         """`show` makes the text of the first observation; `read` that of an action's, which the policy cuts. `endpoint`
         is what breakers and limits are kept under."""

@@ -28,17 +28,17 @@ from toolrl.tools.validation import compile_schema
 from toolrl.types import Task, ToolSpec
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
-from toolrl_plugin_openenv.connection import Address, Connection, FullError, LostError, SlowError, connect
+from toolrl_plugin_openenv.connection import Address, FullError, LostError, OpenEnvConnection, SlowError, connect
 from toolrl_plugin_openenv.container import Container
 from toolrl_plugin_openenv.door import Door
 from toolrl_plugin_openenv.observations import clean, make_show
 from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import OpenEnvOptions
-from toolrl_plugin_openenv.play import Play, RefusedError
+from toolrl_plugin_openenv.play import Play, StepRefusedError
 from toolrl_plugin_openenv.results import validation_text
 from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
 from toolrl_plugin_openenv.talk import TalkSession
-from toolrl_plugin_openenv.tools_session import Catalog, ToolsSession
+from toolrl_plugin_openenv.tools_session import EnvironmentTools, ToolsSession
 from toolrl_plugin_openenv.wire import INVALID, LIST_TOOLS, Failure, Observed, step_message
 
 START_DELAY = 0.25
@@ -82,7 +82,7 @@ class OpenEnvToolset:
         """Why the server couldn't be reached at the last try."""
         self.door: Door | None = None
         """The way into the server; None before the start."""
-        self._catalog: Catalog | None = None
+        self._catalog: EnvironmentTools | None = None
         self._reader: ActionReader | None = None
         self._field: Field | None = None
 
@@ -147,7 +147,7 @@ class OpenEnvToolset:
         if container is not None:
             await uninterrupted(container.stop())
 
-    def _play(self, door: Door, connection: Connection, episode: EpisodeContext) -> Play:
+    def _play(self, door: Door, connection: OpenEnvConnection, episode: EpisodeContext) -> Play:
         """An episode in a session. Raises DataError."""
         options = self._options
         arguments = {"episode_id": uuid.uuid4().hex}
@@ -197,7 +197,7 @@ class OpenEnvToolset:
         finally:
             await uninterrupted(connection.close())
 
-    async def _listed(self, connection: Connection) -> list[Any]:
+    async def _listed(self, connection: OpenEnvConnection) -> list[Any]:
         try:
             answer = await connection.request(step_message(LIST_TOOLS), self._options.step_timeout)
         except (LostError, SlowError) as error:
@@ -216,14 +216,14 @@ class OpenEnvToolset:
             hint="Use `mode: action` to call the environment's action as a tool, or `mode: text` to talk with it.",
         )
 
-    async def _action_tool(self) -> Catalog:
+    async def _action_tool(self) -> EnvironmentTools:
         try:
             schema = await action_schema(self._address)
         except SchemaError as error:
             raise ToolsetError(str(error), where=self._context.name) from error
         said = str(schema.get("description") or "Take an action in the environment.")
         spec = _spec(self._options.tool_name, self._options.tool_description or said, schema)
-        return Catalog((spec,), {})
+        return EnvironmentTools((spec,), {})
 
     async def _action_reader(self) -> ActionReader:
         options = self._options.action
@@ -262,14 +262,14 @@ class OpenEnvGame:
             return answer
         if answer.code == INVALID:
             raise ActionError(f"That is no valid action: {validation_text(answer)}", over=answer.over)
-        raise RefusedError(f"The environment couldn't do that: {clean(answer.message)[:500]}")
+        raise StepRefusedError(f"The environment couldn't do that: {clean(answer.message)[:500]}")
 
     async def reward(self) -> float | None:
         """What no step was credited. Raises ToolsetError."""
         return await self._play.reward()
 
 
-def make_catalog(listed: Sequence[Any], where: str) -> Catalog:
+def make_catalog(listed: Sequence[Any], where: str) -> EnvironmentTools:
     """The tools that an environment lists, under names that every parser can carry. Raises ConfigError for two of one
     name."""
     specs: list[ToolSpec] = []
@@ -290,7 +290,7 @@ def make_catalog(listed: Sequence[Any], where: str) -> Catalog:
         own_names[name] = own
         schema = tool.get("input_schema") or tool.get("inputSchema")
         specs.append(_spec(name, str(tool.get("description") or own), schema))
-    return Catalog(tuple(specs), own_names)
+    return EnvironmentTools(tuple(specs), own_names)
 
 
 def _spec(name: str, description: str, schema: Any) -> ToolSpec:

@@ -53,13 +53,13 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateAnswer:
     """The answer to a question for the state; it says that the session is there."""
 
     data: Mapping[str, Any]
 
 
-Answer = Observed | Failure | State
+Answer = Observed | Failure | StateAnswer
 
 
 def reset_message(arguments: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def read_answer(raw: str | bytes) -> Answer:
     if kind == "observation":
         return _observed(data)
     if kind == "state":
-        return State(data)
+        return StateAnswer(data)
     if kind == "error":
         return Failure(str(data.get("code") or "ERROR"), str(data.get("message") or "no reason was given"), data)
     return Failure(PROTOCOL, f"its answer is of type {str(kind)[:40]!r}")

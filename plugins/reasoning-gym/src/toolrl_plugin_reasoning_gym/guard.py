@@ -39,7 +39,7 @@ _ALLOWED_EVENTS = frozenset(
 """What importing and calculating raise. Opening a file is looked at closer."""
 
 
-class RefusedError(ValueError):
+class UnsafeAnswerError(ValueError):
     """An expression that holds more than values and arithmetic. A ValueError, which scorers expect of a bad answer."""
 
 
@@ -71,7 +71,7 @@ def read_value(text: object, *_scope: object) -> Any:
     """What `eval` gives for literals, lists, tuples, sets, dicts and arithmetic with numbers. Raises RefusedError for
     all else, SyntaxError for what isn't Python."""
     if not isinstance(text, str):
-        raise RefusedError(f"{type(text).__name__} isn't text")
+        raise UnsafeAnswerError(f"{type(text).__name__} isn't text")
     return _value(ast.parse(text.strip(), mode="eval").body)
 
 
@@ -91,12 +91,12 @@ def _value(node: ast.expr) -> Any:
             return _UNARY[type(op)](_number(_value(operand)))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_number(_value(left)), _number(_value(right)))
-    raise RefusedError(f"{type(node).__name__} isn't a value")
+    raise UnsafeAnswerError(f"{type(node).__name__} isn't a value")
 
 
 def _number(value: Any) -> Any:
     if not isinstance(value, _NUMBERS):
-        raise RefusedError(f"arithmetic with {type(value).__name__}")
+        raise UnsafeAnswerError(f"arithmetic with {type(value).__name__}")
     return value
 
 
@@ -122,31 +122,31 @@ def check_expression(code: object) -> None:
     """Raises RefusedError where the Python that sympy made of a text does more than name, calculate and call
     mathematical functions."""
     if not isinstance(code, str):
-        raise RefusedError("compiled code")
+        raise UnsafeAnswerError("compiled code")
     for node in ast.walk(ast.parse(code.strip(), mode="eval")):
         if isinstance(node, ast.Call):
             _check_call(node)
         elif isinstance(node, ast.Constant):
             if not isinstance(node.value, _NUMBERS) and not isinstance(node.value, str):
-                raise RefusedError(f"the constant {node.value!r:.40}")
+                raise UnsafeAnswerError(f"the constant {node.value!r:.40}")
         elif not isinstance(node, _SHAPES):
-            raise RefusedError(f"{type(node).__name__} is no mathematics")
+            raise UnsafeAnswerError(f"{type(node).__name__} is no mathematics")
         if isinstance(node, ast.Name) and node.id.startswith("_"):
-            raise RefusedError(f"the name {node.id[:40]!r}")
+            raise UnsafeAnswerError(f"the name {node.id[:40]!r}")
 
 
 def _check_call(call: ast.Call) -> None:
     called = call.func
     if call.keywords:
-        raise RefusedError("a call with a keyword")
+        raise UnsafeAnswerError("a call with a keyword")
     if isinstance(called, ast.Call):  # Function('f')(x)
         if not (isinstance(called.func, ast.Name) and called.func.id == "Function"):
-            raise RefusedError("a call of a call")
+            raise UnsafeAnswerError("a call of a call")
     elif not isinstance(called, ast.Name) or called.id not in _MAKERS | _functions():
-        raise RefusedError(f"a call of {getattr(called, 'id', type(called).__name__)!r:.40}")
+        raise UnsafeAnswerError(f"a call of {getattr(called, 'id', type(called).__name__)!r:.40}")
     texts = [item for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
     if texts and not (isinstance(called, ast.Name) and called.id in _MAKERS and len(call.args) == 1):
-        raise RefusedError("a text as an argument")
+        raise UnsafeAnswerError("a text as an argument")
 
 
 def close_evals() -> None:
@@ -167,7 +167,7 @@ def close_evals() -> None:
 
 
 def _no_exec(*_given: object) -> None:
-    raise RefusedError("exec isn't there in a process that scores")
+    raise UnsafeAnswerError("exec isn't there in a process that scores")
 
 
 # Walls.

@@ -70,7 +70,7 @@ class DataOptions(Options):
         check_generators(self)
 
 
-class RewardOptions(Options):
+class ReasoningGymRewardOptions(Options):
     """Options of the reward `reasoning_gym`."""
 
     judge: Literal["final", "answer", "all"] = Field(

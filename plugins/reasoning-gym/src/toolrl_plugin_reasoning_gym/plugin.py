@@ -31,7 +31,7 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
         "reasoning_gym",
         f"{_PACKAGE}.reward:ReasoningGymReward",
         summary="What the task's own generator scores the answer with, in processes behind walls.",
-        options=f"{_PACKAGE}.options:RewardOptions",
+        options=f"{_PACKAGE}.options:ReasoningGymRewardOptions",
         check=f"{_PACKAGE}.reward:check",
     )
 

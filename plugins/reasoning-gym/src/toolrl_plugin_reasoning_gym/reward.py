@@ -12,7 +12,7 @@ from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_reasoning_gym.extract import answer_in
-from toolrl_plugin_reasoning_gym.options import RewardOptions
+from toolrl_plugin_reasoning_gym.options import ReasoningGymRewardOptions
 from toolrl_plugin_reasoning_gym.process import Scorers, require_library, worker
 
 FAILURES = ("timeout", "refused", "raised", "died")
@@ -24,10 +24,10 @@ _TOLERANCE = 1e-9
 class ReasoningGymReward:
     """Scores tasks of the data set `reasoning_gym`, or rows that `toolrl reasoning-gym data` wrote."""
 
-    def __init__(self, options: RewardOptions | None, context: BuildContext) -> None:
+    def __init__(self, options: ReasoningGymRewardOptions | None, context: BuildContext) -> None:
         """Raises ConfigError where the library isn't there."""
         require_library(context.where or None)
-        self._options = options or RewardOptions()
+        self._options = options or ReasoningGymRewardOptions()
         self._scorers = Scorers(self._options.workers)
 
     async def score(self, episode: Episode) -> Score:

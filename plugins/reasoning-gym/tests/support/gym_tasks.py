@@ -10,7 +10,7 @@ from typing import Any
 
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_reasoning_gym.dataset import ReasoningGym
-from toolrl_plugin_reasoning_gym.options import DataOptions, RewardOptions
+from toolrl_plugin_reasoning_gym.options import DataOptions, ReasoningGymRewardOptions
 from toolrl_plugin_reasoning_gym.reward import ReasoningGymReward
 from toolrl_testing import make_build_context, make_episode
 
@@ -23,7 +23,7 @@ def data(*generators: Any, **options: Any) -> ReasoningGym:
 
 def reward(**options: Any) -> ReasoningGymReward:
     """A reward with one worker, which takes the final text as the answer."""
-    given = RewardOptions.model_validate({"workers": 1, "form": "text", **options})
+    given = ReasoningGymRewardOptions.model_validate({"workers": 1, "form": "text", **options})
     return ReasoningGymReward(given, make_build_context("reasoning_gym"))
 
 

@@ -35,7 +35,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProgramCase:
     """One program to run, and what it should print."""
 
     code: str
@@ -61,16 +61,18 @@ class Cases:
         """Only the first so many."""
         return Cases(self.inputs[:count], self.outputs[:count], self.function, self.asserts[:count])
 
-    def case(self, index: int, solution: str) -> Case:
+    def case(self, index: int, solution: str) -> ProgramCase:
         """A case with the solution in its program."""
         given, expected = self.inputs[index], self.outputs[index]
         text = None if expected is None else str(expected)
         if self.asserts:
             solution = f"{solution}\n\n{self.asserts[index]}"
         if self.function is None:
-            return Case(solution, None if given is None else str(given), text)
+            return ProgramCase(solution, None if given is None else str(given), text)
         value = None if isinstance(expected, str) else expected
-        return Case(function_case.program(solution, self.function), function_case.arguments_text(given), text, value)
+        return ProgramCase(
+            function_case.program(solution, self.function), function_case.arguments_text(given), text, value
+        )
 
 
 def read_cases(given: Any, where: str, language: str = "python") -> Cases:
@@ -110,7 +112,7 @@ def read_cases(given: Any, where: str, language: str = "python") -> Cases:
     return Cases(inputs, outputs, function, tuple(str(line) for line in asserts))
 
 
-def verdict(response: RunResponse, case: Case) -> Status:
+def verdict(response: RunResponse, case: ProgramCase) -> Status:
     """What an answer of the sandbox says of a case."""
     compiled, run = response.compile_result, response.run_result
     if response.status == SUCCESS and run is not None and run.status == FINISHED:
@@ -128,7 +130,7 @@ def verdict(response: RunResponse, case: Case) -> Status:
     return Status.API_ERROR
 
 
-def matches(stdout: str, case: Case) -> bool:
+def matches(stdout: str, case: ProgramCase) -> bool:
     """The same text but for line breaks at its end; for a function's result, the same value counts as well."""
     if case.expected is None or stdout.rstrip("\n") == case.expected.rstrip("\n"):
         return True

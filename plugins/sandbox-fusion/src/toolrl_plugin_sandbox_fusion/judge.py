@@ -19,7 +19,7 @@ from toolrl_plugin_sandbox_fusion.client import SandboxClient
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CaseLimits:
     """What each case may take."""
 
     seconds: float = 10.0
@@ -30,24 +30,24 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseVerdict:
     """A case's status, and for a fault of the sandbox its words."""
 
     status: Status
     fault: str = ""
 
 
-class Judge:
+class CaseJudge:
     """Asks a sandbox, with at most `at_once` cases under way."""
 
-    def __init__(self, client: SandboxClient, limits: Limits, at_once: int) -> None:
+    def __init__(self, client: SandboxClient, limits: CaseLimits, at_once: int) -> None:
         self._client = client
         self._limits = limits
         self._places = ConcurrencyLimit(at_once)
 
-    async def __call__(self, cases: Cases, solution: str, language: str = "python") -> list[Verdict]:
+    async def __call__(self, cases: Cases, solution: str, language: str = "python") -> list[CaseVerdict]:
         """A verdict for each case, in order. Raises ToolsetError where the sandbox's address or key is wrong."""
-        verdicts: list[Verdict] = [Verdict(Status.COMPILE_ERROR)] * len(cases)
+        verdicts: list[CaseVerdict] = [CaseVerdict(Status.COMPILE_ERROR)] * len(cases)
         tasks: list[asyncio.Task[None]] = []
 
         async def run(index: int) -> None:
@@ -63,7 +63,7 @@ class Judge:
             raise several.exceptions[0] from None
         return _settled(verdicts)
 
-    async def _verdict(self, cases: Cases, index: int, solution: str, language: str) -> Verdict:
+    async def _verdict(self, cases: Cases, index: int, solution: str, language: str) -> CaseVerdict:
         case = cases.case(index, solution)
         request = RunRequest(
             code=case.code,
@@ -78,16 +78,17 @@ class Judge:
         try:
             response = await patiently(lambda: self._client.run(request), self._limits.patience)
         except ToolError as error:
-            return Verdict(Status.API_ERROR, str(error))
+            return CaseVerdict(Status.API_ERROR, str(error))
         finally:
             place.release()
         status = verdict(response, case)
         fault = response.message or f"status {response.status}" if status is Status.API_ERROR else ""
-        return Verdict(status, fault)
+        return CaseVerdict(status, fault)
 
 
-def _settled(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _settled(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
     statuses = after_compile_error([verdict.status for verdict in verdicts])
     return [
-        found if found.status is status else Verdict(status) for found, status in zip(verdicts, statuses, strict=True)
+        found if found.status is status else CaseVerdict(status)
+        for found, status in zip(verdicts, statuses, strict=True)
     ]

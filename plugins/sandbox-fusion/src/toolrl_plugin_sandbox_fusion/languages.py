@@ -72,7 +72,7 @@ LANGUAGES: dict[str, Language] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledLanguage:
     """A language whose tool is on this machine."""
 
     language: Language
@@ -88,22 +88,22 @@ class Installed:
         return [self.tool if part == "{tool}" else part for part in template]
 
 
-def installed(python: str, names: list[str] | None = None) -> dict[str, Installed]:
+def installed(python: str, names: list[str] | None = None) -> dict[str, InstalledLanguage]:
     """The languages, or those of `names`, whose tools are found; `python` is the interpreter of Python programs."""
-    found: dict[str, Installed] = {}
+    found: dict[str, InstalledLanguage] = {}
     for name in LANGUAGES if names is None else names:
         language = LANGUAGES[name]
         tool = python if language.tool == "python" else shutil.which(language.tool)
         if tool is not None:
-            found[name] = _SPECIAL.get(name, Installed)(language, tool, language.env)
+            found[name] = _SPECIAL.get(name, InstalledLanguage)(language, tool, language.env)
     return found
 
 
-def _java(language: Language, tool: str, env: Mapping[str, str]) -> Installed:
+def _java(language: Language, tool: str, env: Mapping[str, str]) -> InstalledLanguage:
     """Java finds its libraries by /proc, which isn't there in the sandbox."""
     home = Path(tool).resolve().parent.parent
     libraries = {"LD_LIBRARY_PATH": f"{home}/lib:{home}/lib/server"}
-    return Installed(language, tool, {**env, **libraries}, (home, *Path("/etc").glob("java-*")))
+    return InstalledLanguage(language, tool, {**env, **libraries}, (home, *Path("/etc").glob("java-*")))
 
 
 _WITHOUT_LLD = "-Clinker-features=-lld"
@@ -118,16 +118,16 @@ def _takes(tool: str, option: str) -> bool:
         return False
 
 
-def _rust(language: Language, tool: str, env: Mapping[str, str]) -> Installed:
+def _rust(language: Language, tool: str, env: Mapping[str, str]) -> InstalledLanguage:
     """What rustup puts on the path only starts the real compiler, from a folder of the user's."""
     try:
         done = subprocess.run([tool, "--print", "sysroot"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return Installed(language, tool, env)
+        return InstalledLanguage(language, tool, env)
     home = Path(done.stdout.strip())
     if language.compile is not None and _takes(tool, _WITHOUT_LLD):
         language = replace(language, compile=(language.compile[0], _WITHOUT_LLD, *language.compile[1:]))
-    return Installed(language, str(home / "bin" / "rustc"), {**env, "LD_LIBRARY_PATH": f"{home}/lib"}, (home,))
+    return InstalledLanguage(language, str(home / "bin" / "rustc"), {**env, "LD_LIBRARY_PATH": f"{home}/lib"}, (home,))
 
 
-_SPECIAL: dict[str, Callable[[Language, str, Mapping[str, str]], Installed]] = {"java": _java, "rust": _rust}
+_SPECIAL: dict[str, Callable[[Language, str, Mapping[str, str]], InstalledLanguage]] = {"java": _java, "rust": _rust}

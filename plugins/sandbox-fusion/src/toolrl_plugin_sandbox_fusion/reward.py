@@ -14,7 +14,7 @@ from toolrl.tools.http_client import without_secrets
 from toolrl.types import Episode, Score
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, read_cases
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
-from toolrl_plugin_sandbox_fusion.judge import Judge, Limits
+from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.solution import solution
 
@@ -29,8 +29,8 @@ class SandboxReward:
         client = SandboxClient(
             options.sandbox_fusion_url, headers=options.headers, max_response_bytes=options.max_response_mb << 20
         )
-        limits = Limits(options.timeout, options.memory_limit_mb, options.patience)
-        self._judge = Judge(client, limits, options.max_concurrent)
+        limits = CaseLimits(options.timeout, options.memory_limit_mb, options.patience)
+        self._judge = CaseJudge(client, limits, options.max_concurrent)
 
     async def score(self, episode: Episode) -> Score:
         """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none."""

@@ -29,7 +29,7 @@ from toolrl_plugin_sandbox_fusion.api import (
     RunResponse,
     overall,
 )
-from toolrl_plugin_sandbox_fusion.languages import Installed, installed
+from toolrl_plugin_sandbox_fusion.languages import InstalledLanguage, installed
 
 OUTPUT_BYTES = 1 << 20
 """What is kept of stdout and of stderr, each, as in Sandbox Fusion."""
@@ -112,7 +112,7 @@ class Bounds:
     """Files that are brought back."""
 
 
-class Runner:
+class ProgramRunner:
     """A sandbox with its languages. `start` before the first request, `stop` after the last."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Runner:
         paths += [path for one in self._found.values() for path in one.readable]
         shown = [path for path in paths if path.exists()]
         self._sandbox = Sandbox.detect(isolation, [*shown, *(readable or ())])
-        self._languages: dict[str, Installed] = {}
+        self._languages: dict[str, InstalledLanguage] = {}
         self.left_out: dict[str, str] = {}
         """Languages whose tools are on the machine and don't work in the sandbox, with the reason."""
 
@@ -191,7 +191,7 @@ class Runner:
         return RunResponse(status, message, compiled, run, pod_name(), fetched)
 
     async def _commands(
-        self, installed_: Installed, request: RunRequestBody
+        self, installed_: InstalledLanguage, request: RunRequestBody
     ) -> tuple[CommandResult | None, CommandResult | None, Mapping[str, bytes]]:
         language = installed_.language
         # One spelling of each path: no file of the request takes the program's place.
@@ -231,7 +231,7 @@ class Runner:
     def _memory(self, asked: int) -> int:
         return min(asked, self.bounds.memory_mb) if asked > 0 else self.bounds.memory_mb
 
-    async def _try(self, name: str, language: Installed) -> str | None:
+    async def _try(self, name: str, language: InstalledLanguage) -> str | None:
         """Why a small program of this language doesn't work; None where it does."""
         request = RunRequestBody(code=language.language.probe, language=name, compile_timeout=60.0, run_timeout=30.0)
         try:

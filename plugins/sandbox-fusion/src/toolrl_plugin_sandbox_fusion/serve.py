@@ -67,14 +67,14 @@ class Serve:
 def make_server(args: argparse.Namespace) -> SandboxServer:
     """The server of the arguments. Raises PluginError where the plugin `python` is missing, ConfigError."""
     try:
-        from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner
+        from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("toolrl_plugin_python"):
             raise
         raise PluginError("the server needs the plugin `python`, which isolates programs", hint=EXTRA) from error
-    from toolrl_plugin_sandbox_fusion.server import SandboxServer, ServerSettings
+    from toolrl_plugin_sandbox_fusion.server import SandboxServer, SandboxServerSettings
 
-    runner = Runner(
+    runner = ProgramRunner(
         args.isolation,
         python=args.python,
         languages=args.languages,
@@ -82,19 +82,18 @@ def make_server(args: argparse.Namespace) -> SandboxServer:
         bounds=Bounds(seconds=args.max_timeout, memory_mb=args.memory_mb),
     )
     workers = args.workers or os.cpu_count() or 1
-    settings = ServerSettings(args.host, args.port, workers, args.queue, args.max_request_mb, args.grace)
+    settings = SandboxServerSettings(args.host, args.port, workers, args.queue, args.max_request_mb, args.grace)
     return SandboxServer(runner, settings)
 
 
 def check() -> str:
     """For `toolrl doctor`: whether programs can be isolated here."""
     try:
-        from toolrl_plugin_sandbox_fusion.runner import Runner
+        from toolrl_plugin_sandbox_fusion.runner import ProgramRunner
     except ModuleNotFoundError:
         return f"the client works; the local server needs {EXTRA}"
-    return (
-        f"programs of the local server are isolated by {Runner(python=sys.executable, languages=['python']).describe()}"
-    )
+    runner = ProgramRunner(python=sys.executable, languages=["python"])
+    return f"programs of the local server are isolated by {runner.describe()}"
 
 
 def _announce(server: SandboxServer) -> None:

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from toolrl.tools.http_server import HttpServer, RefusalError
 from toolrl.tools.rate_limits import ConcurrencyLimit
-from toolrl_plugin_sandbox_fusion.runner import Bounds, Runner, RunRequestBody
+from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner, RunRequestBody
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class SandboxServerSettings:
     """Where the server listens, and what it takes."""
 
     host: str = "127.0.0.1"
@@ -39,8 +39,8 @@ class ServerSettings:
 class SandboxServer:
     """`async with SandboxServer(runner, settings) as server:` serves at `server.url`."""
 
-    def __init__(self, runner: Runner, settings: ServerSettings | None = None) -> None:
-        self.settings = settings or ServerSettings()
+    def __init__(self, runner: ProgramRunner, settings: SandboxServerSettings | None = None) -> None:
+        self.settings = settings or SandboxServerSettings()
         self.runner = runner
         self._places = ConcurrencyLimit(self.settings.workers)
         self._under_way = 0

@@ -196,10 +196,10 @@ class ServeCommand:
         """Serve until SIGINT or SIGTERM; the exit status."""
         from toolrl.tools.http_server import serve_until_stopped
         from toolrl_plugin_search.index import open_index
-        from toolrl_plugin_search.server import RetrievalServer, ServerSettings
+        from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
-        settings = ServerSettings(
+        settings = RetrievalServerSettings(
             host=args.host,
             port=args.port,
             topk=args.topk,

@@ -30,7 +30,7 @@ MAX_QUERY_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class RetrievalServerSettings:
     """Where the server listens, and what it takes."""
 
     host: str = "127.0.0.1"
@@ -65,9 +65,9 @@ class RetrieveRequest:
 class RetrievalServer:
     """`async with RetrievalServer(index, settings) as server:` serves at `server.url`."""
 
-    def __init__(self, index: Index, settings: ServerSettings | None = None) -> None:
+    def __init__(self, index: Index, settings: RetrievalServerSettings | None = None) -> None:
         self.index = index
-        self.settings = settings or ServerSettings()
+        self.settings = settings or RetrievalServerSettings()
         self._pool = ThreadPool(self.settings.workers)
         self._batcher: Batcher[tuple[str, int], list[Hit]] = Batcher(
             self._search, max_batch=self.settings.max_batch, at_once=self.settings.workers
@@ -129,7 +129,7 @@ def _shown(hits: Sequence[Hit], asked: RetrieveRequest) -> list[Any]:
     return [hit.passage.document() for hit in hits]
 
 
-def read_request(raw: bytes, settings: ServerSettings) -> RetrieveRequest:
+def read_request(raw: bytes, settings: RetrievalServerSettings) -> RetrieveRequest:
     """The request of a body. Raises RefusalError."""
     try:
         body = json.loads(raw)
