@@ -6,7 +6,7 @@ A call runs in a task of its own, and whoever asked for it waits for that task o
 lost, whichever comes first. So a cancelled call can't harm the connection, and a lost connection answers all of its
 calls at once.
 
-    connection = Connection("time", opener, RestartOptions(), start_timeout=60)
+    connection = McpConnection("time", opener, RestartOptions(), start_timeout=60)
     await connection.start()                       # raises ToolsetError
     result = await connection.call("get_current_time", {"timezone": "UTC"})
     await connection.stop()
