@@ -82,7 +82,7 @@ class Client:
         return os.getpid()
 
     async def toolrl(self, permits: int, workers: int, seconds: float) -> int:
-        from toolrl.cluster.limiter import RayLimits
+        from toolrl_plugin_ray.limits import RayLimits
 
         limits = RayLimits()
         limiter = await limits.get("bench", LimitSpec(concurrency=permits))

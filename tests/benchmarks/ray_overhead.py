@@ -29,10 +29,7 @@ try:
 except ModuleNotFoundError:
     raise SystemExit("ray isn't installed: pip install 'toolrl[cluster]'") from None
 
-from toolrl.cluster.messages import Handoff, WorkerSpec
-from toolrl.cluster.pool import WorkerPool
-from toolrl.cluster.ray_workers import RayCluster
-
+from toolrl.config.cluster import ClusterConfig
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.rollout.environment import Environment, Limits
@@ -40,6 +37,11 @@ from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import Oversight
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import ParsedTurn, Sampling
+from toolrl_plugin_ray.connection import connected
+from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
+from toolrl_plugin_ray.rollout import spawn
+from toolrl_plugin_ray.rollout_worker import RolloutWorker
+from toolrl_plugin_ray.worker_pool import WorkerPool
 from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
 
 TOKEN_SECONDS = 0.02
@@ -80,7 +82,7 @@ class Replica:
         environment = Environment("default", Plain(), FakeChatFormat(), ToolBox([]))
         self.runner = Runner(Speaker(tokens, seconds), {"default": environment}, concurrency=concurrency)
 
-    async def load(self, handoff: Handoff) -> None:
+    async def load(self, update: WeightUpdate) -> None:
         pass
 
     def status(self) -> dict[str, Any]:
@@ -88,32 +90,46 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(spec: WorkerSpec, handoff: Handoff) -> AsyncIterator[Replica]:
+async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Replica]:
     """`source` and `dtype` carry the engine's numbers."""
     yield Replica(int(spec.source), float(spec.dtype), spec.loaded.config.rollout.concurrency)
 
 
-class Courier:
+class Worker(RolloutWorker):
+    """A worker without a model."""
+
+    build = staticmethod(replica)
+
+
+class NoWeights:
     """No weights travel."""
 
-    async def publish(self, weights: Any, version: int) -> Handoff:
-        return Handoff(version)
+    async def publish(self, weights: Any, version: int) -> WeightUpdate:
+        return WeightUpdate(version)
+
+    async def send(self, update: WeightUpdate, workers: Any) -> None:
+        pass
+
+    @asynccontextmanager
+    async def send_to_one(self, update: WeightUpdate, worker: object) -> AsyncIterator[WeightUpdate]:
+        yield update
 
     def close(self) -> None:
         pass
 
 
 @asynccontextmanager
-async def pool(cluster: RayCluster, workers: int, tokens: int, seconds: float) -> AsyncIterator[WorkerPool]:
+async def pool(workers: int, tokens: int, seconds: float) -> AsyncIterator[WorkerPool]:
     rollout = {"concurrency": IN_FLIGHT}
-    config = Config.model_validate({"model": {"path": "-"}, "environments": {"default": {}}, "rollout": rollout})
+    tree = {"model": {"path": "-"}, "environments": {"default": {}}, "rollout": rollout, "cluster": {"worker_cpus": 0}}
+    config = Config.model_validate(tree)
     loaded = LoadedConfig(config, {}, "-")
     here = str(Path.cwd())
-    spec = WorkerSpec(0, loaded, "ray_overhead:replica", str(tokens), str(seconds), "cpu", here, "/nowhere")
+    spec = WorkerSpec(0, loaded, str(tokens), str(seconds), "cpu", here, "/nowhere")
     made = WorkerPool(
-        lambda number: cluster.spawn(number, spec.log_path),
+        lambda number: spawn(config.cluster, spec.log_path, Worker),
         lambda number: replace(spec, number=number),
-        Courier(),
+        NoWeights(),
         Oversight(0.0),
         workers=workers,
         concurrency=IN_FLIGHT,
@@ -137,11 +153,11 @@ def worker_cpu(made: WorkerPool) -> float:
     return sum(float(it.get("cpu", 0.0)) for it in made.status()["workers"])
 
 
-async def overhead(cluster: RayCluster, tokens: int, groups: int, repeats: int) -> dict[str, float]:
+async def overhead(tokens: int, groups: int, repeats: int) -> dict[str, float]:
     """Milliseconds an episode of `tokens` sampled tokens, by way."""
     own = Replica(tokens, 0.0, IN_FLIGHT).runner
     found: dict[str, list[float]] = {"here": [], "here cpu": [], "ray": [], "ray cpu": []}
-    async with pool(cluster, 1, tokens, 0.0) as made:
+    async with pool(1, tokens, 0.0) as made:
         await round_of(made, groups, "warm")
         await round_of(own, groups, "warm")
         for number in range(repeats):
@@ -153,10 +169,10 @@ async def overhead(cluster: RayCluster, tokens: int, groups: int, repeats: int) 
     return {way: 1000 * statistics.median(values) / (groups * GROUP) for way, values in found.items()}
 
 
-async def scaling(cluster: RayCluster, tokens: int, groups: int, repeats: int) -> dict[int, float]:
+async def scaling(tokens: int, groups: int, repeats: int) -> dict[int, float]:
     """Samples a second by number of workers."""
     found: dict[int, list[float]] = {1: [], 2: []}
-    async with pool(cluster, 1, tokens, TOKEN_SECONDS) as one, pool(cluster, 2, tokens, TOKEN_SECONDS) as two:
+    async with pool(1, tokens, TOKEN_SECONDS) as one, pool(2, tokens, TOKEN_SECONDS) as two:
         pools = {1: one, 2: two}
         for number in range(repeats):
             for workers in (1, 2) if number % 2 else (2, 1):
@@ -166,16 +182,9 @@ async def scaling(cluster: RayCluster, tokens: int, groups: int, repeats: int) -
 
 
 async def measure(repeats: int) -> dict[str, Any]:
-    config = Config.model_validate(
-        {"model": {"path": "-"}, "environments": {"default": {}}, "cluster": {"rollout_workers": 3, "worker_cpus": 0}}
-    ).cluster
-    cluster = RayCluster(config, 100 * 2**20)
-    cluster.join()
-    try:
-        costs = {tokens: await overhead(cluster, tokens, 32, repeats) for tokens in (64, 512)}
-        rates = await scaling(cluster, 32, 32, max(1, repeats // 3))
-    finally:
-        cluster.leave()
+    async with connected(ClusterConfig(), lambda: None):
+        costs = {tokens: await overhead(tokens, 32, repeats) for tokens in (64, 512)}
+        rates = await scaling(32, 32, max(1, repeats // 3))
     return {"overhead_ms": costs, "samples_a_second": rates}
 
 

@@ -25,8 +25,8 @@ from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import Oversight
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Group, ParsedTurn, Task
-from toolrl_plugin_ray import worker_pool, worker_supervisor
-from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec, pack_group, unpack_group
+from toolrl_plugin_ray import worker_pool
+from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.worker_pool import WorkerPool
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
@@ -228,17 +228,6 @@ def test_groups_are_those_of_the_runner_in_the_order_of_tasks() -> None:
     in_farm(main)
 
 
-def test_a_group_is_the_same_after_its_way() -> None:
-    async def main() -> None:
-        (group,) = await Scripted(4).runner.run([task()], 2, LIMITS, round_id="train-1")
-        assert unpack_group(pack_group(group)) == group
-        assert [type(it) for it in unpack_group(pack_group(group)).episodes[0].ids] == [int] * len(
-            group.episodes[0].ids
-        )
-
-    asyncio.run(main())
-
-
 def test_no_worker_has_more_in_flight_than_it_may_and_all_are_busy() -> None:
     async def main(farm: Farm) -> None:
         begin = asyncio.get_running_loop().time()
@@ -410,7 +399,7 @@ def test_episodes_that_cannot_be_read_here_are_named(monkeypatch: pytest.MonkeyP
         def unreadable(data: bytes) -> Group:
             raise ModuleNotFoundError("No module named 'theirs'")
 
-        monkeypatch.setattr(worker_pool, "unpack_group", unreadable)
+        monkeypatch.setattr(worker_pool, "loads", unreadable)
         with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
             await farm.group()
 
@@ -523,7 +512,3 @@ def test_status_says_what_each_worker_does() -> None:
         await going
 
     in_farm(main)
-
-
-def test_polls_are_short_enough_to_notice_silence() -> None:
-    assert worker_supervisor.POLL_SECONDS < worker_supervisor.FIRST_WARNING

@@ -60,10 +60,18 @@ class Limiter(Protocol):
         ...
 
 
-class HeldPermit:
-    """A permit of a ConcurrencyLimit, or of none."""
+class TakesBack(Protocol):
+    """What a permit came from."""
 
-    def __init__(self, limit: ConcurrencyLimit | None = None) -> None:
+    def give_back(self) -> None:
+        """The permit is free again."""
+        ...
+
+
+class HeldPermit:
+    """A permit of a limit, or of none."""
+
+    def __init__(self, limit: TakesBack | None = None) -> None:
         self._limit = limit
         self._timer: asyncio.TimerHandle | None = None
 

@@ -19,6 +19,7 @@ import math
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -26,7 +27,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from toolrl.errors import ConfigError, ToolUnavailableError
 from toolrl.tools.endpoints import limits_differ
-from toolrl.tools.rate_limits import LimitSpec
+from toolrl.tools.rate_limits import HeldPermit, LimitSpec
 from toolrl_plugin_ray.connection import NAMESPACE, join_running_cluster
 from toolrl_plugin_ray.limit_server import LimitServer, Ticket
 
@@ -183,36 +184,23 @@ class RayLimits:
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
+@dataclass(frozen=True)
 class RayLimiter:
     """One name's limits."""
 
-    def __init__(self, limits: RayLimits, name: str) -> None:
-        self._limits = limits
-        self._name = name
+    limits: RayLimits
+    name: str
 
-    async def acquire(self) -> RayPermit:
-        """Wait for one's turn among all processes. Raises ToolUnavailableError where the limits are closed."""
-        return RayPermit(self._limits, await self._limits.acquire(self._name))
+    async def acquire(self) -> HeldPermit:
+        """Wait for one's turn among all processes. The permit is renewed as long as this process lives. Raises
+        ToolUnavailableError where the limits are closed."""
+        return HeldPermit(_Holding(self.limits, await self.limits.acquire(self.name)))
 
 
-class RayPermit:
-    """A permit of a cluster's limit, renewed as long as this process lives."""
+@dataclass(frozen=True)
+class _Holding:
+    limits: RayLimits
+    ticket: Ticket
 
-    def __init__(self, limits: RayLimits, ticket: Ticket) -> None:
-        self._limits = limits
-        self._ticket: Ticket | None = ticket
-        self._timer: asyncio.TimerHandle | None = None
-
-    def release(self) -> None:
-        """Give it back. Twice is once."""
-        if self._timer is not None:
-            self._timer.cancel()
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._limits.release(ticket)
-
-    def lease(self, seconds: float) -> None:
-        """From now on it comes back by itself after so many seconds, unless this is called again."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
+    def give_back(self) -> None:
+        self.limits.release(self.ticket)

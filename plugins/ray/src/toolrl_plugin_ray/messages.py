@@ -5,9 +5,8 @@ from __future__ import annotations
 import pickle
 import signal
 import traceback
-from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from toolrl.config.load import LoadedConfig
 from toolrl.errors import EngineError, ToolrlError
 from toolrl.loop.ranks import LostRanksError
 from toolrl.rollout.environment import Limits
-from toolrl.types import Episode, Group, Task
+from toolrl.types import Task
 
 KEPT_LINES = 20
 """Last lines of a worker's log in a message."""
@@ -155,34 +154,6 @@ class WorkerReport:
     def empty(self) -> bool:
         """Whether it says nothing."""
         return not (self.ended or self.done or self.failed or self.log)
-
-
-_NUMBERS = (("ids", "q"), ("loss_mask", "b"), ("logprobs", "d"), ("weight_versions", "q"))
-"""Fields of an episode that hold a number for each token, as arrays of this type: a tenth of the pickling."""
-
-
-def pack_group(group: Group) -> bytes:
-    """A group as bytes. Raises whatever pickle does where a part of it can't be pickled."""
-    numbers = [[array(kind, getattr(it, name)).tobytes() for name, kind in _NUMBERS] for it in group.episodes]
-    rest = [
-        {it.name: getattr(episode, it.name) for it in fields(Episode) if it.name not in dict(_NUMBERS)}
-        for episode in group.episodes
-    ]
-    return pickle.dumps((group.id, group.task, numbers, rest), protocol=5)
-
-
-def unpack_group(data: bytes) -> Group:
-    """The group again."""
-    name, task, numbers, rest = pickle.loads(data)
-    episodes = []
-    for packed, others in zip(numbers, rest, strict=True):
-        arrays: dict[str, Any] = {}
-        for (field_name, kind), piece in zip(_NUMBERS, packed, strict=True):
-            values = array(kind)
-            values.frombytes(piece)
-            arrays[field_name] = tuple(values)
-        episodes.append(Episode(**arrays, **others))
-    return Group(name, task, tuple(episodes))
 
 
 def pack_error(error: BaseException) -> bytes:

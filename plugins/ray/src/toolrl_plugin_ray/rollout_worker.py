@@ -11,6 +11,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import pickle
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -28,7 +29,6 @@ from toolrl_plugin_ray.messages import (
     WorkerReport,
     WorkerSpec,
     pack_error,
-    pack_group,
     unpack_error,
 )
 
@@ -162,7 +162,7 @@ class RolloutWorker:
 
 def _packed(group: Any, order: GroupOrder) -> bytes:
     try:
-        return pack_group(group)
+        return pickle.dumps(group)
     except Exception as error:
         raise ToolrlError(
             f"the episodes of {order.name} can't be sent to the driver: {type(error).__name__}: {error}",

@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from pickle import loads
 from typing import Any, Protocol
 
 from toolrl.errors import RunStoppedError, ToolrlError
@@ -32,7 +33,6 @@ from toolrl_plugin_ray.messages import (
     WorkerReport,
     WorkerSpec,
     unpack_error,
-    unpack_group,
 )
 from toolrl_plugin_ray.worker_supervisor import PendingGroup, WorkerHandle, WorkerLostError, WorkerSupervisor
 
@@ -317,7 +317,7 @@ class WorkerPool:
 
 def _settle(job: PendingGroup, data: bytes) -> None:
     try:
-        job.result.set_result(unpack_group(data))
+        job.result.set_result(loads(data))
     except Exception as error:  # noqa: BLE001 - whatever a plugin's class does when it is read
         problem = f"the episodes of {job.order.name} can't be read here: {type(error).__name__}: {error}"
         job.result.set_exception(ToolrlError(problem, hint="Install on this machine what the workers have."))
