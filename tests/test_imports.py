@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +74,46 @@ def test_no_module_imports_itself_by_a_detour(package: Path) -> None:
         for name, path in modules.items()
     }
     assert _circle(graph) == []
+
+
+# What plugins import of core.
+
+PAGE = (ROOT / "docs" / "reference" / "public-modules.md").read_text(encoding="utf-8")
+CORE = _modules(ROOT / "core" / "src" / "toolrl")
+FRAMEWORK = {"toolrl_plugin_ray", "toolrl_plugin_torch", "toolrl_testing"}
+
+
+def _listed(title: str) -> set[str]:
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(toolrl[\w.]*)` \|", section, re.MULTILINE))
+
+
+PUBLIC, CLOSER = _listed("For any plugin"), _listed("For parts of the framework")
+
+
+def test_the_listed_modules_are_there() -> None:
+    assert sorted((PUBLIC | CLOSER) - CORE.keys()) == []
+
+
+@pytest.mark.parametrize("package", [it for it in PACKAGES if it.name != "toolrl"], ids=lambda package: package.name)
+def test_plugins_import_what_is_public(package: Path) -> None:
+    allowed = PUBLIC | CLOSER if package.name in FRAMEWORK else PUBLIC
+    others = {
+        f"{name} imports {imported}"
+        for name, path in _modules(package).items()
+        for imported in _imports(path)
+        if imported.partition(".")[0] == "toolrl" and _module_of(imported, CORE) not in allowed
+    }
+    assert sorted(others) == []
+
+
+def test_private_names_stay_private() -> None:
+    private = {
+        f"{path.relative_to(ROOT)} imports {imported}"
+        for package in PACKAGES
+        if package.name != "toolrl"
+        for path in _modules(package).values()
+        for imported in _imports(path)
+        if imported.startswith("toolrl.") and re.match(r"_(?!_)", imported.rpartition(".")[2])
+    }
+    assert sorted(private) == []
