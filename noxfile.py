@@ -73,7 +73,7 @@ _built: dict[Path, Path] = {}
 
 def _wheels(session: nox.Session, packages: list[Path]) -> list[Path]:
     """The packages' wheels, each built once a run."""
-    missing = [package for package in packages if package not in _built]
+    missing = [package for package in dict.fromkeys(packages) if package not in _built]
     if missing:
         if not _built:
             shutil.rmtree(WHEELS, ignore_errors=True)
