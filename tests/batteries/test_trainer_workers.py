@@ -35,7 +35,8 @@ BUMPY = {
     """,
     "bumpy": '''
         """From the third step on the tool waits as long as a file says so."""
-                from pathlib import Path
+        import asyncio
+        from pathlib import Path
         from toolrl.protocols import EpisodeContext
         from toolrl.tools import ToolError, tool
 

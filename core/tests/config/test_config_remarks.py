@@ -47,6 +47,12 @@ def test_workers_without_the_trainers_kind_of_device_are_told(
     assert ("the workers' engines compute on the CPU" in told(tree, registry, *overrides)) is is_told
 
 
+@pytest.mark.parametrize("way", ["object_store", "file", "broadcast"])
+def test_a_way_of_weights_that_is_no_more_gets_a_remark(tree: dict[str, Any], registry: Registry, way: str) -> None:
+    found = told(tree, registry, f"cluster.weight_transfer={way}")
+    assert ("weights go by a broadcast" in found) is (way != "broadcast")
+
+
 def test_an_environment_without_a_reward_is_told() -> None:
     environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
     lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}), Registry([]))

@@ -102,10 +102,12 @@ def _rewards(config: Config) -> list[str]:
 
 
 def _workers(config: Config) -> list[str]:
-    cluster = config.cluster
-    if not cluster.rollout_workers or cluster.worker_gpus or not config.device.startswith("cuda"):
-        return []
-    return [f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}"]
+    cluster, lines = config.cluster, []
+    if cluster.rollout_workers and not cluster.worker_gpus and config.device.startswith("cuda"):
+        lines.append(f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}")
+    if cluster.weight_transfer != "broadcast":
+        lines.append(f"cluster.weight_transfer {cluster.weight_transfer}: weights go by a broadcast; leave it out")
+    return lines
 
 
 def _sampling(config: Config) -> list[str]:

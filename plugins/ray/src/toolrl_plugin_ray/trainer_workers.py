@@ -99,8 +99,12 @@ class _Attempt:
 
     async def run(self, order: RankOrder) -> dict[int, RankEnd]:
         """How ranks ended; those that didn't in time are left out."""
-        place = (await asyncio.gather(*map(self._place, range(len(self._hosts)))))[0]
         size = len(self._hosts)
+        places = await asyncio.gather(*map(self._place, range(size)))
+        lost = {rank: it for rank, it in enumerate(places) if isinstance(it, RankEnd)}
+        place = places[0]
+        if lost or isinstance(place, RankEnd):
+            return lost
         shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}
         # Ray shows each worker its own devices only.
         shared |= {"LOCAL_RANK": "0", TOKEN: secrets.token_hex(32), **order.environment}
@@ -139,11 +143,13 @@ class _Attempt:
         )
         return kind.remote(self._config.trainer_gpus)
 
-    async def _place(self, rank: int) -> Place:
+    async def _place(self, rank: int) -> Place | RankEnd:
         try:
             async with asyncio.timeout(self._config.worker_timeout):
                 place: Place = await self._hosts[rank].place.remote()
                 return place
+        except RayError as error:
+            return RankEnd(None, death_reason(error))
         except TimeoutError:
             why = reason_of_wait(trainer_resources(self._config))
             raise RunStoppedError(
