@@ -1,6 +1,6 @@
-"""Limits on a real Ray cluster of three nodes: 64 workers, deaths, restarts, several drivers.
+"""Limits on a real Ray cluster of three nodes: 64 workers, deaths, restarts.
 
-The 64 workers have a line to the limits each. They sit in 9 processes, as starting 64 takes minutes on a small machine;
+Each of the 64 workers is a client of its own. They sit in 9 processes, as starting 64 takes minutes on a small machine;
 with TOOLRL_SLOW=1, as `nox -s slow` sets it, each has a process of its own.
 """
 
@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +20,9 @@ pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
 import ray
 
-from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import LimitSpec
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import ToolCall
 from toolrl_plugin_ray.connection import NAMESPACE
 from toolrl_plugin_ray.limits import ACTOR, RayLimits
-from toolrl_testing.fakes import RecordingToolset, make_episode_context, make_task
 
 SETTINGS = {
     "RAY_gcs_server_request_timeout_seconds": "240",  # A busy machine takes long to start three nodes.
@@ -46,10 +39,10 @@ Held = tuple[float, float]
 
 
 class Process:
-    """A process with lines of its own to the limits."""
+    """A process with clients of its own."""
 
     def __init__(self) -> None:
-        self._lines: list[RayLimits] = []
+        self._clients: list[RayLimits] = []
         self._permits: dict[str, Any] = {}
 
     async def where(self) -> tuple[str, int]:
@@ -62,7 +55,7 @@ class Process:
         ) for span in spans]  # fmt: skip
 
     async def _worker(self, name: str, spec: LimitSpec, count: int, seconds: float) -> list[Held]:
-        limiter = await self._line().get(name, spec)
+        limiter = await self._client().get(name, spec)
         held = []
         for _ in range(count):
             permit = await limiter.acquire()
@@ -74,19 +67,19 @@ class Process:
 
     async def take(self, name: str, spec: LimitSpec) -> float:
         """Take a permit and keep it; when that was."""
-        self._permits[name] = await (await self._line().get(name, spec)).acquire()
+        self._permits[name] = await (await self._client().get(name, spec)).acquire()
         return time.monotonic()
 
     async def give(self, name: str) -> None:
         self._permits.pop(name).release()
 
     async def leave(self) -> None:
-        while self._lines:
-            await self._lines.pop().close()
+        while self._clients:
+            await self._clients.pop().close()
 
-    def _line(self) -> RayLimits:
-        self._lines.append(RayLimits())
-        return self._lines[-1]
+    def _client(self) -> RayLimits:
+        self._clients.append(RayLimits())
+        return self._clients[-1]
 
 
 @pytest.fixture(scope="module")
@@ -166,24 +159,6 @@ def test_64_workers_on_three_nodes_never_exceed_the_limit(crowd: list[Any]) -> N
             time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_those_who_wait_are_served_in_order_over_all_nodes(crowd: list[Any]) -> None:
-    spec, some = LimitSpec(concurrency=1, lease=60), crowd[:9]
-    ray.get(some[0].take.remote("order", spec))
-    waiting = []
-    for number, worker in enumerate(some[1:], 1):
-        waiting.append(worker.take.remote("order", spec))
-        wait_for(lambda number=number: state("order").get("waiting") == number)
-    times = []
-    for worker, turn in zip(some, [*waiting, None], strict=True):
-        ray.get(worker.give.remote("order"))
-        if turn is not None:
-            times.append(ray.get(turn))
-            assert not ray.wait(waiting[len(times) :], timeout=0)[0] if len(times) < len(waiting) else True
-    assert times == sorted(times)
-    ray.get([it.leave.remote() for it in some])
-
-
 def test_a_killed_processs_permit_comes_back_within_the_lease_and_a_living_ones_does_not(crowd: list[Any]) -> None:
     spec, heir, (victim, other) = LimitSpec(concurrency=1, lease=LEASE), crowd[0], make(2)
     ray.get(victim.take.remote("death", spec))
@@ -216,74 +191,6 @@ def test_a_restart_of_the_actor_loses_no_permit_and_makes_none(crowd: list[Any])
     ray.get([it.leave.remote() for it in some])
 
 
-DRIVER = """
-import asyncio, pathlib, sys, time
-import ray
-from toolrl_plugin_ray.limits import RayLimits
-from toolrl.errors import ConfigError
-from toolrl.tools.rate_limits import LimitSpec
-
-ray.init(address=sys.argv[1], namespace="another", log_to_driver=False)
-
-async def main():
-    while not pathlib.Path("go").exists():
-        time.sleep(0.05)
-    limits = RayLimits()
-    try:
-        await limits.get("drivers", LimitSpec(concurrency=3, lease=60))
-    except ConfigError as error:
-        print("refused:", error.problems[0], flush=True)
-    limiter = await limits.get("drivers", LimitSpec(concurrency=2, lease=60))
-    for _ in range(10):
-        permit = await limiter.acquire()
-        got = time.monotonic()
-        await asyncio.sleep(0.02)
-        print("held", got, time.monotonic(), flush=True)
-        permit.release()
-    await limits.close()
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_drivers_share_a_limit_and_may_not_disagree(cluster: Any, tmp_path: Path) -> None:
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
-    command = [sys.executable, str(script), cluster.address]
-
-    async def main() -> list[Held]:
-        limits = RayLimits()
-        limiter = await limits.get("drivers", LimitSpec(concurrency=2, lease=60))
-        held: list[Held] = []
-        (tmp_path / "go").touch()
-        while any(driver.poll() is None for driver in drivers):
-            permit = await limiter.acquire()
-            got = time.monotonic()
-            await asyncio.sleep(0.02)
-            held.append((got, time.monotonic()))
-            permit.release()
-        await limits.close()
-        return held
-
-    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
-    try:
-        held = asyncio.run(main())
-        lines = [line for driver in drivers for line in driver.communicate()[0].splitlines()]
-    finally:
-        for driver in drivers:
-            driver.kill()
-            driver.wait()
-    refused = [line for line in lines if line.startswith("refused")]
-    assert refused == [
-        "refused: the limit 'drivers' is in use with concurrency 2 and lease 60 s, and another tool asks for "
-        "concurrency 3 and lease 60 s"
-    ] * 2  # fmt: skip
-    theirs = [(float(line.split()[1]), float(line.split()[2])) for line in lines if line.startswith("held")]
-    assert len(theirs) == 20
-    assert most_at_once([*held, *theirs]) <= 2
-
-
 @pytest.mark.slow
 def test_the_actor_ends_when_its_last_client_was_killed(cluster: Any) -> None:
     spec, (last,) = LimitSpec(concurrency=1, lease=LEASE), make(1)
@@ -299,24 +206,3 @@ def test_the_actor_ends_when_its_last_client_was_killed(cluster: Any) -> None:
         return False
 
     wait_for(is_gone)
-
-
-def test_a_tool_box_uses_it(cluster: Any) -> None:
-    policy = PolicyOptions(concurrency=2, limit_scope="cluster", limit_name="tools")
-
-    async def main() -> None:
-        endpoints = Endpoints(RayLimits)
-        box = ToolBox([ToolEntry("r", RecordingToolset(delay=0.05), policy=policy)], endpoints=endpoints)
-        await box.start()
-
-        async def episode(number: int) -> str:
-            async with box.open(make_task(), make_episode_context(episode_id=str(number))) as session:
-                (record,) = await session.answer([ToolCall("echo", {})])
-                assert record.result.metrics["policy/queue_seconds"] > 0
-                return record.result.text
-
-        assert await asyncio.gather(*(episode(number) for number in range(6))) == ["ok"] * 6
-        await box.stop()
-        await endpoints.close()
-
-    asyncio.run(main())
