@@ -34,12 +34,9 @@ from toolrl.types import (
     ToolCall,
     ToolSpec,
 )
-from toolrl_testing.checks import chat_formats, datasets, engines, others, rewards, training
+from toolrl_testing.checks import chat_formats, datasets, engines, others, parsers, rewards, training
 from toolrl_testing.checks import plugin as plugins
 from toolrl_testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
-
-parsers = pytest.importorskip("toolrl_testing.checks.parsers", reason="hypothesis tests parsers")
-
 
 # Parsers.
 

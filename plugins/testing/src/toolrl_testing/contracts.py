@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,8 +26,20 @@ from toolrl.component import Component
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import BuildContext, RolloutEngine, Toolset
+from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Group, Task
-from toolrl_testing.checks import chat_formats, datasets, engines, fail, others, require, rewards, tools, training
+from toolrl_testing.checks import (
+    chat_formats,
+    datasets,
+    engines,
+    fail,
+    others,
+    parsers,
+    require,
+    rewards,
+    tools,
+    training,
+)
 from toolrl_testing.checks import plugin as plugin_checks
 from toolrl_testing.fakes import make_build_context, make_task
 
@@ -136,21 +147,15 @@ class PluginContract:
     # Parsers.
 
     def test_parser_finds_calls(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl_testing.checks import parsers
-
         texts = self.parser_texts.get(parser.name)
         if not texts:
             fail(f'no example turn of {parser.name!r}: add parser_texts = {{"{parser.name}": ["…"]}}')
         parsers.check_calls_found(self.built("parsers", parser, tmp_path), texts)
 
     def test_parser_is_total(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl_testing.checks import parsers
-
         parsers.check_total(self.built("parsers", parser, tmp_path), self.parser_texts.get(parser.name, ()))
 
     def test_parser_is_linear(self, parser: Component[Any], tmp_path: Path) -> None:
-        from toolrl_testing.checks import parsers
-
         parsers.check_linear(self.built("parsers", parser, tmp_path), self.parser_texts.get(parser.name, ()))
 
     # Rewards, data sets, observers, commands.
@@ -189,43 +194,29 @@ class PluginContract:
     # Engines.
 
     def test_engine_sampling(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def run() -> None:
-            async with self._engine(engine, tmp_path) as (built, _):
-                await engines.check_sampling(built, self.engine_prompt())
-
-        asyncio.run(run())
+        self._check_engine(engine, tmp_path, lambda it, _: engines.check_sampling(it, self.engine_prompt()))
 
     def test_engine_stops(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def run() -> None:
-            async with self._engine(engine, tmp_path) as (built, context):
-                if context.chat_format is None:
-                    pytest.skip("build_context gave no chat_format to decode with")
-                await engines.check_stops(built, self.engine_prompt(), context.chat_format)
+        async def check(built: RolloutEngine, context: BuildContext) -> None:
+            if context.chat_format is None:
+                pytest.skip("build_context gave no chat_format to decode with")
+            await engines.check_stops(built, self.engine_prompt(), context.chat_format)
 
-        asyncio.run(run())
+        self._check_engine(engine, tmp_path, check)
 
     def test_engine_sessions(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def run() -> None:
-            async with self._engine(engine, tmp_path) as (built, _):
-                await engines.check_sessions(built, self.engine_prompt())
-
-        asyncio.run(run())
+        self._check_engine(engine, tmp_path, lambda it, _: engines.check_sessions(it, self.engine_prompt()))
 
     def test_engine_cancellation(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def run() -> None:
-            async with self._engine(engine, tmp_path) as (built, _):
-                await engines.check_cancel(built, self.engine_prompt())
-
-        asyncio.run(run())
+        self._check_engine(engine, tmp_path, lambda it, _: engines.check_cancel(it, self.engine_prompt()))
 
     def test_engine_versions(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def run() -> None:
-            async with self._engine(engine, tmp_path) as (built, context):
-                if context.weights is None:
-                    pytest.skip("build_context gave no weights to update to")
-                await engines.check_versions(built, self.engine_prompt(), context.weights)
+        async def check(built: RolloutEngine, context: BuildContext) -> None:
+            if context.weights is None:
+                pytest.skip("build_context gave no weights to update to")
+            await engines.check_versions(built, self.engine_prompt(), context.weights)
 
-        asyncio.run(run())
+        self._check_engine(engine, tmp_path, check)
 
     # Building.
 
@@ -235,8 +226,6 @@ class PluginContract:
 
     def toolset(self, component: Component[Any], tmp_path: Path) -> Toolset:
         """A tool component as the toolset that a run would make of it."""
-        from toolrl.tools.toolset import as_toolset
-
         context = self.build_context("tools", component.name, tmp_path) or make_build_context(component.name)
         return as_toolset(component.load(), self._options("tools", component, tmp_path), context)
 
@@ -264,16 +253,23 @@ class PluginContract:
         calls = {name: self.tool_calls[name] for name in asyncio.run(names()) if name in self.tool_calls}
         return {name: [given] if isinstance(given, Mapping) else given for name, given in calls.items()}
 
-    @asynccontextmanager
-    async def _engine(
-        self, component: Component[Any], tmp_path: Path
-    ) -> AsyncIterator[tuple[RolloutEngine, BuildContext]]:
-        engine, context = self._build("engines", component, tmp_path)
-        try:
-            await engine.start()
-            yield engine, context
-        finally:
-            await engine.stop()
+    def _check_engine(
+        self,
+        component: Component[Any],
+        tmp_path: Path,
+        check: Callable[[RolloutEngine, BuildContext], Awaitable[None]],
+    ) -> None:
+        """Run a check on the engine, started before and stopped after it."""
+
+        async def run() -> None:
+            engine, context = self._build("engines", component, tmp_path)
+            try:
+                await engine.start()
+                await check(engine, context)
+            finally:
+                await engine.stop()
+
+        asyncio.run(run())
 
     # Which tests there are.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,9 +18,9 @@ from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import check_tool_name
 from toolrl.tools.truncate import token_cut
 from toolrl.tools.validation import compile_schema
-from toolrl.types import CallRecord, Task, ToolCall, ToolSpec
+from toolrl.types import CallRecord, EpisodeFailure, Task, ToolCall, ToolSpec
 from toolrl_testing.checks import fail, require
-from toolrl_testing.fakes import FakeChatFormat, make_episode_context, make_task
+from toolrl_testing.fakes import FakeChatFormat, make_episode_context
 
 _T = TypeVar("_T")
 
@@ -208,28 +209,18 @@ class _EpisodeError(Exception):
     """What an episode fails with."""
 
 
-class session_of:  # noqa: N801 - used as a function
-    """`async with` gives a session of one started toolset, and a function that gives the failures so far."""
-
-    def __init__(self, build: Build, task: Task | None) -> None:
-        self._box = _box(build())
-        self._context = make_episode_context(task if task is not None else make_task())
-
-    async def __aenter__(self) -> tuple[ToolBoxSession, Callable[[], list[Any]]]:
-        await self._box.start()
-        self._opened = self._box.open(self._context.task, self._context)
-        try:
-            session = await self._opened.__aenter__()
-        except BaseException:
-            await self._box.stop()
-            raise
-        return session, lambda: session.failures
-
-    async def __aexit__(self, *error: Any) -> None:
-        try:
-            await self._opened.__aexit__(*error)
-        finally:
-            await self._box.stop()
+@asynccontextmanager
+async def session_of(
+    build: Build, task: Task | None
+) -> AsyncIterator[tuple[ToolBoxSession, Callable[[], list[EpisodeFailure]]]]:
+    """A session of one started toolset, and a function that gives the failures so far."""
+    box, context = _box(build()), make_episode_context(task)
+    await box.start()
+    try:
+        async with box.open(context.task, context) as session:
+            yield session, lambda: list(session.failures)
+    finally:
+        await box.stop()
 
 
 def _box(toolset: Toolset) -> ToolBox:
