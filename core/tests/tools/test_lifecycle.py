@@ -335,7 +335,7 @@ def test_a_tool_without_a_spec_or_execute_says_what_to_write() -> None:
     class Idle(Tool):
         spec = ToolSpec("idle", "Does nothing.")
 
-    with pytest.raises(ComponentLoadError, match=r"'.*Mute' doesn't say what the model is told. Give it `spec"):
+    with pytest.raises(ComponentLoadError, match=r"'.*Mute' has no spec for the model. Give it `spec"):
         as_toolset(Mute, None, make_build_context())
     with pytest.raises(ComponentLoadError, match="abstract method execute"):
         as_toolset(Idle, None, make_build_context())

@@ -12,7 +12,7 @@ _OF_LIMITS = ("limit_scope", "limit_name", "limit_lease")
 
 
 class RetryOptions(BaseModel):
-    """Try a call again where the tool says that this may help."""
+    """Retry a call whose error the tool marks as transient."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,7 +107,7 @@ class PolicyOptions(BaseModel):
         description="So many answers are kept for equal calls of all episodes; only for tools that are `pure`.",
     )
     retry: RetryOptions | None = Field(
-        None, description="Try again where the tool says that this may help; `{}` for the defaults, None for never."
+        None, description="Retry calls whose error the tool marks as transient; `{}` for the defaults, None for never."
     )
     breaker: BreakerOptions | None = Field(
         None, description="Stop calling an endpoint that fails again and again; `{}` for the defaults, None for never."

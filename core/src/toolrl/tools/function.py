@@ -33,7 +33,7 @@ from toolrl.types import ToolResult, ToolSpec
 
 
 class FunctionTool:
-    """A function with what the model is told of it. Calling it calls the function, so it can be tested as one."""
+    """A function with its spec. Calling it calls the function, so it can be tested as one."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ def tool(
 
     Args:
         name: What the model calls it; the function's name by default.
-        description: What the model is told; the docstring up to its sections by default.
+        description: What the model reads; the docstring up to its sections by default.
         pure: The same arguments always give the same answer, and nothing else happens: identical calls of one turn run
             once, and the config's `policy.cache` may keep answers.
         timeout: Seconds a call may take, unless the config sets it.

@@ -51,12 +51,12 @@ _log = logging.getLogger(__name__)
 class Tool(ABC):
     """Base of tools with state. Override `execute`, and of the other stages those that the tool needs.
 
-    What the model is told is the class attribute `spec`, or is made of `name`, the class's docstring, and the pydantic
+    What the model reads is the class attribute `spec`, or is made of `name`, the class's docstring, and the pydantic
     model that `execute` has as hint of `parameters`; then `parameters` arrive as an instance of it.
     """
 
     spec: ToolSpec | None = None
-    """What the model is told. `ToolSpec.from_function` reads the OpenAI form. May be set in `__init__`."""
+    """What the model reads. `ToolSpec.from_function` reads the OpenAI form. May be set in `__init__`."""
     name: ClassVar[str] = ""
     """The tool's name where there is no `spec`."""
     pure: ClassVar[bool] = False
@@ -310,7 +310,7 @@ def _spec(tool: Tool, model: type[BaseModel] | None) -> ToolSpec:
         spec = ToolSpec(tool.name, inspect.cleandoc(type(tool).__doc__ or ""), model_schema(model))
     else:
         raise TypeError(
-            f"tool class {type(tool).__qualname__!r} doesn't say what the model is told. Give it `spec = ToolSpec(…)`, "
+            f"tool class {type(tool).__qualname__!r} has no spec for the model. Give it `spec = ToolSpec(…)`, "
             "or a `name` and a pydantic model as type hint of execute's `parameters`."
         )
     check_tool_name(spec.name)

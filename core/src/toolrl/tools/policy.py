@@ -144,9 +144,9 @@ _NEEDS = {
 class CallBudget:
     """How many calls of a toolset one episode may make, and each of its turns. All its tools count together."""
 
-    def __init__(self, options: PolicyOptions, who: str = "This tool") -> None:
-        """`who` begins the sentence that the model reads."""
-        self._who = who
+    def __init__(self, options: PolicyOptions, subject: str = "This tool") -> None:
+        """`subject` begins the sentence that the model reads."""
+        self._subject = subject
         self._per_turn = options.max_calls_per_turn
         self._per_episode = options.max_calls_per_episode
         self._in_episode = 0
@@ -160,13 +160,13 @@ class CallBudget:
         """None for a call that may run, else the answer to one too many."""
         if self._per_episode is not None and self._in_episode >= self._per_episode:
             text = (
-                f"{self._who} can be called {_times(self._per_episode)}, which happened already. This call didn't "
+                f"{self._subject} can be called {_times(self._per_episode)}, which happened already. This call didn't "
                 "run, and further ones won't. Go on with what you have."
             )
             return ToolResult(text, error="too_many_calls")
         if self._per_turn is not None and self._in_turn >= self._per_turn:
             text = (
-                f"{self._who} can be called {_times(self._per_turn)} in one turn. This call didn't run: make it "
+                f"{self._subject} can be called {_times(self._per_turn)} in one turn. This call didn't run: make it "
                 "again in your next turn if you still need it."
             )
             return ToolResult(text, error="too_many_calls")
@@ -199,7 +199,7 @@ async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:
     try:
         result = await following(invocation)
     except ToolError as error:
-        text = _said(error) or f"The tool {invocation.shown!r} failed and didn't say why."
+        text = _message(error) or f"The tool {invocation.shown!r} failed and didn't say why."
         result = ToolResult(invocation.hide(text), error=str(error.kind))
     except BaseException as error:  # whatever a tool raises is data
         if not watch.failed(error):
@@ -240,7 +240,7 @@ def _crash(invocation: Invocation, error: BaseException) -> ToolResult:
     return ToolResult(f"The tool {invocation.shown!r} crashed: {invocation.hide(message)}", error="crash")
 
 
-def _said(error: ToolError) -> str:
+def _message(error: ToolError) -> str:
     """A tool's own subclass may do without what the base class sets, and the base class takes what isn't text."""
     said = next((it for it in (error.message, _text(error), *error.args[:1]) if it), "")
     return said if isinstance(said, str) else _text(said)

@@ -1,4 +1,4 @@
-"""From a function's signature to what the model is told, and back from a call's arguments to Python values.
+"""A function's signature as the spec that the model reads, and a call's arguments as Python values.
 
 Hints become a pydantic model, the model a JSON Schema; descriptions of parameters come from the docstring (Google,
 numpy or Sphinx style), unless `Annotated[..., Field(description=…)]` gives one. The same pydantic model coerces the
@@ -102,7 +102,7 @@ def _fields(
             raise TypeError(f"{where}: parameter {str(parameter)!r}: a model names its arguments, so write them out")
         if name not in hints:
             raise TypeError(
-                f"{where}: parameter {name!r} has no type hint, so the model can't be told what it takes. "
+                f"{where}: parameter {name!r} has no type hint, so it has no JSON Schema. "
                 f"Write for example `{name}: str`."
             )
         fields[f"p{len(fields)}"] = (hints[name], _field(hints[name], name, parameter.default, described.get(name)))
@@ -130,7 +130,7 @@ def resolved_hints(
 
 
 def _field(hint: Any, name: str, default: Any, description: str | None) -> FieldInfo:
-    """Name, default and description of one parameter; what `Annotated[..., Field(…)]` says itself goes first."""
+    """Name, default and description of one parameter; `Annotated[..., Field(…)]` takes precedence."""
     own = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, FieldInfo)), None)
     text = own.description if own is not None and own.description else description
     if default is inspect.Parameter.empty:

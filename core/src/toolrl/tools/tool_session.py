@@ -37,7 +37,7 @@ class ToolEntry:
     weight: float = 1.0
     """Of the toolset's own reward."""
     markers: Mapping[str, Markers] = field(default_factory=dict)
-    """By new name, in place of what the tool itself says."""
+    """By new name; they take precedence over the tool's own."""
 
 
 class OpenSession:
@@ -57,7 +57,7 @@ class OpenSession:
         self.specs: tuple[ToolSpec, ...]
         """Under the tools' own names."""
         self.traits: dict[str, ToolTraits]
-        """What each of its tools says of itself, by the tool's own name."""
+        """Of each of its tools, by the tool's own name."""
         self.budget: CallBudget
         self._open = manager
         self._waiting = waiting
@@ -86,8 +86,8 @@ class OpenSession:
             text = f"opening a session failed: specs() or traits(): {type(error).__name__}: {error}"
             raise ToolsetError(text, where=self.entry.name) from error
         together = f"The tools of {self.entry.name!r} together"
-        who = f"The tool {self.shown_name!r}" if len(self.specs) == 1 else together
-        self.budget = CallBudget(self.entry.policy, who)
+        subject = f"The tool {self.shown_name!r}" if len(self.specs) == 1 else together
+        self.budget = CallBudget(self.entry.policy, subject)
         return self
 
     async def _wait(self) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
-from toolrl.protocols import EpisodeContext, Reply, Toolset
+from toolrl.protocols import EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
@@ -39,7 +39,6 @@ from toolrl.tools.toolset import (
     meaning_of,
     opening_of,
     respond_of,
-    reward_of,
     stop_all,
     tool_names,
 )
@@ -149,13 +148,12 @@ class ToolBox:
                 self._log_crashes(session.failures)
 
     def _log_crashes(self, failures: Sequence[ToolFailure]) -> None:
-        """The traceback of each tool's first crash: whoever has to mend it must see it, and a thousand episodes would
-        print a thousand of them."""
+        """Log the traceback of each tool's first crash, for its author; a thousand episodes would print a thousand."""
         for failure in failures:
             if failure.tool not in self._crashed:
                 self._crashed.add(failure.tool)
                 _log.error(
-                    "tool %r crashed: %s; the model is told, later crashes are only counted (calls/error/crash)\n%s",
+                    "tool %r crashed: %s; the model reads it, later crashes are only counted (calls/error/crash)\n%s",
                     failure.tool,
                     self._hide(failure.message),
                     self._hide(failure.traceback),
@@ -256,8 +254,6 @@ class ToolBoxSession:
         for opened in self._active:
             opened.budget.next_turn()
         refused = [self._over_budget(item) for item in items]
-        if len(items) == 1:
-            return (await self._record(items[0], zero, refused[0]),)
         tasks: list[asyncio.Task[CallRecord]] = []
         shared: dict[str, asyncio.Task[CallRecord]] = {}
         async with asyncio.TaskGroup() as scope:
@@ -275,7 +271,7 @@ class ToolBoxSession:
         """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
         entries: list[RewardEntry] = []
         for item in self._active:
-            value = await item.ask("reward", functools.partial(reward_of, item.session))
+            value = await item.ask("reward", functools.partial(_reward, item.session))
             if value is not None:
                 value = _finite(value, item.entry.name)
                 entries.append(RewardEntry(None, f"tool:{item.shown_name}", value, item.entry.weight))
@@ -394,3 +390,7 @@ def _finite(value: float, name: str) -> float:
     if not math.isfinite(number):
         raise ToolsetError(f"its reward is {number}, which is no finite number", where=name)
     return number
+
+
+async def _reward(session: ToolSession) -> float | None:
+    return await session.reward()

@@ -216,8 +216,8 @@ def tool_names(toolset: Toolset) -> Sequence[str] | None:
 
 
 def known_traits(toolset: Toolset) -> dict[str, ToolTraits]:
-    """What the toolset's tools say of themselves, by name, where it knows that without an episode (its optional
-    `traits(name)`); else nothing."""
+    """The traits of the toolset's tools by name, where it knows them without an episode (its optional `traits(name)`);
+    else nothing."""
     traits = getattr(toolset, "traits", None)
     return {name: traits(name) for name in tool_names(toolset) or ()} if traits is not None else {}
 
@@ -229,7 +229,7 @@ def is_wanted(toolset: Toolset, task: Task) -> bool:
 
 
 def traits_of(session: ToolSession, name: str) -> ToolTraits:
-    """What the session says of a tool, or the default."""
+    """The traits of a session's tool; the default where it gives none."""
     traits = getattr(session, "traits", None)
     return traits(name) if traits is not None else ToolTraits()
 
@@ -250,11 +250,6 @@ async def opening_of(session: ToolSession) -> Sequence[Message]:
     return _messages("opening()", await opening()) if opening is not None else ()
 
 
-async def reward_of(session: ToolSession) -> float | None:
-    """The session's own reward."""
-    return await session.reward()
-
-
 async def respond_of(session: ToolSession, turn: Turn) -> Reply | None:
     """The session's reply to a turn without a call; None where it is no environment."""
     respond = getattr(session, "respond", None)
@@ -267,7 +262,7 @@ async def respond_of(session: ToolSession, turn: Turn) -> Reply | None:
 
 
 def _messages(what: str, given: Any) -> tuple[Message, ...]:
-    """Raises TypeError, which says what the session gave instead of messages."""
+    """Raises TypeError for anything but messages."""
     messages = tuple(given) if isinstance(given, Iterable) else None
     if messages is None or not all(isinstance(message, Message) for message in messages):
         raise TypeError(f"{what} gave {given!r:.80} for its messages, expected a list of toolrl.types.Message")

@@ -1,4 +1,4 @@
-"""What a tool says of itself, and what it may be called."""
+"""Traits of a tool, and the names that it may have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ToolTraits:
 
     @property
     def repeatable(self) -> bool:
-        """True where a call may be made again although nobody knows whether the first one took effect."""
+        """True where a call whose outcome is unknown may be repeated."""
         return self.pure or self.idempotent
 
 

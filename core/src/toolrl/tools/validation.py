@@ -1,6 +1,6 @@
 """Arguments against a tool's JSON Schema, with a message that the model can act on.
 
-The message says which argument is wrong, what was given, what is expected, and what the whole right form is. Unknown
+The message names the wrong argument, what was given, what is expected, and the whole right form. Unknown
 arguments pass unless the schema forbids them.
 """
 
