@@ -1,4 +1,4 @@
-"""Rows of data files, found by index without holding a file in memory.
+"""FileRows of data files, found by index without holding a file in memory.
 
 A JSON Lines file is scanned once for where its lines start, 8 bytes a row, and a row is parsed when it is asked for. A
 parquet file is read by row groups, of which the last used ones are kept under a byte budget. It has the same keys in
@@ -29,8 +29,8 @@ TABLE_BYTES = 512 * 2**20
 """Of parquet row groups kept in memory, for each file; the last used one is kept in any case."""
 
 
-class Rows(Protocol):
-    """Rows of one file."""
+class FileRows(Protocol):
+    """FileRows of one file."""
 
     path: Path
 
@@ -88,7 +88,7 @@ def _no_pyarrow(path: Path) -> DataError:
     return DataError("reading parquet files needs pyarrow", where=str(path), hint="pip install 'toolrl[parquet]'")
 
 
-def open_rows(path: Path) -> Rows:
+def open_rows(path: Path) -> FileRows:
     """The rows of a file, by its ending. Raises DataError for an ending that isn't known."""
     if path.suffix == ".parquet":
         return ParquetRows(path)
@@ -107,16 +107,14 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, index: int) -> Row:
-        if self._file is None:
-            self._file = self._open()
-        self._file.seek(self._starts[index])
-        line = self._file.readline()
+        with _open(self.path) as file:
+            file.seek(self._starts[index])
+            line = file.readline()
         try:
             value = json.loads(line)
         except UnicodeDecodeError as error:
@@ -133,34 +131,27 @@ class JsonLines:
 
     def where(self, index: int) -> str:
         """`file:line`, the first line being 1."""
-        return f"{self.path}:{index + 1 + bisect_right(self._lines[1], self._starts[index])}"
-
-    @property
-    def _starts(self) -> array[int]:
-        return self._lines[0]
+        with _open(self.path) as file:
+            line = file.read(self._starts[index]).count(b"\n")
+        return f"{self.path}:{line + 1}"
 
     @cached_property
-    def _lines(self) -> tuple[array[int], array[int]]:
-        """Where rows start, and where blank lines do."""
-        starts, blank, position = array("Q"), array("Q"), 0
-        with self._open() as file:
+    def _starts(self) -> array[int]:
+        """Where rows start: lines that aren't blank."""
+        starts, position = array("Q"), 0
+        with _open(self.path) as file:
             for line in file:
-                (blank if line.isspace() else starts).append(position)
+                if not line.isspace():
+                    starts.append(position)
                 position += len(line)
-        return starts, blank
+        return starts
 
-    def _open(self) -> BinaryIO:
-        try:
-            return self.path.open("rb")
-        except OSError as error:
-            raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
-
-    def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self._file.close()  # type: ignore[union-attr]
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", where=str(path)) from error
 
 
 class JsonRows:
@@ -182,9 +173,8 @@ class JsonRows:
     @cached_property
     def _values(self) -> list[Any]:
         try:
-            value = json.loads(self.path.read_bytes())
-        except OSError as error:
-            raise DataError(f"can't be read: {error.strerror}", where=str(self.path)) from error
+            with _open(self.path) as file:
+                value = json.load(file)
         except UnicodeDecodeError as error:
             raise _not_utf8(error, str(self.path)) from None
         except (ValueError, RecursionError) as error:
@@ -247,7 +237,7 @@ class ParquetRows:
 class JoinedRows:
     """The rows of several files, one after the other, the first `limit` of them."""
 
-    def __init__(self, files: Sequence[Rows], limit: int | None = None) -> None:
+    def __init__(self, files: Sequence[FileRows], limit: int | None = None) -> None:
         self._files = files
         self._limit = limit
 
@@ -276,7 +266,7 @@ class JoinedRows:
     def _ends(self) -> list[int]:
         return list(accumulate(len(file) for file in self._files))
 
-    def _find(self, index: int) -> tuple[Rows, int]:
+    def _find(self, index: int) -> tuple[FileRows, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of a data set of {len(self)}")
         file = bisect_right(self._ends, index)

@@ -6,7 +6,7 @@
 | `datasets.save_to_disk` | `train/data-00000-of-00001.arrow` |
 | `toolrl geo3k data` | `train.parquet` |
 
-Rows hold `problem`, `answer` and `images`, or already `prompt` and `reward_model` as in verl's layout.
+FileRows hold `problem`, `answer` and `images`, or already `prompt` and `reward_model` as in verl's layout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import read_image
-from toolrl.builtin.rows import JoinedRows, Row, Rows, find_files, open_rows, table_row
+from toolrl.builtin.rows import FileRows, JoinedRows, Row, find_files, open_rows, table_row
 from toolrl.errors import DataError
 from toolrl.types import Media
 
@@ -50,12 +50,12 @@ def open_split(path: str, split: str, limit: int | None = None, where: str = "")
     return JoinedRows([_open(file) for file in files], limit)
 
 
-def _open(path: Path) -> Rows:
+def _open(path: Path) -> FileRows:
     return ArrowRows(path) if path.suffix == ".arrow" else open_rows(path)
 
 
 class ArrowRows:
-    """Rows of an Arrow stream, as the library `datasets` saves it. The file is mapped, not read."""
+    """FileRows of an Arrow stream, as the library `datasets` saves it. The file is mapped, not read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

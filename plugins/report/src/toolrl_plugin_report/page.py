@@ -30,7 +30,7 @@ from toolrl.runs.folder import RunFolder, config_text
 from toolrl.runs.formatting import format_duration, format_number
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Unit, layout
-from toolrl_plugin_report.sample import Sample, Totals, sample_episodes, script_json, whole_characters
+from toolrl_plugin_report.sample import EpisodeSample, Totals, sample_episodes, script_json, whole_characters
 from toolrl_plugin_report.series import Headline, curves, headlines, stages
 
 _log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ def _comparison_cell(headline: Headline | None) -> str:
     return f"{start} → {end} (highest {best})"
 
 
-def _episodes_note(sample: Sample, folder: RunFolder) -> str:
+def _episodes_note(sample: EpisodeSample, folder: RunFolder) -> str:
     if not sample.total:
         saved = folder.config.get("run", {})
         off = isinstance(saved, Mapping) and saved.get("save_episodes") is False

@@ -57,7 +57,7 @@ class Totals:
 
 
 @dataclass
-class Sample:
+class EpisodeSample:
     """What a page shows of a run's episodes."""
 
     items: list[str]
@@ -68,7 +68,7 @@ class Sample:
     token_ids: set[int]
 
 
-def sample_episodes(folder: RunFolder, *, page_bytes: int) -> Sample:
+def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
     """Choose episodes whose JSON texts together stay under `page_bytes`. A file that can't be read is left out, with a
     warning."""
     files = folder.episode_store.files()
@@ -93,7 +93,7 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> Sample:
     unfinished = sum(len(_readable(file, tell=False)) for file in files if file.step is None)
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
-    return Sample([text for *_, text in chosen], total, totals, token_ids)
+    return EpisodeSample([text for *_, text in chosen], total, totals, token_ids)
 
 
 def _readable(file: EpisodeFile, *, tell: bool = True) -> list[StoredEpisode]:

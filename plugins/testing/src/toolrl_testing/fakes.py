@@ -8,9 +8,7 @@ test doesn't care about.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,13 +20,10 @@ from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, ChatFormat, EpisodeContext, ToolSession, WeightSource
 from toolrl.types import (
     CallRecord,
-    Decoded,
     Episode,
     Generation,
     Message,
-    Rendered,
     RewardEntry,
-    Role,
     Sampling,
     Score,
     Segment,
@@ -39,107 +34,12 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
+from toolrl_testing.fake_chat import END_ID, CharTokenizer, FakeChatFormat
 
-_FIRST_MARK = 0x110000
-"""Above all characters."""
-END_ID = _FIRST_MARK
-_ROLE_IDS: dict[Role, int] = {
-    "system": _FIRST_MARK + 1,
-    "user": _FIRST_MARK + 2,
-    "assistant": _FIRST_MARK + 3,
-    "tool": _FIRST_MARK + 4,
-}
-_MARK_TEXT = {END_ID: "<|end|>", **{number: f"<|{role}|>" for role, number in _ROLE_IDS.items()}}
-
-
-@dataclass(frozen=True)
-class _AddedToken:
-    content: str
-    special: bool = True
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-
-
-class CharTokenizer:
-    """A tokenizer with the part of transformers' interface that chat formats and engines use. Each character is a
-    token, `ord` its id; the special tokens are `<|end|>`, which is the end of sequence, and a mark for each role."""
-
-    eos_token, eos_token_id = _MARK_TEXT[END_ID], END_ID
-    bos_token = bos_token_id = chat_template = None
-    all_special_ids: Sequence[int] = tuple(_MARK_TEXT)
-
-    def __init__(self) -> None:
-        self.added_tokens_decoder = {number: _AddedToken(text) for number, text in _MARK_TEXT.items()}
-        self._ids = {text: number for number, text in _MARK_TEXT.items()}
-        self._marks = re.compile("(" + "|".join(map(re.escape, self._ids)) + ")")
-
-    def __len__(self) -> int:
-        return END_ID + len(_MARK_TEXT)
-
-    def __call__(self, text: str, *, split_special_tokens: bool = False, **options: Any) -> dict[str, list[int]]:
-        pieces = [text] if split_special_tokens else self._marks.split(text)
-        ids = [[self._ids[piece]] if piece in self._ids and not split_special_tokens else list(map(ord, piece))
-               for piece in pieces]  # fmt: skip
-        return {"input_ids": [number for piece in ids for number in piece]}
-
-    def encode(self, text: str, **options: Any) -> list[int]:
-        return self(text, **options)["input_ids"]
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **options: Any) -> str:
-        kept = [number for number in ids if not (skip_special_tokens and number in _MARK_TEXT)]
-        return "".join(self.convert_ids_to_tokens(number) for number in kept)
-
-    def convert_ids_to_tokens(self, number: int) -> str:
-        return _MARK_TEXT.get(number) or chr(number)
-
-
-class FakeChatFormat:
-    """Each character is a token, `ord` its id; each role has a mark, and one mark ends every message. Tools stand as
-    JSON lines in a system message of their own, calls in hermes form, thinking in `<think>` tags."""
-
-    end_ids: Sequence[int] = (END_ID,)
-
-    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        ids: list[int] = []
-        if tools:
-            lines = "\n".join(json.dumps(spec.as_function(), ensure_ascii=False) for spec in tools)
-            ids.extend(self._message(Message("system", lines)))
-        return Rendered((*ids, *self._messages(messages), _ROLE_IDS["assistant"]))
-
-    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        end = () if sampled_ids and sampled_ids[-1] == END_ID else (END_ID,)
-        return Rendered((*end, *self._messages(messages), _ROLE_IDS["assistant"]))
-
-    def say(self, message: Message) -> tuple[int, ...]:
-        return (*self.inline(_spoken(message)), END_ID)
-
-    def inline(self, text: str) -> tuple[int, ...]:
-        return tuple(map(ord, text))
-
-    def decode(self, ids: Sequence[int]) -> Decoded:
-        ids = ids[:-1] if ids and ids[-1] == END_ID else ids
-        pieces = [_MARK_TEXT.get(number) or chr(number) for number in ids]
-        offsets = [0]
-        for piece in pieces:
-            offsets.append(offsets[-1] + len(piece))
-        return Decoded("".join(pieces), tuple(offsets))
-
-    def token_count(self, text: str) -> int:
-        return len(text)
-
-    def _messages(self, messages: Sequence[Message]) -> list[int]:
-        return [number for message in messages for number in self._message(message)]
-
-    def _message(self, message: Message) -> list[int]:
-        return [_ROLE_IDS[message.role], *self.say(message)]
-
-
-def _spoken(message: Message) -> str:
-    thinking = f"<think>{message.reasoning}</think>" if message.reasoning is not None else ""
-    calls = [json.dumps({"name": call.name, "arguments": dict(call.arguments)}) for call in message.tool_calls]
-    return thinking + message.content + "".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+__all__ = [
+    "END_ID", "CharTokenizer", "FakeChatFormat", "FakeWeights", "FixedReward", "Generated", "RecordingToolset",
+    "ScriptedEngine", "make_build_context", "make_episode", "make_episode_context", "make_task",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
