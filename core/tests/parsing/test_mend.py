@@ -55,9 +55,9 @@ def test_json_and_python_literals_are_read(value):
     assert mend_json(json.dumps(value)) == (value, len(json.dumps(value)))
 
 
-def test_what_ends_early_is_unfinished():
+def test_what_ends_early_is_not_mended():
     for text in ('{"a": 1,', "{'a': 'x", '["x', "["):
-        assert mend_json(text) == "unfinished"
+        assert mend_json(text) is None
 
 
 def test_long_texts_are_left_alone():

@@ -1,36 +1,40 @@
-"""The state machine that parsers share, with a toy format: [[NAME]] is a call, [[ without ]] is an error."""
+"""The state machine that parsers share, with a toy format: [[NAME]] is a call, [[ without ]] is an error, and
+<q>…</q> is content in which nothing counts."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from toolrl.parsing import MAX_ITEMS, TurnScanner
+from toolrl.parsing import MAX_ITEMS, Block, TurnScanner
 from toolrl.types import CallError, ToolCall
 
 
 class Toy(TurnScanner):
-    MARKS = SIGNALS = re.compile(r"\[\[|\]\]|<think>")
+    MARKS = re.compile(r"\[\[|\]\]|<q>|<think>")
     OPENERS = re.compile(r"\[\[")
-    LONGEST = len("<think>")
     STOP = "]]"
 
-    def read_block(self, start, tag, final):
+    def read_block(self, start, tag):
+        if tag == "<q>":
+            end = self.text.find("</q>", start)
+            return Block(None, end + len("</q>") if end >= 0 else len(self.text))
         if tag == "]]":
             return self.error("stray_close", "No call is open.", start, start + 2)
         end = self.text.find("]]", start)
         if end < 0:
-            return self.error("unclosed", "Not closed.", start, len(self.text)) if final else None
+            return self.error("unclosed", "Not closed.", start, len(self.text))
         return self.call(self.text[start + 2 : end], {}, start, end + 2)
 
 
-def scan(text, *, stopped_by=None, **options):
-    scanner = Toy(**options)
-    scanner.text = text
-    return scanner.finish(stopped_by)
+class Options:
+    def __init__(self, call_ends_thinking=True):
+        self.call_ends_thinking = call_ends_thinking
+
+
+def scan(text, *, stopped_by=None, thinking=False, **options):
+    return Toy(text, Options(**options), stopped_by=stopped_by, thinking=thinking).read()
 
 
 def names(turn):
@@ -82,37 +86,10 @@ def test_items_have_a_limit():
     assert turn.content == "a"
 
 
-PIECES = st.lists(st.sampled_from(["[", "]", "[[", "]]", "<think>", "</think>", "<th", "ink>", "a", "\n"]), max_size=20)
-
-
-@given(PIECES, st.booleans(), st.booleans())
-def test_pieces_give_what_the_whole_gives(pieces, thinking, call_ends_thinking):
-    whole = scan("".join(pieces), thinking=thinking, call_ends_thinking=call_ends_thinking)
-    scanner = Toy(thinking=thinking, call_ends_thinking=call_ends_thinking)
-    for piece in pieces:
-        scanner.feed(piece)
-    assert scanner.finish() == whole
-
-
-def test_what_comes_before_an_open_call_is_looked_at_once():
-    """A piece costs what it is long and what is open, not what came before it."""
-    looked = []
-
-    class Counting:
-        def search(self, text, start):
-            looked.append(len(text) - start)
-            return Toy.MARKS.search(text, start)
-
-    scanner = Toy()
-    scanner.feed("x" * 1000 + "[[")
-    scanner.MARKS = Counting()
-    for _ in range(100):
-        scanner.feed("[[")
-    assert len(looked) == 100
-    assert max(looked) <= len("[[") * 101
-    assert names(scanner.finish()) == ["unclosed"]
-
-
-def test_feed_tells_when_a_call_is_complete():
-    scanner = Toy()
-    assert [scanner.feed(piece) for piece in ("a[", "[x]", "]", "b")] == [False, False, True, False]
+def test_nothing_counts_in_a_block_that_stays_content():
+    turn = scan("a <q>[[<think></q> b[[x]]c")
+    assert names(turn) == ["x"]
+    assert (turn.content, turn.reasoning) == ("a <q>[[<think></q> bc", None)
+    assert turn.content_spans == ((0, 20), (25, 26)), "what lies side by side is one span"
+    assert scan("<q>[[").content == "<q>[["
+    assert names(scan("<q></q>" * (MAX_ITEMS + 10) + "[[x]]")) == ["x"], "such blocks are no items"

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from toolrl.parsing import ScannedParser
 from toolrl.parsing.mend import MAX_MENDED
 from toolrl.types import CallError, CallRecord, Media, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_qwen.hermes import HermesParser
@@ -203,34 +200,6 @@ def test_thinking_that_never_closes():
     assert parse(text).reasoning == "I call "
     assert read(text, call_ends_thinking=False) == []
     assert parse("<think>endless").content == ""
-
-
-PARTS = [
-    ADD, SUB, "text ", "x < y", "<think>\nhm\n</think>\n", f"<think>{ADD}</think>", "<think>", "</think>",
-    "</tool_call>", "<tool_call>", block("{oops}"), block('{"name": "f"}'), f"{ADD}</tool_call>", "\n",
-    block('{"name": "f", "arguments": {"a": "</tool_call>"}}'), '<tool_call>{"name": "f", "arguments": {}}',
-    '<tool_call>{"name": "f", "arguments": {"a": "x', '{"name": "add", "arguments": {}}',
-]  # fmt: skip
-
-
-@given(
-    st.lists(st.sampled_from(PARTS), max_size=10),
-    st.sampled_from([None, "</tool_call>", "</answer>"]),
-    st.booleans(),
-    st.booleans(),
-)
-@settings(max_examples=1000, deadline=None)
-def test_a_whole_text_is_read_as_the_scanner_reads_it(parts, stopped_by, lenient, ends):
-    parser = HermesParser(HermesOptions(lenient_json=lenient, repair=lenient, call_ends_thinking=ends))
-    tools, text = (ToolSpec("add", ""),), "".join(parts)
-    by_scanner = ScannedParser.parse(parser, text, tools=tools, stopped_by=stopped_by)
-    assert parser.parse(text, tools=tools, stopped_by=stopped_by) == by_scanner
-
-
-def test_so_many_items_are_read_as_the_scanner_reads_them():
-    for text in (ADD * 255 + block("{}") * 3, block("{}") * 300, ADD * 256 + "<think>", ADD * 256 + "more", ADD * 400):
-        parser = HermesParser()
-        assert parser.parse(text, tools=()) == ScannedParser.parse(parser, text, tools=())
 
 
 def test_stops():

@@ -120,45 +120,6 @@ def test_hostile_texts_take_little_time(name):
     assert not slow_ones(PARSERS[name], LENGTH // SHORT, SECONDS / SHORT * 2)
 
 
-IN_PIECES = {
-    "hermes": {
-        "tags in a string": (f'{HERMES}"', "</tool_call>"),
-        "escapes in a string": (f'{HERMES}"', '\\"</tool_call>'),
-        "thinking after a value": (f"{HERMES}1}}}}", "<think>"),
-        "thinking after a broken value": ("<tool_call>{x", "<think>"),
-    },
-    "hermes lenient": {"tags in a string to be mended": ("<tool_call>{'a': '", "x</tool_call>")},
-    "qwen3_coder": {
-        "closing tags in a value": (OPENED, "</parameter>x"),
-        "many values": (OPENED, "1\n</parameter>\n<parameter=a>\n"),
-        "functions in a value": (OPENED, "\n<function=f>"),
-        "calls in a value": (OPENED, "\n<tool_call>\n<function=f>\n"),
-        "beginnings of tags in a value": (OPENED, "x</parameter <parameter="),
-        "beginnings of functions in a value": (OPENED, "\n   <function="),
-        "tags after a broken call": ("<tool_call>\n<function=f>\n", "x</function"),
-    },
-}
-"""What a text in pieces begins with, and what comes over and over."""
-
-
-@pytest.mark.parametrize(("name", "pattern"), [(name, pattern) for name, more in IN_PIECES.items() for pattern in more])
-def test_texts_in_pieces_take_little_time(name, pattern):
-    head, unit = IN_PIECES[name][pattern]
-    length, size, parser = LENGTH // SHORT, 12, PARSERS[name]
-    text = head + unit * (length // len(unit))
-    spent = []
-    for _ in range(3):
-        scanner = parser.scanner(TOOLS)
-        start = time.process_time()
-        for at in range(0, len(text), size):
-            scanner.feed(text[at : at + size])
-        spent.append(time.process_time() - start)
-        assert scanner.finish() == parser.parse(text, tools=TOOLS)
-        if spent[-1] < 2 * SECONDS:
-            break
-    assert min(spent) < 2 * SECONDS
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_megabyte_takes_half_a_second(name):

@@ -93,14 +93,9 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(PIECES, max_size=14), st.integers(1, 6))
-def test_a_text_in_pieces_is_read_as_a_whole(pieces: list[str], size: int) -> None:
-    text = "".join(pieces)
-    scanner = TirParser().scanner(TOOLS)
-    for at in range(0, len(text), size):
-        scanner.feed(text[at : at + size])
-    whole = TirParser().parse(text, tools=TOOLS)
-    assert scanner.finish() == whole
+@given(st.lists(PIECES, max_size=14))
+def test_spans_share_no_character(pieces: list[str]) -> None:
+    whole = TirParser().parse("".join(pieces), tools=TOOLS)
     spans = sorted([*whole.content_spans, *(item.span for item in whole.items)])
     assert all(first[1] <= second[0] for first, second in pairwise(spans))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Any
 
 from toolrl.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
 
@@ -29,15 +29,14 @@ _BROKEN_ESCAPE = re.compile(r"\\[\x00-\x1f]")
 _SINGLE = re.compile(r"\\'|\"|\\.", re.DOTALL)
 
 
-def mend_json(text: str, start: int = 0) -> tuple[Any, int] | Literal["unfinished"] | None:
-    """The value that begins at `start` and the index after it. None where it can't be mended; `unfinished` where the
-    text ends before the value does, so that more text might help."""
+def mend_json(text: str, start: int = 0) -> tuple[Any, int] | None:
+    """The value that begins at `start` and the index after it. None where it can't be mended."""
     written: list[str] = []
     depth, at, limit = 0, start, min(start + MAX_LENGTH, len(text))
     while at < limit:
         token = _TOKEN.match(text, at, limit)
         if token is None:
-            return "unfinished" if text[at] in "\"'" and limit == len(text) else None
+            return None
         at, kind, source = token.end(), token.lastgroup, token.group()
         if kind == "space":
             continue
@@ -52,7 +51,7 @@ def mend_json(text: str, start: int = 0) -> tuple[Any, int] | Literal["unfinishe
         written.append(_as_json(kind, source))
         if depth <= 0:
             return _strict(" ".join(written), at)
-    return "unfinished" if limit == len(text) else None
+    return None
 
 
 def _as_json(kind: str | None, source: str) -> str:

@@ -4,9 +4,6 @@ A turn's text is cut, without a gap, into content, thinking blocks and items. In
 `<think>` opens thinking, which its first closing tag ends; any other tag is handed to `read_block`, which a parser
 implements, and which says what item stands there and where it ends. Calls inside a closed thinking block are drafts. An
 opening tag inside a thinking block that never closes ends the thinking, unless the parser is told otherwise.
-
-The same machine runs at once on a whole text or on pieces of it: `feed` goes as far as no later text could change, and
-`finish` decides the rest. So a text gives the same items however it is split.
 """
 
 from __future__ import annotations
@@ -14,9 +11,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from toolrl.types import CallError, ParsedTurn, Span, ToolCall
+from toolrl.parsing.results import tool_messages
+from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
 
 MAX_ITEMS = 256
 """Calls and errors of one turn; what comes after is one error `too_many_calls`."""
@@ -50,47 +48,45 @@ class Block(NamedTuple):
 
 
 class TurnScanner(ABC):
-    """Reads one turn, once. Text goes in by `feed` (as often as wanted) and `finish` (once, last)."""
+    """Reads one turn, once."""
 
     MARKS: re.Pattern[str]
-    """`<think>` and every tag that means something in content or can end a block."""
-    SIGNALS: re.Pattern[str]
-    """Whatever may decide a block that waited for more text: MARKS and more."""
+    """`<think>` and every tag that means something in content."""
     OPENERS: re.Pattern[str]
     """The tags that begin a call."""
-    LONGEST: int
-    """An upper bound for the length of a tag, for tags that two pieces share."""
     STOP: ClassVar[str] = ""
     """The closing tag that may stop generation. A parser with several overrides `status`."""
 
-    def __init__(self, *, thinking: bool = False, call_ends_thinking: bool = True) -> None:
-        self.text = ""
+    def __init__(
+        self,
+        text: str,
+        options: Any,
+        tools: Sequence[ToolSpec] = (),
+        *,
+        stopped_by: str | None = None,
+        thinking: bool = False,
+    ) -> None:
+        """`options` are the parser's, with `call_ends_thinking`. `stopped_by` is the stop string that ended generation,
+        in the text or cut from it; `thinking` says that the text begins inside a thinking block."""
+        self.text = text
+        self.options = options
+        self.tools = tools
+        self.stopped_by = stopped_by
+        self.ended = True
+        """False while generation goes on: then `read_block` gives None for a block that isn't complete."""
         self.items: list[ToolCall | CallError] = []
-        self.stopped_by: str | None = None
         self._content: list[Span] = []
         self._reasoning: list[str] | None = [] if thinking else None
         self._thinking = thinking
-        self._call_ends_thinking = call_ends_thinking
         self._at = 0  # everything before is decided
-        self._think_from = 0  # no closing tag of the thinking block begins before
-        self._marks_from = 0  # no mark that isn't decided begins before
-        self._overflow: int | None = None
         self._open_from: int | None = None
 
     # For parsers.
 
     @abstractmethod
-    def read_block(self, start: int, tag: str, final: bool) -> Block | None:
-        """The item whose first tag `tag` stands at `start`, or None where only more text can tell. `final` says that no
-        more text comes: then it has to decide."""
-
-    def complete(self, parsed: ParsedTurn) -> ParsedTurn:
-        """A last look at the whole turn, for a parser that also reads calls from content."""
-        return parsed
-
-    def marks_from(self) -> int:
-        """Asked where the text has no mark so far: from where on it may hold the beginning of one."""
-        return len(self.text) - self.LONGEST + 1
+    def read_block(self, start: int, tag: str) -> Block | None:
+        """The item whose first tag `tag` stands at `start`; None only where generation goes on and the block is
+        incomplete."""
 
     def status(self) -> Literal["calls", "final", "continue"]:
         """Of the finished turn: generation goes on where it stopped on text of a value that was not closed."""
@@ -113,85 +109,63 @@ class TurnScanner(ABC):
 
     # For callers.
 
-    def feed(self, piece: str) -> bool:
-        """Take more text. True where it completed a call."""
-        looked = max(len(self.text) - self.LONGEST, 0)
-        text, self.text = self.text, ""  # the one reference to it, so that Python appends without a copy
-        text += piece
-        self.text = text
-        if not self._thinking and self.SIGNALS.search(self.text, looked) is None:
-            return False
-        known = len(self.items)
-        self._advance(final=False)
-        return any(isinstance(item, ToolCall) for item in self.items[known:])
-
-    def finish(self, stopped_by: str | None = None) -> ParsedTurn:
-        """Decide what is left. `stopped_by` is the stop string that ended generation, in the text or cut from it."""
-        self.stopped_by = stopped_by
-        self._advance(final=True)
-        text = self.text
-        if self._overflow is not None:
-            self.items.append(too_many(text, self._overflow))
-        parsed = ParsedTurn(
+    def read(self) -> ParsedTurn:
+        """The turn."""
+        self._advance()
+        return ParsedTurn(
             items=tuple(self.items),
-            content="".join([text[first:last] for first, last in self._content]),
+            content="".join([self.text[first:last] for first, last in self._content]),
             reasoning=None if self._reasoning is None else "".join(self._reasoning),
             status=self.status(),
             content_spans=tuple(self._content),
         )
-        return self.complete(parsed)
 
     # The machine.
 
-    def _advance(self, final: bool) -> None:
-        while self._overflow is None:
+    def _advance(self) -> None:
+        """Read to the text's end, or to a block that isn't complete."""
+        while True:
             if self._thinking:
-                if not self._think(final):
+                if not self._think():
                     return
                 continue
-            mark = self.MARKS.search(self.text, max(self._at, self._marks_from))
+            mark = self.MARKS.search(self.text, self._at)
             if mark is None:
-                if final:
-                    self._keep(self._at, len(self.text))
-                self._marks_from = self.marks_from()
+                self._keep(self._at, len(self.text))
                 return
-            start, tag = mark.span()[0], mark.group()
+            start, tag = mark.start(), mark.group()
             if tag == THINK_OPEN:
                 self._keep(self._at, start)
-                self._at = self._think_from = mark.end()
-                self._thinking = True
+                self._at, self._thinking = mark.end(), True
                 self._reasoning = self._reasoning or []
                 continue
-            block = self.read_block(start, tag, final)
+            block = self.read_block(start, tag)
             if block is None:
-                self._marks_from = start  # the mark is known, and is not looked for again
                 return
             if block.item is None:
                 self._keep(self._at, block.end)
-                self._at = block.end
-                continue
-            self._keep(self._at, start)
-            if len(self.items) == MAX_ITEMS:
-                self._overflow = start
-                return
-            self.items.append(block.item)
+            else:
+                self._keep(self._at, start)
+                if len(self.items) == MAX_ITEMS:
+                    self.items.append(too_many(self.text, start))
+                    return
+                self.items.append(block.item)
             self._at = block.end
 
-    def _think(self, final: bool) -> bool:
-        """Inside a thinking block. False where nothing more can be decided now."""
+    def _think(self) -> bool:
+        """Inside a thinking block. False where more text may belong to it."""
         text, start = self.text, self._at
         assert self._reasoning is not None
-        close = text.find(THINK_CLOSE, self._think_from)
+        close = text.find(THINK_CLOSE, start)
         if close >= 0:
             self._reasoning.append(text[start:close])
             self._at, self._thinking = close + len(THINK_CLOSE), False
             return True
-        if not final:
-            self._think_from = max(len(text) - len(THINK_CLOSE), start)
+        if not self.ended:
             return False
         # The block stays open. A stop string inside it was no end of a call that the model meant to make.
         self.open_from(start)
-        opener = self.OPENERS.search(text, start) if self._call_ends_thinking else None
+        opener = self.OPENERS.search(text, start) if self.options.call_ends_thinking else None
         end = opener.start() if opener else len(text)
         self._reasoning.append(text[start:end])
         self._at, self._thinking = end, False
@@ -202,3 +176,44 @@ class TurnScanner(ABC):
             start = self._content.pop()[0]
         if start < end:
             self._content.append((start, end))
+
+
+class ScannedParser:
+    """A parser that reads with a `TurnScanner` and answers by tool messages. Stateless: one object serves all episodes.
+
+    A subclass names its scanner and its options; the constructor is that of every component.
+    """
+
+    SCANNER: ClassVar[type[TurnScanner]]
+    OPTIONS: ClassVar[type]
+
+    def __init__(self, options: Any = None, context: Any = None) -> None:
+        self.options = options or self.OPTIONS()
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        """Nothing, so that a turn may hold several calls."""
+        return ()
+
+    def parse(
+        self,
+        text: str,
+        *,
+        tools: Sequence[ToolSpec],
+        finish: Literal["stop", "length", "abort"] = "stop",
+        stopped_by: str | None = None,
+        prefilled_thinking: bool = False,
+    ) -> ParsedTurn:
+        """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
+        return self.SCANNER(text, self.options, tools, stopped_by=stopped_by, thinking=prefilled_thinking).read()
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
+        """A tool message for each item, in order."""
+        return tool_messages(records)
+
+
+def reads_a_call(parser: ScannedParser, text: str) -> str:
+    """For a component's `check`: raises RuntimeError where the parser doesn't read the one call in a text."""
+    items = parser.parse(text, tools=()).items
+    if len(items) != 1 or not isinstance(items[0], ToolCall):
+        raise RuntimeError(f"a well-formed call was read as {items!r}")
+    return "reads a call"

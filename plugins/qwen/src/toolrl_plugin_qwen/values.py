@@ -29,8 +29,6 @@ _TOKEN = re.compile(
     r"|(?P<call><tool_call>\s*+(?P<called><function=[^<>\n]*>)?)|(?P<function><function=[^<>\n]*>))"
     r"|(?P<inner></function>)"
 )
-_PARTIAL_HEAD = re.compile(r"(?:<[^<>\n]*)?\Z")
-_PARTIAL_LINE = re.compile(r"\n[ \t]*+(?:<[^<>\n]*+)?\Z")
 _OUTER = re.compile("</?tool_call>")
 _SPACE = re.compile(r"\s*")
 _AFTER_CALL = ("<tool_call>",)
@@ -51,9 +49,6 @@ class Value(NamedTuple):
 class _Search:
     """How far the search for one value's end has come."""
 
-    start: int
-    at: int
-    """Tags before it are done with."""
     depth: int = 0
     """Functions that are open."""
     quoted: int = 0
@@ -65,14 +60,6 @@ class _Search:
     new_call: int | None = None
 
 
-def _tail(text: str, start: int) -> int:
-    """From where on, not before `start`, the text may end with the beginning of a tag."""
-    line = text.rfind("\n", start)
-    if line >= 0 and _PARTIAL_LINE.match(text, line):
-        return line
-    return max(len(text) - len("</parameter>") + 1, start)
-
-
 class ValueEnds:
     """Finds ends in one text. Remembers from where on there is none, so that many open values cost one look, and how
     much it looked beyond possible ends, so that many doubtful values cost little."""
@@ -81,39 +68,28 @@ class ValueEnds:
         self._none_from: int | None = None
         self._looks = 0
         self._after: dict[int, int] = {}  # where long whitespace that begins here ends
-        self._waiting: _Search | None = None
 
-    def find(self, text: str, start: int, final: bool) -> Value | None:
-        """The end of the value that begins at `start`; None where only more text can tell. Then the next call, with the
-        same start and more text, goes on from where this one stopped."""
+    def find(self, text: str, start: int) -> Value:
+        """The end of the value that begins at `start`."""
         if self._none_from is not None and start >= self._none_from:
             return self._cut_off(text, start)
-        search = self._waiting if self._waiting is not None and self._waiting.start == start else _Search(start, start)
-        self._waiting = None
-        value = self._search(text, search, final)
+        search = _Search()
+        value = self._search(text, start, search)
+        self._looks += search.looks
         if value is not None:
-            self._looks += search.looks
             return value
-        if not final:
-            self._waiting = search
-            return None
         if search.first is None:
             self._none_from = start
             return self._cut_off(text, start)
-        self._looks += search.looks
         return self._without_quotation(search)
 
-    def _search(self, text: str, search: _Search, final: bool) -> Value | None:
-        """Look at the tags from `search.at` on. None where they tell nothing, or where one may still become another."""
-        for token in _TOKEN.finditer(text, search.at):
+    def _search(self, text: str, start: int, search: _Search) -> Value | None:
+        """Look at the tags from `start` on. None where they tell nothing."""
+        for token in _TOKEN.finditer(text, start):
             kind = token.lastgroup
-            search.at = token.start()
             search.looks += search.first is not None
             if token.start() > search.limit or (search.first and self._looks + search.looks > MAX_LOOKS):
                 return self._without_quotation(search)
-            if kind == "call" and not final and _PARTIAL_HEAD.match(text, token.end()):
-                search.looks -= search.first is not None
-                return None
             if kind == "call" and search.new_call is None and search.depth == 0:
                 search.new_call = token.start("call")
                 search.limit = min(search.limit, search.new_call + QUOTED)
@@ -123,11 +99,8 @@ class ValueEnds:
             elif kind == "call_end" and search.quoted:
                 search.quoted -= 1
             else:
-                end = self._end(text, token, final)
-                if end == "wait":
-                    search.looks -= search.first is not None
-                    return None
-                if isinstance(end, Value):
+                end = self._end(text, token)
+                if end is not None:
                     if search.first is None:
                         search.first, search.limit = end, min(search.limit, end.resume + QUOTED)
                     if search.depth == 0:
@@ -135,13 +108,10 @@ class ValueEnds:
                         return end if by_close else Value(search.new_call or 0, search.new_call or 0, False)
                 if kind in ("function_end", "inner") and search.depth:
                     search.depth -= 1
-            search.at = token.end()
-        if not final:
-            search.at = max(search.at, _tail(text, search.at))
         return None
 
-    def _end(self, text: str, token: re.Match[str], final: bool) -> Value | str | None:
-        """The end that a token is if no quotation surrounds it; `wait` where what follows it isn't there yet."""
+    def _end(self, text: str, token: re.Match[str]) -> Value | None:
+        """The end that a token is if no quotation surrounds it."""
         kind = token.lastgroup
         if kind in ("parameter", "function_end"):
             return Value(token.start(), token.start(kind), True)
@@ -150,14 +120,12 @@ class ValueEnds:
         after, follows = token.end(), _AFTER_CLOSE if kind == "close" else _AFTER_CALL
         if not text.startswith("<", after):
             after = self._space(text, after)
-        if text.startswith(follows, after):
+        if text.startswith(follows, after) or after == len(text):
             return Value(token.start(), token.end(), kind == "close")
-        if not final:
-            return "wait" if any(tag.startswith(text[after : after + len(tag)]) for tag in follows) else None
-        return Value(token.start(), token.end(), kind == "close") if after == len(text) else None
+        return None
 
     def _space(self, text: str, at: int) -> int:
-        """The index after whitespace. A long stretch is read once, however often it is looked at; it may still grow."""
+        """The index after whitespace. A long stretch is read once, however often it is looked at."""
         known = self._after.get(at, at)
         end = _SPACE.match(text, known).end()  # type: ignore[union-attr]  # it matches nothing, too
         if end - at > _FAR:

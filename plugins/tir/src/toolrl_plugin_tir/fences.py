@@ -29,7 +29,7 @@ _MARKERS = re.compile(r"[ \t]*+(?:(?:[-*+>]|\d{1,9}[.)])[ \t]*+)++")
 """What may stand before a fence that belongs to a list or a quotation."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Fence:
     """A fence whose opening line is known."""
 
@@ -42,8 +42,6 @@ class Fence:
     """`misplaced`: a call with code on its opening line."""
     body: int
     """Where the line after the opening one begins."""
-    looked: int
-    """Lines before are known to end nothing."""
 
 
 class Inline(NamedTuple):
@@ -101,7 +99,7 @@ def read_opening(text: str, start: int, tag: str, final: bool, *, shortcuts: boo
             return Inline(after)
         indent = _midline_indent(text[text.rfind("\n", 0, start) + 1 : start])
     body = min(line_end + 1, len(text))
-    return Fence(start, char, len(tag.lstrip(" \t")), width(indent), kind, body, body)
+    return Fence(start, char, len(tag.lstrip(" \t")), width(indent), kind, body)
 
 
 def _midline_indent(before: str) -> str:
@@ -114,7 +112,7 @@ def _midline_indent(before: str) -> str:
 def find_end(text: str, fence: Fence, final: bool) -> FenceEnd | None:
     """The line that ends the fence. None where none is there, or where only more text can tell."""
     pattern = fence_line(fence.char, fence.length)
-    at = fence.looked
+    at = fence.body
     while (line := pattern.search(text, at)) is not None:
         at = line.end()
         if at == len(text) and not final:
@@ -128,7 +126,6 @@ def find_end(text: str, fence: Fence, final: bool) -> FenceEnd | None:
             return FenceEnd(line.start(), line.start(), True)
         if CALL_INFO.fullmatch(info):
             return FenceEnd(line.start(), line.start(), False)
-    fence.looked = max(fence.looked, text.rfind("\n") + 1)
     return None
 
 

@@ -11,13 +11,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolrl.errors import ChatFormatError
 from toolrl.parsing import JsonFault, read_json
 from toolrl.tools.validation import arguments_form
 from toolrl.types import Markers, ToolSpec
-from toolrl_plugin_tir.syntax import ARGUMENTS, CALCULATOR_CLOSE, MARKS, OPENERS, STOPS
+from toolrl_plugin_tir.syntax import ARGUMENTS, MARKS, OPENERS, STOPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +99,21 @@ def marked_by_name(specs: Sequence[ToolSpec], where: str) -> dict[str, MarkedToo
     return found
 
 
-class Patterns(NamedTuple):
-    """What a scanner looks for where there are marked tools."""
-
-    marks: re.Pattern[str]
-    signals: re.Pattern[str]
-    openers: re.Pattern[str]
-    longest: int
-
-
 @functools.lru_cache(maxsize=64)
-def patterns(markers: tuple[Markers, ...]) -> Patterns:
-    """Those of the syntax and of the markers."""
+def patterns(markers: tuple[Markers, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What a scanner looks for where there are marked tools: marks in content, and what begins a call."""
     starts = "|".join(_literal(text) for tool in markers for text in tool.start)
     closers = "".join(f"{_literal(text)}|" for tool in markers for text in tool.end if text.startswith("</"))
-    texts = [text for tool in markers for side in tool for text in side]
-    return Patterns(
+    return (
         re.compile(f"{starts}|{closers}{MARKS.pattern}", MARKS.flags),
-        re.compile("[>\n" + "".join(re.escape(text[-1]) for text in texts) + "]"),
         re.compile(f"{starts}|{OPENERS.pattern}", OPENERS.flags),
-        max(len(CALCULATOR_CLOSE), *map(len, texts)),
     )
 
 
 @functools.lru_cache(maxsize=256)
-def end_patterns(ends: tuple[str, ...], openers: re.Pattern[str]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """One of these ends; and the same, or what opens another call."""
-    closing = f"(?i:{'|'.join(map(re.escape, ends))})"
-    return re.compile(closing), re.compile(f"{closing}|{openers.pattern}", openers.flags)
+def end_pattern(ends: tuple[str, ...]) -> re.Pattern[str]:
+    """One of these ends."""
+    return re.compile(f"(?i:{'|'.join(map(re.escape, ends))})")
 
 
 def stops(tools: Sequence[MarkedTool]) -> tuple[str, ...]:

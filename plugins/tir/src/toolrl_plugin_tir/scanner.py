@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from toolrl.parsing import Block, TurnScanner
 from toolrl.parsing.jsonvalue import encodable
@@ -25,40 +25,31 @@ from toolrl_plugin_tir.fences import (
     read_opening,
     stopped_at,
 )
-from toolrl_plugin_tir.markers import MarkedTool, end_patterns, marked_tools, patterns, stops
-from toolrl_plugin_tir.options import TirParserOptions
+from toolrl_plugin_tir.markers import MarkedTool, end_pattern, marked_tools, patterns, stops
 from toolrl_plugin_tir.syntax import (
     ARGUMENTS,
     CALCULATOR_CLOSE,
     CALCULATOR_END,
     CALCULATOR_FORM,
     CALCULATOR_OPEN,
-    CALCULATOR_SIGNS,
-    LINE_OR_RUN,
     MARKS,
     OPENERS,
     PYTHON_CLOSE,
     PYTHON_FORM,
     PYTHON_OPEN,
-    PYTHON_SIGNS,
-    SIGNALS,
     THINK_CLOSE,
 )
 from toolrl_plugin_tir.tags import PythonTags, find_opener, holds_close
-
-_ANYTHING, _NEWLINE = re.compile(""), re.compile("\n")
 
 
 class TirScanner(TurnScanner):
     """Reads one turn."""
 
     MARKS = MARKS
-    SIGNALS = SIGNALS
     OPENERS = OPENERS
-    LONGEST = len(CALCULATOR_CLOSE)
 
-    def __init__(self, options: TirParserOptions, tools: Sequence[ToolSpec] = (), *, thinking: bool = False) -> None:
-        super().__init__(thinking=thinking, call_ends_thinking=options.call_ends_thinking)
+    def __init__(self, text: str, options: Any, tools: Sequence[ToolSpec] = (), **how: Any) -> None:
+        super().__init__(text, options, tools, **how)
         marked = list(marked_tools(tools))
         self._stops = stops(marked)
         self._starts = {
@@ -67,47 +58,35 @@ class TirScanner(TurnScanner):
         self._fenced = any(text[0] in "`~" for text in self._starts)
         self._closers = {text.lower(): tool for tool in marked for text in tool.closers}
         if marked:
-            found = patterns(tuple(tool.markers for tool in marked))
-            self.MARKS, self.SIGNALS, self.OPENERS, self.LONGEST = found
-        self._closes: dict[tuple[str, ...], tuple[int, re.Match[str] | None]] = {}
-        """By end markers: the text's length at the last look, and the first of them that was found."""
-        self._fence: Fence | None = None  # the one that is being read
+            self.MARKS, self.OPENERS = patterns(tuple(tool.markers for tool in marked))
+        self._closes: dict[tuple[str, ...], re.Match[str] | None] = {}
+        """By end markers: the first of them behind the block that asked last."""
         self._tags = PythonTags()
         self._awaited = self._stops
-        self._waits = (-1, 0, _ANYTHING)  # the block that waited last, the text's length then, what it waits for
 
     def awaited(self) -> tuple[str, ...]:
         """What may end the construct that the text so far leaves open; in content, all that may end a call."""
-        self._awaited = self._stops
-        self._waits = (-1, 0, _ANYTHING)
-        self._advance(final=False)
+        self.ended = False
+        self._advance()
         return (THINK_CLOSE,) if self._thinking else self._awaited
 
     # What the machine asks for.
 
-    def read_block(self, start: int, tag: str, final: bool) -> Block | None:
-        if not final and self._in_vain(start):
-            return None
+    def read_block(self, start: int, tag: str) -> Block | None:
         name = tag.lower() if tag.lower() in self._starts else tag.strip(" \t").lower()
         if name in self._starts:
-            return self._marked(start, start + len(tag), *self._starts[name], final)
+            return self._marked(start, start + len(tag), *self._starts[name])
         if name in self._closers:
             tool = self._closers[name]
             return self._stray(name, tool.markers.start[0], _form_of(tool), start, start + len(tag))
         if tag[0] != "<":
-            return self._run(start, tag, final)
+            return self._run(start, tag)
         if name == PYTHON_OPEN:
-            return self._python(start, start + len(tag), final)
+            return self._python(start, start + len(tag))
         if name == CALCULATOR_OPEN:
-            return self._calculator(start, start + len(tag), final)
+            return self._calculator(start, start + len(tag))
         opening, form = (PYTHON_OPEN, PYTHON_FORM) if name == PYTHON_CLOSE else (CALCULATOR_OPEN, CALCULATOR_FORM)
         return self._stray(name, opening, form, start, start + len(tag))
-
-    def marks_from(self) -> int:
-        """White space at the start of a line belongs to the mark, so such a line is looked at whole."""
-        line = self.text.rfind("\n") + 1
-        last = len(self.text) - self.LONGEST + 1
-        return last if self.text[line:].strip(" \t`~") else min(line, last)
 
     def status(self) -> Literal["calls", "final", "continue"]:
         """A stop that is text of an open construct, or that completed no item, ended nothing."""
@@ -119,20 +98,17 @@ class TirScanner(TurnScanner):
 
     # Fences.
 
-    def _run(self, start: int, tag: str, final: bool) -> Block | None:
-        if self._fence is None or self._fence.start != start:
-            opening = read_opening(self.text, start, tag, final, shortcuts=not self._fenced)
-            if isinstance(opening, Undecided):
-                return self._wait(start, LINE_OR_RUN[tag[-1]], *((tag[-1] * 3,) if opening.opens else self._stops))
-            if isinstance(opening, Inline):
-                return self._inline(start, opening)
-            self._fence = opening
-        fence = self._fence
-        end = find_end(self.text, fence, final)
-        if end is None and not final:
+    def _run(self, start: int, tag: str) -> Block | None:
+        fence = read_opening(self.text, start, tag, self.ended, shortcuts=not self._fenced)
+        if isinstance(fence, Undecided):
+            return self._wait(*((tag[-1] * 3,) if fence.opens else self._stops))
+        if isinstance(fence, Inline):
+            return self._inline(start, fence)
+        end = find_end(self.text, fence, self.ended)
+        if end is None and not self.ended:
             # A line that would close it may be incomplete; what comes behind it is then content.
             closing = find_end(self.text, fence, True) is not None
-            return self._wait(start, _NEWLINE, *(self._stops if closing else closing_runs(self.text, fence)))
+            return self._wait(*(self._stops if closing else closing_runs(self.text, fence)))
         if fence.kind == "other":
             return Block(None, len(self.text) if end is None else end.end)
         if end is None:
@@ -173,28 +149,27 @@ class TirScanner(TurnScanner):
 
     # Tags.
 
-    def _python(self, start: int, body: int, final: bool) -> Block | None:
+    def _python(self, start: int, body: int) -> Block | None:
         text = self.text
-        tag = self._tags.find(text, body, final)
+        tag = self._tags.find(text, body, self.ended)
         if isinstance(tag, str):
-            return self._wait(start, _ANYTHING if len(text) < self._tags.again else PYTHON_SIGNS, PYTHON_CLOSE)
+            return self._wait(PYTHON_CLOSE)
         if tag is not None and tag.group()[1] == "/":
             return self._code(clean(unwrapped(text[body : tag.start()])), start, tag.end())
         if tag is None:
             if self.stopped_by == PYTHON_CLOSE and not holds_close(text[body:]):
                 return self._code(clean(unwrapped(text[body:])), start, len(text))
             self.open_from(start)
-        opener = find_opener(text, body, len(text) if tag is None else tag.end(), final)
+        opener = find_opener(text, body, len(text) if tag is None else tag.end(), self.ended)
         if opener == "wait":
-            return self._wait(start, _ANYTHING, PYTHON_CLOSE)
+            return self._wait(PYTHON_CLOSE)
         return self._unclosed(PYTHON_CLOSE, PYTHON_FORM, start, len(text) if opener is None else opener)
 
-    def _calculator(self, start: int, body: int, final: bool) -> Block | None:
+    def _calculator(self, start: int, body: int) -> Block | None:
         text = self.text
-        known = self._waits[1] if self._waits[0] == start else body
-        found = CALCULATOR_END.search(text, max(body, text.rfind("\n", body, known) + 1))
-        if not final and (found is None or (found.end() == len(text) and text[-1] != ">")):
-            return self._wait(start, CALCULATOR_SIGNS, CALCULATOR_CLOSE)
+        found = CALCULATOR_END.search(text, body)
+        if not self.ended and (found is None or (found.end() == len(text) and text[-1] != ">")):
+            return self._wait(CALCULATOR_CLOSE)
         stopped = found is None and self.stopped_by == CALCULATOR_CLOSE
         if stopped or (found is not None and found["close"] is not None):
             expression = text[body : found.start() if found else len(text)].strip()
@@ -206,18 +181,13 @@ class TirScanner(TurnScanner):
             self.open_from(start)
         return self._unclosed(CALCULATOR_CLOSE, CALCULATOR_FORM, start, found.start() if found else len(text))
 
-    def _marked(self, start: int, body: int, tool: MarkedTool, number: int, final: bool) -> Block | None:
+    def _marked(self, start: int, body: int, tool: MarkedTool, number: int) -> Block | None:
         text, ends, form = self.text, tool.ends(number), _form_of(tool)
-        closing, signs = end_patterns(ends, self.OPENERS)
-        known = max(body, self._waits[1] - self.LONGEST) if self._waits[0] == start else body
-        length, close = self._closes.get(ends, (-1, None))
-        if close.start() < known if close else length != len(text):
-            close = closing.search(text, known)
-            self._closes[ends] = len(text), close
+        close = self._close_of(ends, body)
         limit = close.start() if close else len(text)
-        opener = self.OPENERS.search(text, max(body, text.rfind("\n", body, known) + 1), limit)
-        if not final and close is None and (opener is None or opener.end() == len(text)):
-            return self._wait(start, signs, *ends)
+        opener = self.OPENERS.search(text, body, limit)
+        if not self.ended and close is None and (opener is None or opener.end() == len(text)):
+            return self._wait(*ends)
         if opener is not None or (close is None and self.stopped_by not in ends):
             if opener is None:
                 self.open_from(start)
@@ -230,6 +200,13 @@ class TirScanner(TurnScanner):
             return self.error("bad_arguments", f"The arguments can't be read. {form}", start, end, name=tool.name)
         return self.call(tool.name, arguments, start, end)
 
+    def _close_of(self, ends: tuple[str, ...], body: int) -> re.Match[str] | None:
+        """The first end marker from `body` on. Remembered, so that many calls without one cost one look."""
+        known = self._closes.get(ends)
+        if ends not in self._closes or (known is not None and known.start() < body):
+            self._closes[ends] = end_pattern(ends).search(self.text, body)
+        return self._closes[ends]
+
     def _stray(self, close: str, opening: str, form: str, start: int, end: int) -> Block:
         message = f"{close} closes nothing: there is no {opening} before it. {form}"
         return self.error("stray_close", message, start, end)
@@ -237,19 +214,9 @@ class TirScanner(TurnScanner):
     def _unclosed(self, close: str, form: str, start: int, end: int) -> Block:
         return self.error("unclosed", f"The call was not closed with {close}, so it was not run. {form}", start, end)
 
-    def _wait(self, start: int, signs: re.Pattern[str], *stops: str) -> Block | None:
-        """No block at `start`: only text that holds one of the `signs` can tell, and `stops` may end what is open."""
+    def _wait(self, *stops: str) -> None:
+        """The block is incomplete, and `stops` may end it."""
         self._awaited = stops
-        self._waits = (start, len(self.text), signs)
-        return None
-
-    def _in_vain(self, start: int) -> bool:
-        """Whether the block at `start` still waits: what came since then doesn't hold what it waits for."""
-        waiting, length, signs = self._waits
-        if waiting != start or signs.search(self.text, max(start, length - self.LONGEST)) is not None:
-            return False
-        self._waits = (start, len(self.text), signs)
-        return True
 
 
 def _form_of(tool: MarkedTool) -> str:

@@ -36,17 +36,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 MARKS = _compile(rf"^[ \t]*+{_RUN}|{_RUN}|</?(?i:python|calculator)>|<think>")
 """Everything that means something in content; a run of backticks or tildes is taken whole."""
-SIGNALS = re.compile("[>\n]")
-"""Every tag, and every line of a fence, ends with one of these."""
 OPENERS = _compile(rf"{OPENING_TAG}|{_FENCE}")
 """What begins a call, in a text that is at its end."""
 CALCULATOR_END = _compile(rf"(?P<close></(?i:calculator)>)|{OPENING_TAG}|{_FENCE}")
 """What ends the expression of a calculator."""
-CALCULATOR_SIGNS = _compile(r"\n|</?(?i:python|calculator)>")
-"""What an expression that has no end yet waits for."""
-PYTHON_SIGNS = _compile(rf"\n|{PYTHON_TAG}")
-"""What a <python> block that has no end yet waits for."""
-
 CALL_INFO = re.compile(rf"[ \t]*+{_WORD}{_ATTRIBUTES}[ \t\r]*+", re.ASCII)
 """The whole info string of a fence at the start of a line that opens a call."""
 CALL_WORD = re.compile(rf"[ \t]*+{_WORD}(?!\S)", re.ASCII)

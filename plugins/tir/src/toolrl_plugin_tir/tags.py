@@ -16,9 +16,6 @@ from typing import Literal
 from toolrl_plugin_tir.syntax import FENCE_AT_LINE, OPENING_TAG, PYTHON_CLOSE, PYTHON_TAG
 
 OWN_LINE = 2000
-OFTEN = 1 << 20
-"""Characters that may be read in vain, because their line isn't complete, before lines are read less often."""
-
 Found = re.Match[str] | Literal["wait"] | None
 
 
@@ -72,16 +69,10 @@ class PythonTags:
     def __init__(self) -> None:
         self._from = self._upto = -1  # both begin a line; between them there is no tag
         self._tag: re.Match[str] | None = None  # the first tag behind
-        self._own = (-1, -1)  # an opening tag on whose own line there is no tag, and where that line ends
-        self._waited = 0  # characters that were read and told nothing
-        self.again = 0
-        """As long the text has to be before it is read again."""
 
     def find(self, text: str, start: int, final: bool) -> Found:
         """The first tag outside of a string from `start` on, which is behind an opening tag; `wait` where only more
         text can tell."""
-        if self._own[0] == start:
-            return self._behind(text, self._own[1] + 1, final)
         newline = text.find("\n", start)
         line_end = len(text) if newline < 0 else newline
         limit = min(start + OWN_LINE, line_end)
@@ -90,10 +81,7 @@ class PythonTags:
             tag = _PLAIN.search(text, max(start, limit - len(PYTHON_CLOSE) + 1), line_end)
         if tag is not None or (newline < 0 and final):
             return tag
-        if newline < 0:
-            return "wait"
-        self._own = (start, newline)
-        return self._behind(text, newline + 1, final)
+        return "wait" if newline < 0 else self._behind(text, newline + 1, final)
 
     def _behind(self, text: str, line: int, final: bool) -> Found:
         """The first tag from the line on that begins at `line`."""
@@ -102,20 +90,14 @@ class PythonTags:
             self._tag = None
         if self._tag is not None:
             return self._tag
-        if not final and len(text) < self.again:
-            return "wait"
         found = _PYTHON.find(text, self._upto, len(text), final)
         if isinstance(found, re.Match):
             self._tag, self._upto = found, found.start()
             return found
-        if final:
-            self._upto = len(text)
-            return None
-        self._upto = max(self._upto, text.rfind("\n") + 1)
-        self._waited += len(text) - self._upto
-        if self._waited > OFTEN:  # a long line with very many tags in a string: each of them might be the end
-            self.again = len(text) + (len(text) - self._upto) // 8
-        return "wait"
+        if not final:
+            return "wait"
+        self._upto = len(text)
+        return None
 
 
 def find_opener(text: str, start: int, end: int, final: bool) -> int | Literal["wait"] | None:
