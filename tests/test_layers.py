@@ -31,7 +31,7 @@ LAYERS = [
     {"protocols"},
     {"training_protocols"},
     {"types", "errors"},
-    {"tracebacks", "terminal_text"},
+    {"token_types", "tracebacks", "terminal_text"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

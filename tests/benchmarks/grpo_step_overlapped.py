@@ -88,7 +88,7 @@ class OverlappedSide(OurSide):
         limits = Limits(max_turn_tokens=grpo_step.COMPLETION, max_episode_tokens=1000)
         order = EndlessOrder(self._tasks, seed=0, shuffle=False)
         supply = Overlapping(
-            self._runner, order, Demand(_STEPS, rows, size, limits), max_staleness=self._staleness, tell=self._look
+            self._runner, order, Demand(_STEPS, rows, size, limits), max_staleness=self._staleness, notify=self._look
         )
         # Rows that no measurement before this one has begun: the script counts the turns of every episode.
         self._measured += 1

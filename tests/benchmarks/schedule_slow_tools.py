@@ -36,7 +36,7 @@ Make = Callable[[Runner, EndlessOrder[Task], Demand], Supply]
 
 def _overlapping(staleness: int, replay: float = 0.0) -> Make:
     return lambda runner, order, demand: Overlapping(
-        runner, order, demand, max_staleness=staleness, tell=runner.tell, replay=replay
+        runner, order, demand, max_staleness=staleness, notify=runner.notify, replay=replay
     )
 
 

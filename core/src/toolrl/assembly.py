@@ -43,7 +43,7 @@ from toolrl.protocols import (
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.long_prompts import LongPrompts
-from toolrl.rollout.source import GroupSource, Oversight, TakesWeights
+from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import told_status
 from toolrl.tools.endpoints import Endpoints
@@ -184,10 +184,10 @@ async def assemble(
         watch: Callable[[], Mapping[str, float]] = dict
         status: Callable[[], dict[str, Any]] = dict
         if leads:
-            oversight = Oversight(config.rollout.max_error_rate, events.episode_end)
+            failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
             cluster = build_cluster(registry, config, "cluster.rollout_workers")
             known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
-            starting = cluster.rollout_workers(loaded, known, folder.directory, weights, oversight)
+            starting = cluster.rollout_workers(loaded, known, folder.directory, weights, failures)
             engine = runner = pool = await stack.enter_async_context(starting)
             watch, status = pool.metrics, pool.status
             if ranks.several:

@@ -174,7 +174,7 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
             order,
             demand,
             max_staleness=rollout.max_staleness,
-            tell=runner.tell,
+            notify=runner.notify,
             replay=rollout.replay,
             codec=StoredEpisodes(),
         )

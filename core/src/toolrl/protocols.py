@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from toolrl.training_protocols import AdvantageEstimator as AdvantageEstimator
+from toolrl.training_protocols import LossTerms as LossTerms
+from toolrl.training_protocols import PolicyLoss as PolicyLoss
+from toolrl.training_protocols import RunInfo as RunInfo
+from toolrl.training_protocols import StepReport as StepReport
 from toolrl.training_protocols import TrainedModel as TrainedModel
 from toolrl.training_protocols import Trainer as Trainer
 from toolrl.training_protocols import TrainerBackend as TrainerBackend
+from toolrl.training_protocols import WeightSource as WeightSource
 from toolrl.types import (
     CallRecord,
     Decoded,
     Episode,
     Generation,
-    Group,
     Message,
     ParsedTurn,
     Rendered,
@@ -39,27 +44,8 @@ from toolrl.types import (
 
 if TYPE_CHECKING:
     from toolrl.config.load import LoadedConfig
-    from toolrl.rollout.source import Oversight, RolloutWorkers
+    from toolrl.rollout.source import FailurePolicy, RolloutWorkers
     from toolrl.tools.endpoints import ClusterLimits
-
-
-@runtime_checkable
-class WeightSource(Protocol):
-    """The trainer's weights, in whichever form an engine can take them."""
-
-    version: int
-
-    def module(self) -> Any:
-        """The live torch module, for an engine in the same process that reads the trainer's own tensors."""
-        ...
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Name to tensor; tied tensors once under each name."""
-        ...
-
-    def path(self) -> Path:
-        """A Hugging Face folder with these weights, written when first asked for."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -302,42 +288,6 @@ class StartsAndStops(Protocol):
         ...
 
 
-class AdvantageEstimator(Protocol):
-    """Says how much better each episode was than could be expected."""
-
-    def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[float | Mapping[int, float]]]:
-        """For all groups of a step: one entry a group, in it one for each of its episodes, in order. A number is
-        credited to every sampled token of its episode, a mapping by turn index to those of the turn. What is said of an
-        episode that failed is not used."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LossTerms:
-    """What a policy loss is made of: torch tensors of shape [B, T], sequences by tokens. They are 0 where the mask is
-    False."""
-
-    logprobs_BT: Any
-    """Natural log-probabilities of the tokens under the policy; they carry the gradient."""
-    old_logprobs_BT: Any
-    """Under the policy before the step's first update (proximal)."""
-    rollout_logprobs_BT: Any
-    """As the engine reported them when it sampled (behaviour)."""
-    advantages_BT: Any
-    """Of each token, as credited."""
-    mask_BT: Any
-    """bool, True on the tokens to train on."""
-
-
-class PolicyLoss(Protocol):
-    """The policy's part of the loss, in the place of the clipped surrogate."""
-
-    def token_losses(self, terms: LossTerms) -> Any:
-        """The loss of each token, a tensor of shape [B, T] with a gradient; lower is better. Values outside of the mask
-        are not used. How tokens are averaged, KL and entropy are added to it as the config says."""
-        ...
-
-
 class RolloutEngine(Protocol):
     """Tokens in, tokens out."""
 
@@ -403,7 +353,7 @@ class Cluster(Protocol):
     cluster` asks for it, and in the rollout workers'."""
 
     def rollout_workers(
-        self, loaded: LoadedConfig, model: WorkerModel, run_dir: Path, weights: WeightSource, oversight: Oversight
+        self, loaded: LoadedConfig, model: WorkerModel, run_dir: Path, weights: WeightSource, failures: FailurePolicy
     ) -> AbstractAsyncContextManager[RolloutWorkers]:
         """Entering it starts `cluster.rollout_workers` processes, which sample from `weights`; leaving it stops them. A
         worker that dies is replaced, and its unfinished groups are sampled again. Raises ConfigError where the cluster
@@ -441,29 +391,6 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int:
         """Do it; the exit status."""
         ...
-
-
-class RunInfo(Protocol):
-    """What an observer may know of the run."""
-
-    name: str
-    directory: Path
-    config: Mapping[str, Any]
-    """The resolved config, secrets masked."""
-    total_steps: int
-    """Training steps; 0 for an evaluation or a rollout, which makes none."""
-    start_step: int
-    """The step that the run goes on from: 0, or its checkpoint's."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What happened in one step of training or in one evaluation."""
-
-    step: int
-    kind: Literal["train", "eval", "sft", "rollout"]
-    metrics: Mapping[str, float]
-    """Flat names such as `reward/mean`; written to metrics.jsonl as they are."""
 
 
 def iterate(source: TaskSource) -> Iterator[Task]:

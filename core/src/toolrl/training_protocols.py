@@ -1,4 +1,5 @@
-"""What a plugin of the kind `trainers` gives: a model, and trainers that update it from episodes.
+"""What training is made of: a plugin of the kind `trainers` gives a model, and trainers that update it from episodes;
+others give advantages and losses.
 
 Core's loop (`toolrl.loop`) knows no tensors. It asks a `Trainer` for updates, hands the weights on as a `WeightSource`,
 and says when and where a checkpoint is written.
@@ -6,14 +7,34 @@ and says when and where a checkpoint is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from toolrl.types import Group
 
 if TYPE_CHECKING:
     from toolrl.loop.ranks import Ranks
-    from toolrl.protocols import AdvantageEstimator, PolicyLoss, WeightSource
-    from toolrl.types import Group
+
+
+@runtime_checkable
+class WeightSource(Protocol):
+    """The trainer's weights, in whichever form an engine can take them."""
+
+    version: int
+
+    def module(self) -> Any:
+        """The live torch module, for an engine in the same process that reads the trainer's own tensors."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Name to tensor; tied tensors once under each name."""
+        ...
+
+    def path(self) -> Path:
+        """A Hugging Face folder with these weights, written when first asked for."""
+        ...
 
 
 class TrainedModel(Protocol):
@@ -130,3 +151,62 @@ class TrainerBackend(Protocol):
         """The ranks that torchrun started, this process among them; they wait `timeout` seconds for each other. Where
         one has a `problem`, it is raised on all."""
         ...
+
+
+class AdvantageEstimator(Protocol):
+    """Says how much better each episode was than could be expected."""
+
+    def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[float | Mapping[int, float]]]:
+        """For all groups of a step: one entry a group, in it one for each of its episodes, in order. A number is
+        credited to every sampled token of its episode, a mapping by turn index to those of the turn. What is said of an
+        episode that failed is not used."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """What a policy loss is made of: torch tensors of shape [B, T], sequences by tokens. They are 0 where the mask is
+    False."""
+
+    logprobs_BT: Any
+    """Natural log-probabilities of the tokens under the policy; they carry the gradient."""
+    old_logprobs_BT: Any
+    """Under the policy before the step's first update (proximal)."""
+    rollout_logprobs_BT: Any
+    """As the engine reported them when it sampled (behaviour)."""
+    advantages_BT: Any
+    """Of each token, as credited."""
+    mask_BT: Any
+    """bool, True on the tokens to train on."""
+
+
+class PolicyLoss(Protocol):
+    """The policy's part of the loss, in the place of the clipped surrogate."""
+
+    def token_losses(self, terms: LossTerms) -> Any:
+        """The loss of each token, a tensor of shape [B, T] with a gradient; lower is better. Values outside of the mask
+        are not used. How tokens are averaged, KL and entropy are added to it as the config says."""
+        ...
+
+
+class RunInfo(Protocol):
+    """What an observer may know of the run."""
+
+    name: str
+    directory: Path
+    config: Mapping[str, Any]
+    """The resolved config, secrets masked."""
+    total_steps: int
+    """Training steps; 0 for an evaluation or a rollout, which makes none."""
+    start_step: int
+    """The step that the run goes on from: 0, or its checkpoint's."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened in one step of training or in one evaluation."""
+
+    step: int
+    kind: Literal["train", "eval", "sft", "rollout"]
+    metrics: Mapping[str, float]
+    """Flat names such as `reward/mean`; written to metrics.jsonl as they are."""

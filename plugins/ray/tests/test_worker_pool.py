@@ -22,7 +22,7 @@ from toolrl.config.model import Config
 from toolrl.errors import ConfigError, DataError, EngineError, RunStoppedError, ToolrlError
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import Oversight
+from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Group, ParsedTurn, Task
 from toolrl_plugin_ray import worker_pool
@@ -175,7 +175,7 @@ class Farm:
             self.spawn,
             lambda number: replace(spec, number=number, device=self.device),
             FakeBroadcast(),
-            Oversight(0.2, self.told.append),
+            FailurePolicy(0.2, self.told.append),
             workers=workers,
             concurrency=concurrency,
             **options,

@@ -55,7 +55,7 @@ class Rows:
     def check(self, groups: Sequence[Group]) -> None:
         self.checked += len(groups)
 
-    def tell(self, groups: Iterable[Group]) -> None:
+    def notify(self, groups: Iterable[Group]) -> None:
         self.told += rows_of(groups)
 
 
@@ -78,7 +78,7 @@ def supply_of(
     demand = Demand(**{"steps": 8, "rows": 4, "group_size": 2, "limits": LIMITS, **changes})
     order = EndlessOrder(TASKS, seed=0, shuffle=False)
     return Overlapping(
-        runner, order, demand, max_staleness=staleness, tell=runner.tell, replay=replay, codec=codec  # type: ignore[arg-type]
+        runner, order, demand, max_staleness=staleness, notify=runner.notify, replay=replay, codec=codec  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def test_groups_of_tasks_that_the_data_no_longer_has_there_are_sampled_again() -
         order = EndlessOrder(TASKS[100:200], seed=0, shuffle=False)
         demand = Demand(steps=8, rows=4, group_size=2, limits=LIMITS)
         again = Overlapping(
-            runner, order, demand, max_staleness=2, tell=runner.tell, replay=0.5, codec=StoredEpisodes()  # type: ignore[arg-type]
+            runner, order, demand, max_staleness=2, notify=runner.notify, replay=0.5, codec=StoredEpisodes()  # type: ignore[arg-type]
         )  # fmt: skip
         again.resume(1, position)
         groups = await again.take(2)

@@ -76,7 +76,7 @@ class Rows:
     def check(self, groups: Sequence[Group]) -> None:
         pass
 
-    def tell(self, groups: Iterable[Group]) -> None:
+    def notify(self, groups: Iterable[Group]) -> None:
         self.told += [group.task.id for group in groups]
 
 
@@ -89,7 +89,7 @@ def rows_of(groups: Sequence[Group]) -> list[int]:
 
 
 def overlapping(runner: Rows, staleness: int = 2, **changes: Any) -> Overlapping:
-    return Overlapping(runner, order(), demand(**changes), max_staleness=staleness, tell=runner.tell)  # type: ignore[arg-type]
+    return Overlapping(runner, order(), demand(**changes), max_staleness=staleness, notify=runner.notify)  # type: ignore[arg-type]
 
 
 def turns(runner: Rows, **changes: Any) -> TurnTaking:

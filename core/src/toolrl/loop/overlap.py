@@ -51,9 +51,8 @@ class _Kept:
 
 
 class Overlapping:
-    """Keeps sampling while the trainer works. `tell` hears of a group's episodes when the group is taken first or set
-    aside; `replay` is the share of a step's groups that were trained on before. Without a `codec` checkpoints hold no
-    episodes.
+    """Keeps sampling while the trainer works. `notify` gets a group when it is first taken or set aside; `replay` is
+    the share of a step's groups that were trained on before. Without a `codec` checkpoints hold no episodes.
 
     Use it on one event loop; `close` must be awaited.
     """
@@ -65,7 +64,7 @@ class Overlapping:
         demand: Demand,
         *,
         max_staleness: int,
-        tell: Callable[[Iterable[Group]], None],
+        notify: Callable[[Iterable[Group]], None],
         replay: float = 0.0,
         codec: EpisodeCodec | None = None,
     ) -> None:
@@ -75,7 +74,7 @@ class Overlapping:
         self._order = order
         self._demand = demand
         self._staleness = max_staleness
-        self._tell = tell
+        self._notify = notify
         self._codec = codec
         self._gate = runner.gate()
         # Rounded first: 100 times 0.29 is a little less than 29.
@@ -115,7 +114,7 @@ class Overlapping:
         self._taken = chosen, again
         groups = [flight.group for flight in chosen]
         # First: whoever reads why the run stopped is sent to these episodes.
-        self._tell(groups)
+        self._notify(groups)
         self._runner.check([*groups, *self._aside])
         return [*groups, *(it.group for it in again)]
 
@@ -213,7 +212,7 @@ class Overlapping:
         for flight in [it for it in self._flights.values() if it.work.done()]:
             if not self._demand.wanted(flight.group):
                 del self._flights[flight.row]
-                self._tell([flight.group])
+                self._notify([flight.group])
                 self._aside.append(flight.group)
         if len(self._aside) > self._demand.rows * (self._demand.most_rounds - 1):
             # Groups all of whose episodes failed are among them: that is told first.

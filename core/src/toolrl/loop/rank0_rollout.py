@@ -52,9 +52,9 @@ class LedRollout:
         """See GroupSource."""
         return self.sampler.gate()
 
-    def tell(self, groups: Iterable[Group]) -> None:
+    def notify(self, groups: Iterable[Group]) -> None:
         """See GroupSource."""
-        self.sampler.tell(groups)
+        self.sampler.notify(groups)
 
     def check(self, groups: Sequence[Group]) -> None:
         """See GroupSource."""

@@ -38,7 +38,7 @@ class SharedRunner(Runner):
             for place, group in zip(share, part, strict=True)
         }
         if ranks.first:
-            self.tell(group for rank, part in enumerate(parts) if rank for group in part)
+            self.notify(group for rank, part in enumerate(parts) if rank for group in part)
         groups = [by_place[place] for place in range(len(tasks))]
         ranks.by_first(lambda: self.check(groups), f"the check of {round_id}")
         return groups

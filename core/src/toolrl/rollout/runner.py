@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.activity import Activity
@@ -19,16 +18,14 @@ from toolrl.rollout.environment import Environment, Limits, pick_environment
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.rollout.lockstep import Lockstep
 from toolrl.rollout.scoring import scored_together
-from toolrl.rollout.source import Oversight
+from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.loop_watch import watching
 from toolrl.tools.prints import visible_prints
 from toolrl.types import Episode, Group, Task
 
-_Tell = Callable[[Episode], None]
-
 
 class Runner:
-    """Runs groups of episodes. `on_episode` is called with each finished episode, on the event loop."""
+    """Runs groups of episodes. `on_episode` is called with each episode of a finished group, on the event loop."""
 
     def __init__(
         self,
@@ -48,7 +45,7 @@ class Runner:
         self._environments = environments
         self._concurrency = concurrency
         self._seed = seed
-        self._oversight = Oversight(max_error_rate, on_episode)
+        self._failures = FailurePolicy(max_error_rate, on_episode)
         self._hide = hide
         self._lockstep = lockstep
         self.activity = Activity()
@@ -101,13 +98,13 @@ class Runner:
         training: bool = True,
         ended: Callable[[], None] = lambda: None,
     ) -> Group:
-        """The episodes of one task, for who keeps many groups in flight: nobody is told of them and nothing is checked.
+        """The episodes of one task, for a caller that keeps many groups in flight: notifies nobody, checks nothing.
 
         `number` is the group's in its round; `gate` bounds the episodes in flight of all groups that share it; `ended`
         is called when an episode has given its place in it back.
         """
         plans = [self._plan(task, number, index, round_id, training) for index in range(group_size)]
-        episodes = await self._all(plans, limits, gate, None, None, ended)
+        episodes = await self._episodes(plans, limits, gate, ended=ended)
         return Group(episodes[0].group, task, tuple(episodes))
 
     def gate(self) -> asyncio.Semaphore:
@@ -117,13 +114,13 @@ class Runner:
             self._gate = loop, asyncio.Semaphore(self._concurrency)
         return self._gate[1]
 
-    def tell(self, groups: Iterable[Group]) -> None:
-        """Tell of the episodes of these groups, as `run` does of its own."""
-        self._oversight.tell(groups)
+    def notify(self, groups: Iterable[Group]) -> None:
+        """Notify observers of these groups, as `run` does of its own."""
+        self._failures.notify(groups)
 
     async def _round(self, plans: Sequence[EpisodePlan], limits: Limits) -> list[Episode]:
         if not self._lockstep:
-            return await self._all(plans, limits, self.gate(), self._oversight.on_episode)
+            return await self._episodes(plans, limits, self.gate(), notify=True)
         going = len(plans)
 
         def ended() -> None:
@@ -131,71 +128,58 @@ class Runner:
             going -= 1
             engine.look()
 
-        assert isinstance(self._engine, HoldsStill), "assembly refuses others"
+        assert isinstance(self._engine, HoldsStill), "assembly rejects others"
         engine = Lockstep(self._engine, lambda: min(going, self._concurrency))
         try:
-            return await self._all(plans, limits, self.gate(), self._oversight.on_episode, engine, ended)
+            return await self._episodes(plans, limits, self.gate(), notify=True, engine=engine, ended=ended)
         finally:
             await engine.end()
 
-    async def _all(
+    async def _episodes(
         self,
         plans: Sequence[EpisodePlan],
         limits: Limits,
         gate: asyncio.Semaphore,
-        tell: _Tell | None,
+        *,
+        notify: bool = False,
         engine: Lockstep | None = None,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Episode]:
+        """The episodes of all plans, in order. `notify`: observers get each group when its last episode has ended."""
+
         async def one(plan: EpisodePlan) -> Episode:
             environment = pick_environment(self._environments, plan.task)
             async with self.activity.place(gate):
                 try:
                     waiting = nullcontext if engine is None else engine.waiting
-                    run = EpisodeRun(
-                        plan, environment, engine or self._engine, limits, hide=self._hide, waiting=waiting
-                    )
+                    sampler = engine or self._engine
+                    run = EpisodeRun(plan, environment, sampler, limits, hide=self._hide, waiting=waiting)
                     episode = await run.run()
                     self.activity.note(episode)
                 finally:
                     ended()
-            if tell is not None and not environment.scores_groups:
-                tell(episode)
             return episode
+
+        async def group(started: Sequence[asyncio.Task[Episode]]) -> Sequence[Episode]:
+            episodes: Sequence[Episode] = await asyncio.gather(*started)
+            environment = pick_environment(self._environments, episodes[0].task)
+            if environment.scores_groups:  # They hold no place meanwhile: other episodes go on.
+                episodes = await scored_together(episodes, environment.rewards, self._hide)
+            if notify:
+                self._failures.notify_episodes(episodes)
+            return episodes
 
         try:
             with watching(), visible_prints():
-                return await self._gathered(plans, one, tell)
-        except BaseExceptionGroup as group:
-            # What leaves an episode is a bug or a mistake in the data: the first says it, the others say it again.
-            raise group.exceptions[0] from None
-
-    async def _gathered(
-        self,
-        plans: Sequence[EpisodePlan],
-        one: Callable[[EpisodePlan], Coroutine[Any, Any, Episode]],
-        tell: _Tell | None,
-    ) -> list[Episode]:
-        """The episodes of all plans, in order. Raises what leaves an episode, in a group."""
-        async with asyncio.TaskGroup() as scope:
-            started: dict[str, list[asyncio.Task[Episode]]] = {}
-            for plan in plans:
-                started.setdefault(plan.group, []).append(scope.create_task(one(plan)))
-            groups = [scope.create_task(self._together(tasks, tell)) for tasks in started.values()]
+                async with asyncio.TaskGroup() as scope:
+                    started: dict[str, list[asyncio.Task[Episode]]] = {}
+                    for plan in plans:
+                        started.setdefault(plan.group, []).append(scope.create_task(one(plan)))
+                    groups = [scope.create_task(group(tasks)) for tasks in started.values()]
+        except BaseExceptionGroup as errors:
+            # What leaves an episode is a bug or a mistake in the data: the first says it, the others repeat it.
+            raise errors.exceptions[0] from None
         return [episode for task in groups for episode in task.result()]
-
-    async def _together(self, started: Sequence[asyncio.Task[Episode]], tell: _Tell | None) -> Sequence[Episode]:
-        """The episodes of a group when its last one has ended, scored by those rewards that have to see all of it. They
-        hold no place meanwhile: other episodes go on."""
-        episodes = await asyncio.gather(*started)
-        environment = pick_environment(self._environments, episodes[0].task)
-        if not environment.scores_groups:
-            return episodes
-        scored = await scored_together(episodes, environment.rewards, self._hide)
-        for episode in scored:
-            if tell is not None:
-                tell(episode)
-        return scored
 
     def _plan(self, task: Task, number: int, index: int, round_id: str, training: bool) -> EpisodePlan:
         group = f"{round_id}/{number}/{task.id}"
@@ -203,7 +187,7 @@ class Runner:
 
     def check(self, groups: Sequence[Group]) -> None:
         """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
-        self._oversight.check(groups)
+        self._failures.check(groups)
 
 
 def _seed(run_seed: int, group: str, index: int) -> int:

@@ -36,7 +36,7 @@ class GroupSource(Protocol):
     async def group(
         self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
     ) -> Group:
-        """The episodes of one task, for who keeps many groups in flight: nobody is told of them and nothing is checked.
+        """The episodes of one task, for a caller that keeps many groups in flight: notifies nobody, checks nothing.
 
         `number` is the group's in its round; `gate` is one for all groups that share a bound on what is in flight.
         """
@@ -46,8 +46,8 @@ class GroupSource(Protocol):
         """A new bound on the episodes in flight."""
         ...
 
-    def tell(self, groups: Iterable[Group]) -> None:
-        """Tell of the episodes of these groups, as `run` does of its own."""
+    def notify(self, groups: Iterable[Group]) -> None:
+        """Notify observers of these groups, as `run` does of its own."""
         ...
 
     def check(self, groups: Sequence[Group]) -> None:
@@ -56,7 +56,7 @@ class GroupSource(Protocol):
 
 
 class TakesWeights(Protocol):
-    """Who samples from weights that it is handed: an engine, or all engines of a cluster."""
+    """Samples from weights that it is handed: an engine, or all engines of a cluster."""
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on; returns when no token comes from older ones any more."""
@@ -75,19 +75,23 @@ class RolloutWorkers(GroupSource, TakesWeights, Protocol):
         ...
 
 
-class Oversight:
-    """Who is told of episodes, and how many of them may fail."""
+class FailurePolicy:
+    """Notifies observers of episodes, and stops a run of which too many fail."""
 
     def __init__(self, max_error_rate: float, on_episode: Callable[[Episode], None] | None = None) -> None:
         self._max_error_rate = max_error_rate
-        self.on_episode = on_episode
+        self._on_episode = on_episode
 
-    def tell(self, groups: Iterable[Group]) -> None:
-        """Tell of all episodes of these groups."""
-        if self.on_episode is not None:
-            for group in groups:
-                for episode in group.episodes:
-                    self.on_episode(episode)
+    def notify(self, groups: Iterable[Group]) -> None:
+        """Notify observers of all episodes of these groups."""
+        for group in groups:
+            self.notify_episodes(group.episodes)
+
+    def notify_episodes(self, episodes: Iterable[Episode]) -> None:
+        """The one place from which observers get an episode."""
+        if self._on_episode is not None:
+            for episode in episodes:
+                self._on_episode(episode)
 
     def check(self, groups: Sequence[Group]) -> None:
         """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""

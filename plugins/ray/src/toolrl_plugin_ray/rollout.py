@@ -16,7 +16,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayE
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.protocols import WeightSource
-from toolrl.rollout.source import Oversight
+from toolrl.rollout.source import FailurePolicy
 from toolrl_plugin_ray.broadcast import WeightBroadcast
 from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
 from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec
@@ -30,7 +30,9 @@ MOST_CALLS = 1000
 
 
 @asynccontextmanager
-async def rollout_workers(spec: WorkerSpec, weights: WeightSource, oversight: Oversight) -> AsyncIterator[WorkerPool]:
+async def rollout_workers(
+    spec: WorkerSpec, weights: WeightSource, failures: FailurePolicy
+) -> AsyncIterator[WorkerPool]:
     """The pool, its workers started with `weights`; on leaving they are stopped. `spec` is the first worker's. Raises
     ConfigError."""
     config = spec.loaded.config
@@ -44,7 +46,7 @@ async def rollout_workers(spec: WorkerSpec, weights: WeightSource, oversight: Ov
             lambda number: spawn(settings, spec_of(number).log_path),
             spec_of,
             WeightBroadcast(own_address(), timeout=settings.worker_timeout),
-            oversight,
+            failures,
             workers=settings.rollout_workers,
             concurrency=config.rollout.concurrency,
             timeout=settings.worker_timeout,

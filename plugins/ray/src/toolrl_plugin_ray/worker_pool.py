@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import Oversight
+from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.restarts import RestartCount
 from toolrl.types import Group, Task
 from toolrl_plugin_ray.lost_work import LostWork
@@ -59,7 +59,7 @@ class WorkerPool:
         spawn: Callable[[int], WorkerHandle],
         spec: Callable[[int], WorkerSpec],
         broadcast: SendsWeights,
-        oversight: Oversight,
+        failures: FailurePolicy,
         *,
         workers: int,
         concurrency: int,
@@ -71,7 +71,7 @@ class WorkerPool:
         self.spec = spec
         self.reason_of_wait = reason_of_wait
         self._broadcast = broadcast
-        self._oversight = oversight
+        self._failures = failures
         self._concurrency = concurrency
         self._restarts = restarts
         self._workers = [WorkerSupervisor(number, spawn, self, timeout, restarts) for number in range(workers)]
@@ -118,7 +118,7 @@ class WorkerPool:
 
         async def one(task: Task, number: int) -> Group:
             group = await self._group(task, number, group_size, limits, round_id, training)
-            self.tell([group])
+            self.notify([group])
             return group
 
         try:
@@ -140,13 +140,13 @@ class WorkerPool:
         """A bound like the workers' own, which is what counts."""
         return asyncio.Semaphore(self._concurrency * len(self._workers))
 
-    def tell(self, groups: Iterable[Group]) -> None:
+    def notify(self, groups: Iterable[Group]) -> None:
         """See GroupSource."""
-        self._oversight.tell(groups)
+        self._failures.notify(groups)
 
     def check(self, groups: Sequence[Group]) -> None:
         """See GroupSource."""
-        self._oversight.check(groups)
+        self._failures.check(groups)
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Hand weights to all workers; one that is being replaced starts with them. Raises EngineError where they don't
