@@ -208,7 +208,8 @@ def our_step(case: Case, data: Data, folder: Path) -> tuple[float, dict[str, tor
         extra.append(nothing + data.reference[index])
     batches = pack(samples, budget=160)
     assert len(batches) > 1
-    normaliser = Normaliser.of((batch.loss_mask_BT for batch in batches), AGGREGATIONS[case.loss], length=LONGEST)
+    trained = [count for batch in batches for count in batch.loss_mask_BT.sum(1).tolist()]
+    normaliser = Normaliser.of(trained, AGGREGATIONS[case.loss], length=LONGEST)
     total, statistics = 0.0, LossStatistics()
     for batch in batches:
         scored = scorer(

@@ -38,13 +38,13 @@ def test_credit_leaves_out_failed_episodes(make_episode: Any) -> None:
     credited = credit(_groups(make_episode, (1.0, None, 0.0), (2.0, 2.0)), DR_GRPO)
     assert [(e.group, e.index) for e in credited.episodes] == [("0", 0), ("0", 2), ("1", 0), ("1", 1)]
     assert credited.advantages == [0.5, -0.5, 0.0, 0.0]
-    assert (credited.flat, credited.groups) == (1, 2)
+    assert credited.metrics == {"groups/flat": 0.5, "episodes/trained": 4.0}
 
 
 def test_credit_drops_flat_groups_when_asked(make_episode: Any) -> None:
     credited = credit(_groups(make_episode, (2.0, 2.0), (1.0, 0.0), (None, 3.0)), AlgorithmConfig(preset="dapo"))
     assert [e.group for e in credited.episodes] == ["1", "1"]
-    assert credited.flat == 2
+    assert credited.metrics["groups/flat"] == 2 / 3
 
 
 def test_credit_of_nothing() -> None:
@@ -160,14 +160,14 @@ def test_rewards_of_turns_that_differ_in_their_last_bit_are_equal(make_episode: 
     turn = AlgorithmConfig(preset="dapo", credit="turn", dynamic_sampling=True)
     group = _stepped(make_episode, (1.0, {0: 0.1 + 0.2}), (1.0, {1: 0.3}))
     assert is_flat(group, turn)
-    assert credit([group, group], turn).flat == 2
+    assert credit([group, group], turn).metrics["groups/flat"] == 1.0
     assert not is_flat(_stepped(make_episode, (1.0, {0: 0.1}), (1.0, {1: 0.3})), turn)
 
 
 @pytest.mark.parametrize(("kind", "flat"), [("turn", 0), ("episode", 1)])
 def test_equal_sums_may_have_different_turns(make_episode: Any, kind: Any, flat: int) -> None:
     group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
-    assert credit([group], AlgorithmConfig(preset="dr_grpo", credit=kind)).flat == flat
+    assert credit([group], AlgorithmConfig(preset="dr_grpo", credit=kind)).metrics["groups/flat"] == flat
 
 
 @pytest.mark.parametrize(("settings", "flat"), [({}, True), ({"credit": "turn"}, False)])
@@ -197,7 +197,8 @@ def test_answers_that_differ_in_length_alone_are_left_out(make_episode: Any, jud
     group = Group("g", Task("g", ()), tuple(episodes))
     assert is_flat(group, settings)
     credited = credit([group, *_groups(make_episode, (1.0, 0.0))], settings)
-    assert (len(credited.episodes), credited.flat) == (2, 1)
+    assert len(credited.episodes) == 2
+    assert credited.metrics["groups/flat"] == 1 / 2
     assert credit([group], AlgorithmConfig(overlong={"tokens": 80, "buffer": 30})).flat == 0, "grpo filters nothing"
 
 
@@ -246,7 +247,7 @@ def test_a_long_episode_is_worth_less(make_episode: Any) -> None:
     settings = AlgorithmConfig(preset="dr_grpo", overlong={"tokens": 8, "buffer": 4, "penalty": 2.0})
     credited = credit([Group("g", Task("g", ()), (long, short))], settings)
     assert credited.advantages == [-0.5, 0.5]
-    assert credited.metrics == {"overlong/penalty": -0.5}
+    assert credited.metrics["overlong/penalty"] == -0.5
 
 
 def test_truncated_episodes_can_be_left_out(make_episode: Any) -> None:

@@ -30,6 +30,10 @@ PLAIN = Objective()
 MASK = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 0]]).bool()
 
 
+def normaliser_of(mask: torch.Tensor, aggregation: Any, *, length: int | None = None) -> Normaliser:
+    return Normaliser.of(mask.sum(1).tolist(), aggregation, length=length)
+
+
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
@@ -40,13 +44,13 @@ MASK = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 0]]).bool()
     ],
 )
 def test_weights(aggregation: Any, expected: list[list[float]]) -> None:
-    weights = Normaliser.of([MASK], aggregation, length=10).weights(MASK)
+    weights = normaliser_of(MASK, aggregation, length=10).weights(MASK)
     assert weights.flatten().tolist() == pytest.approx([value for row in expected for value in row])
 
 
 def test_constant_needs_a_length() -> None:
     with pytest.raises(ValueError, match="length"):
-        Normaliser.of([MASK], "constant").weights(MASK)
+        normaliser_of(MASK, "constant").weights(MASK)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> N
         logprobs,
         torch.tensor([[0.0, 2.0]]),
         mask,
-        Normaliser.of([mask], "token_mean"),
+        normaliser_of(mask, "token_mean"),
         Objective(kl_coef=0.1, kl_correction=correction, entropy_coef=0.01),
         old_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(1.5)]]),
         reference_logprobs_BT=torch.tensor([[0.0, 0.0]]),
@@ -87,7 +91,7 @@ def test_without_old_logprobs_the_gradient_is_the_policy_gradient() -> None:
     logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
     mask = torch.tensor([[False, True, True]])
     advantages = torch.tensor([[0.0, 2.0, -3.0]])
-    loss, statistics = policy_loss(logprobs, advantages, mask, Normaliser.of([mask], "token_mean"), PLAIN)
+    loss, statistics = policy_loss(logprobs, advantages, mask, normaliser_of(mask, "token_mean"), PLAIN)
     loss.backward()
     assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0, 1.5])
@@ -101,7 +105,7 @@ def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite
         logprobs,
         torch.tensor([[0.0, 1.0, 1.0]]),
         mask,
-        Normaliser.of([mask], "token_mean"),
+        normaliser_of(mask, "token_mean"),
         Objective(proximal="sampled"),
         rollout_logprobs_BT=torch.tensor([[0.0, -9999.0, -2.0]]),
     )
@@ -124,7 +128,7 @@ def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None
         logprobs,
         torch.tensor([[0.0, 1.0, 5.0, -1.0]]),
         mask,
-        Normaliser.of([mask], "sequence_mean"),
+        normaliser_of(mask, "sequence_mean"),
         Objective(ratio="sequence", importance=importance),
         rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0), 7.0, -1.0]]),
     )
@@ -151,7 +155,7 @@ def test_what_is_outside_of_the_mask_cannot_reach_the_loss(parts: dict[str, Any]
     poison = torch.tensor([[math.inf, -1.0, math.nan]])
     mask = torch.tensor([[False, True, False]])
     loss, statistics = policy_loss(
-        logprobs, poison, mask, Normaliser.of([mask], "sequence_mean"), objective,
+        logprobs, poison, mask, normaliser_of(mask, "sequence_mean"), objective,
         old_logprobs_BT=poison, rollout_logprobs_BT=poison, reference_logprobs_BT=poison, entropy_BT=poison,
     )  # fmt: skip
     loss.backward()
@@ -172,7 +176,7 @@ def test_what_is_outside_of_the_mask_cannot_reach_the_loss(parts: dict[str, Any]
 )
 def test_a_term_without_its_tensor_is_refused(objective: Objective, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        policy_loss(torch.zeros(2, 4), torch.zeros(2, 4), MASK, Normaliser.of([MASK], "token_mean"), objective)
+        policy_loss(torch.zeros(2, 4), torch.zeros(2, 4), MASK, normaliser_of(MASK, "token_mean"), objective)
 
 
 class Squared:
@@ -197,7 +201,7 @@ def test_a_plugins_loss_stands_for_the_surrogate() -> None:
         logprobs,
         torch.tensor([[9.0, 2.0, -1.0]]),
         mask,
-        Normaliser.of([mask], "token_mean"),
+        normaliser_of(mask, "token_mean"),
         Objective(custom=Squared()),
         old_logprobs_BT=torch.tensor([[0.0, -1.5, -2.0]]),
     )
@@ -207,7 +211,7 @@ def test_a_plugins_loss_stands_for_the_surrogate() -> None:
     assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.5, 1.0])
     assert "clip/low" not in statistics.metrics()
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
-        policy_loss(logprobs, logprobs, mask, Normaliser.of([mask], "token_mean"), Objective(custom=Flat()))
+        policy_loss(logprobs, logprobs, mask, normaliser_of(mask, "token_mean"), Objective(custom=Flat()))
 
 
 class Broken:
@@ -222,7 +226,7 @@ class Broken:
 
 def test_a_plugins_loss_that_is_no_number_is_named() -> None:
     logprobs, mask = torch.tensor([[0.0, -1.0, -2.0]]), torch.tensor([[False, True, True]])
-    normaliser = Normaliser.of([mask], "token_mean")
+    normaliser = normaliser_of(mask, "token_mean")
     loss, _ = policy_loss(logprobs, logprobs, mask, normaliser, Objective(custom=Broken(False)))
     assert loss.item() == pytest.approx(-1.5), "what stands outside of the mask isn't used"
     with pytest.raises(RunStoppedError, match="the policy loss Broken gave a token a loss that isn't finite"):
@@ -236,7 +240,7 @@ def test_importance_weighs_the_surrogate_and_not_the_other_terms() -> None:
         torch.tensor([[0.0, -1.0]]),
         torch.tensor([[0.0, -1.0]]),
         mask,
-        Normaliser.of([mask], "token_mean"),
+        normaliser_of(mask, "token_mean"),
         Objective(importance=Importance(cap=1.5), entropy_coef=1.0),
         rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0)]]),
         entropy_BT=torch.tensor([[0.0, 0.7]]),
@@ -255,7 +259,7 @@ def test_mismatch() -> None:
 def test_statistics_of_nothing_are_left_out() -> None:
     mask = torch.zeros(1, 3).bool()
     zeros = torch.zeros(1, 3)
-    _, statistics = policy_loss(zeros, zeros, mask, Normaliser.of([mask], "token_mean"), PLAIN)
+    _, statistics = policy_loss(zeros, zeros, mask, normaliser_of(mask, "token_mean"), PLAIN)
     assert "ratio/mean" not in statistics.metrics()
 
 
@@ -277,7 +281,7 @@ def over_four_tokens(objective: Objective, *, first: bool) -> tuple[torch.Tensor
             policy[token].view(1, 1),
             torch.zeros(1, 1),
             mask,
-            Normaliser.of([mask], "token_mean"),
+            normaliser_of(mask, "token_mean"),
             objective,
             old_logprobs_BT=None if first else old[token].view(1, 1),
             rollout_logprobs_BT=rollout[token].view(1, 1),
@@ -327,7 +331,7 @@ def test_log_probabilities_however_far_apart_give_finite_numbers(values: list[An
     logprobs.requires_grad_()
     mask = torch.ones_like(advantages).bool()
     loss, statistics = policy_loss(
-        logprobs, advantages, mask, Normaliser.of([mask], "token_mean"), objective,
+        logprobs, advantages, mask, normaliser_of(mask, "token_mean"), objective,
         old_logprobs_BT=old, rollout_logprobs_BT=rollout, reference_logprobs_BT=reference,
     )  # fmt: skip
     loss.backward()
@@ -343,7 +347,7 @@ def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: fl
     logprobs, mask = torch.tensor([[-50.0]], requires_grad=True), torch.tensor([[True]])
     objective = Objective(kl_coef=1.0, kl_correction=correction)
     loss, _ = policy_loss(
-        logprobs, torch.zeros(1, 1), mask, Normaliser.of([mask], "token_mean"), objective,
+        logprobs, torch.zeros(1, 1), mask, normaliser_of(mask, "token_mean"), objective,
         reference_logprobs_BT=torch.tensor([[reference]]),
     )  # fmt: skip
     loss.backward()
@@ -381,7 +385,7 @@ def test_micro_batches_add_up_to_the_big_batch(
 
     def run(slices: list[slice]) -> tuple[float, torch.Tensor, dict[str, float]]:
         leaf = logprobs.clone().requires_grad_()
-        normaliser = Normaliser.of([mask[piece] for piece in slices], aggregation, length=6)
+        normaliser = normaliser_of(mask, aggregation, length=6)
         total, statistics = 0.0, LossStatistics()
         for piece in slices:
             loss, part = policy_loss(
@@ -403,5 +407,5 @@ def test_micro_batches_add_up_to_the_big_batch(
 
 def test_supervised_loss_is_the_mean_negative_log_likelihood() -> None:
     logprobs = torch.tensor([[math.nan, -1.0, -2.0, -3.0], [0.0, 0.0, -6.0, math.nan]])
-    assert supervised_loss(logprobs, MASK, Normaliser.of([MASK], "token_mean")).item() == pytest.approx(3.0)
-    assert supervised_loss(logprobs, MASK, Normaliser.of([MASK], "sequence_mean")).item() == pytest.approx(4.0)
+    assert supervised_loss(logprobs, MASK, normaliser_of(MASK, "token_mean")).item() == pytest.approx(3.0)
+    assert supervised_loss(logprobs, MASK, normaliser_of(MASK, "sequence_mean")).item() == pytest.approx(4.0)

@@ -144,6 +144,16 @@ def test_one_process_gets_back_what_it_gives() -> None:
     assert asyncio.run(ONE.all_of(five(), "x")) == [5]
 
 
+def test_one_process_imports_nothing_of_several() -> None:
+    names = (".process_group", ".sharded", ".fsdp")
+    look = (
+        "import sys, toolrl_plugin_torch.trainer; "
+        f"print([n for n in sys.modules if n.endswith({names}) and 'toolrl' in n])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_torchrun_is_known_by_its_variables() -> None:
     assert started_by_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
     assert not started_by_torchrun({"RANK": "0", "WORLD_SIZE": "1"})

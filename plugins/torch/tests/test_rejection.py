@@ -21,7 +21,6 @@ from toolrl_plugin_torch.objective.importance import Importance, Rejection, reje
 from toolrl_plugin_torch.objective.loss import Normaliser, Objective, policy_loss  # noqa: E402
 from toolrl_plugin_torch.objective.surrogate import Clip  # noqa: E402
 from toolrl_plugin_torch.options import TorchOptions  # noqa: E402
-from toolrl_plugin_torch.trainer import objective  # noqa: E402
 
 MASK_BT = torch.tensor([[False, True, True, True], [False, True, True, False]])
 SAMPLED_BT = torch.tensor([[9.0, -1.0, -1.0, -1.0], [9.0, -2.0, -2.0, 9.0]])
@@ -137,9 +136,9 @@ def test_the_engines_log_probabilities_are_needed(settings: Objective) -> None:
 
 def test_the_config_says_what_is_rejected() -> None:
     algorithm = AlgorithmConfig.model_validate({"rejection": {"level": "token", "low": 0.1, "only_negative": True}})
-    assert objective(algorithm).rejection == Rejection("token", 0.1, 2.0, only_negative=True)
-    assert objective(AlgorithmConfig(proximal="sampled")).proximal == "sampled"
-    assert objective(AlgorithmConfig()).rejection is None
+    assert Objective.of(algorithm).rejection == Rejection("token", 0.1, 2.0, only_negative=True)
+    assert Objective.of(AlgorithmConfig(proximal="sampled")).proximal == "sampled"
+    assert Objective.of(AlgorithmConfig()).rejection is None
 
 
 @pytest.mark.parametrize("bad", [{"low": 1.5}, {"high": 0.5}, {"low": -1}, {"high": math.inf}])

@@ -24,19 +24,17 @@ from typing import Any
 import torch
 
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.loop.ranks import ONE, Ranks
 from toolrl.types import Episode, Group
-from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig
-from toolrl_plugin_torch.batch import MicroBatch, Sample, pack, split
+from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.head import probe_head
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
 from toolrl_plugin_torch.offload import own_tensors, waiting
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
-from toolrl_plugin_torch.sharding.balancing import filled_up, share_of
-from toolrl_plugin_torch.sharding.several import let_go, refuse_media, sharded_values, take_values
+from toolrl_plugin_torch.sharding.dtensor import put
+from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
 _OTHER = "Resume with the model and the model.lora that the run began with."
 
@@ -84,20 +82,6 @@ class _Valued:
         return Sample(ids, mask, old, returns, self.episode.media)
 
 
-@dataclass(frozen=True)
-class CriticUpdate:
-    """What a step did to the critic."""
-
-    loss: float
-    """Mean over turns."""
-    grad_norm: float
-    """Of the last optimizer step, before clipping."""
-    values: float
-    """Mean over turns, before the step."""
-    explained_variance: float | None
-    """Share of the returns' variance that the values foresaw; None where all returns are equal."""
-
-
 class Values(torch.nn.Module):  # type: ignore[misc]
     """A body and its head: the value before each of some tokens."""
 
@@ -124,8 +108,7 @@ class Critic:
         algorithm: AlgorithmConfig,
         *,
         pad_id: int,
-        ranks: Ranks = ONE,
-        cpu_offload: bool = False,
+        parallel: SingleProcess,
     ) -> None:
         parts = probe_head(policy_model)
         if isinstance(parts, str):
@@ -140,12 +123,9 @@ class Critic:
         torch.nn.init.zeros_(self.head.bias)
         if head.weight.dtype == torch.float64:
             self.head.double()
-        self._ranks = ranks
+        self._parallel, self._ranks = parallel, parallel.ranks
         self._device = head.weight.device
-        if ranks.several:
-            self._values = sharded_values(base, self.head, Values, ranks, cpu_offload=cpu_offload)
-        else:
-            self._values = Values(copy_sharing_frozen(base), self.head)
+        self._values = parallel.critic(Values, base, self.head)
         self.body = self._values.body
         named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
         self._config: CriticConfig = algorithm.critic
@@ -178,13 +158,16 @@ class Critic:
         }
         return [[by_id.get(id(episode), {}) for episode in group.episodes] for group in groups]
 
-    def update(self) -> CriticUpdate | None:
-        """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps. None where
-        nothing was sampled."""
+    def update(self) -> dict[str, float]:
+        """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps.
+
+        Metrics: the mean loss of a turn, the gradients' norm in the last optimizer step before clipping, the mean value
+        before the step, and the share of the returns' variance that the values foresaw (left out where all returns are
+        equal). Empty where nothing was sampled."""
         with self._here:
             return self._learn([item.sample() for item in self._valued])
 
-    def _learn(self, samples: Sequence[Sample]) -> CriticUpdate | None:
+    def _learn(self, samples: Sequence[Sample]) -> dict[str, float]:
         errors: list[torch.Tensor] = []
         turns = sum(sample.trained_tokens for sample in samples)
         norms: list[float] = []
@@ -196,10 +179,12 @@ class Critic:
             if batches:
                 norms.append(self.optimizer.step(self._config.learning_rate))
         if not norms:
-            return None
+            return {}
         (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")
         values = [value for item in self._valued for value in item.values]
-        return CriticUpdate(error / turns, norms[-1], _mean(values), self._explained())
+        metrics = {"critic/loss": error / turns, "critic/grad_norm": norms[-1], "critic/values": _mean(values)}
+        explained = self._explained()
+        return metrics if explained is None else metrics | {"critic/explained_variance": explained}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer, for a checkpoint."""
@@ -213,13 +198,11 @@ class Critic:
         """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
         if set(state["body"]) != set(self._trained_body()):
             raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
-        if self._ranks.several:
-            take_values(self._values, state)
-            self.optimizer.load_whole(state["optimizer"])
-            return
         with self._here:
-            self.body.load_state_dict({**self.body.state_dict(), **state["body"]})
-            self.head.load_state_dict(state["head"])
+            for name, parameter in self._values.named_parameters():
+                part, _, rest = name.partition(".")
+                if rest in state[part]:  # What isn't trained is the policy's.
+                    put(state[part][rest], parameter)
             self.optimizer.load_state_dict(state["optimizer"])
 
     def _trained_body(self) -> dict[str, Any]:
@@ -281,15 +264,10 @@ class Critic:
 
     def _batches(self, samples: Sequence[Sample]) -> tuple[list[MicroBatch], Sequence[int]]:
         """This rank's micro-batches, as many as any rank has; and which of the samples are its own."""
-        ranks, budget = self._ranks, self._settings.tokens_per_microbatch
-        if not ranks.several:
-            return pack(samples, budget, pad_id=self._pad_id), range(len(samples))
-        refuse_media(samples, ranks)
-        costs = [len(sample.ids) for sample in samples]
-        mine = share_of(ranks.rank, ranks.size, range(len(samples)), costs, together=False)
-        batches = pack([samples[index] for index in mine], budget, pad_id=self._pad_id)
-        passes = ranks.largest(len(batches), "the critic's micro-batches")
-        return filled_up(batches, passes, self._pad_id), mine
+        budget = self._settings.tokens_per_microbatch
+        return self._parallel.micro_batches(
+            samples, range(len(samples)), budget, pad_id=self._pad_id, share=False, what="the critic's micro-batches"
+        )
 
     def _forward(self, batch: MicroBatch) -> torch.Tensor:
         """The value before each marked token, [N], row by row."""
@@ -297,8 +275,6 @@ class Critic:
         inputs = {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, "use_cache": False}
         targets_N = batch.loss_mask_BT.reshape(-1).nonzero().squeeze(1)
         values_N: torch.Tensor = self._values(targets_N, **inputs, **batch.media)
-        if self._ranks.several:
-            let_go(self._values)
         return values_N
 
     def _backward(self, batch: MicroBatch, count: int) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl_plugin_torch.offload import waiting
 from toolrl_plugin_torch.options import OptimizerConfig
+from toolrl_plugin_torch.sharding.dtensor import full, put
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
@@ -118,42 +119,30 @@ class PolicyOptimizer:
             found |= {f"{kind}/{name}": value for kind, value in state.items()}
         return found
 
-    def load_whole(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that an optimizer of whole tensors saved, where this one's are spread over ranks; the
-        model's weights must be those of the same checkpoint. Raises CheckpointError as `load_state_dict`."""
-        from toolrl_plugin_torch.sharding.sharded import put
-
-        self._check_names(state["names"])
-        tensors = self.tensors()
-        for name, value in state["masters"].items():
-            put(value, tensors[f"weight/{name}"])
-        # AdamW numbers parameters as they stand in its groups.
-        names = {id(master): name for name, _, master in self._tied()}
-        order = [names[id(master)] for group in self._adamw.param_groups for master in group["params"]]
-        for number, values in state["adamw"]["state"].items():
-            for kind, value in values.items():
-                put(value, tensors[f"{kind}/{order[number]}"])
-
     def state_dict(self) -> dict[str, Any]:
         """AdamW's state, the parameters' names in its order, and the master weights that aren't the model's own."""
         masters = {name: master.detach() for name, parameter, master in self._tied() if master is not parameter}
         return {"names": list(self._names), "adamw": self._adamw.state_dict(), "masters": masters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a saved state; the model's weights must be those of the same checkpoint.
+        """Take up the state that an optimizer of whole tensors saved; the model's weights must be those of the same
+        checkpoint. Sharded tensors take their part of it. Settings such as betas stay those of the config.
 
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
         self._check_names(state["names"])
-        with self.here, torch.no_grad():
-            self._adamw.load_state_dict(dict(state["adamw"]))
+        with self.here:
+            tensors = self.tensors()
+            masters = state["masters"]
             for name, parameter, master in self._tied():
-                if master is parameter:
-                    continue
-                if name in state["masters"]:
-                    master.copy_(state["masters"][name])
-                else:
-                    master.copy_(parameter)
+                if name in masters or master is not parameter:
+                    put(masters.get(name, parameter), master)
+            # AdamW numbers parameters as they stand in its groups.
+            names = {id(master): name for name, _, master in self._tied()}
+            order = [names[id(master)] for group in self._adamw.param_groups for master in group["params"]]
+            for number, values in state["adamw"]["state"].items():
+                for kind, value in values.items():
+                    put(value, tensors[f"{kind}/{order[number]}"])
 
     def _check_names(self, names: Sequence[str]) -> None:
         if list(names) != self._names:
@@ -227,10 +216,10 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
         (name, parameter) for name, parameter in zip(names, parameters, strict=True) if parameter.grad is not None
     ]
     gradients = [parameter.grad for _, parameter in with_gradient if parameter.grad is not None]
-    norm = _whole(torch.nn.utils.get_total_norm(gradients))
+    norm = full(torch.nn.utils.get_total_norm(gradients))
     value = float(norm)
     if not math.isfinite(value):
-        broken = [name for name, p in with_gradient if p.grad is not None and not bool(_whole(p.grad.isfinite().all()))]
+        broken = [name for name, p in with_gradient if p.grad is not None and not bool(full(p.grad.isfinite().all()))]
         where = f"in {', '.join(broken[:3])}" + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         raise RunStoppedError(
             f"the gradients aren't finite: their norm is {value} ({where if broken else 'each by itself is finite'})",
@@ -240,9 +229,3 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
     if value > max_norm:
         torch.nn.utils.clip_grads_with_norm_([p for _, p in with_gradient], max_norm, norm)
     return value
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A number over gradients that are spread over ranks: that of all; others as they are."""
-    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole

@@ -23,16 +23,13 @@ from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
-from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_additions
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, supervised_sample
+from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, supervised_sample
 from toolrl_plugin_torch.checkpoints import trainer_checkpoint
-from toolrl_plugin_torch.critic import Critic, CriticUpdate
+from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.objective.credit import CreditedEpisodes, credit
-from toolrl_plugin_torch.objective.importance import Importance, Rejection
+from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
 from toolrl_plugin_torch.objective.loss import (
-    Aggregation,
     LossStatistics,
     Normaliser,
     Objective,
@@ -41,22 +38,14 @@ from toolrl_plugin_torch.objective.loss import (
     supervised_loss,
     trained_tokens,
 )
-from toolrl_plugin_torch.objective.surrogate import Clip
 from toolrl_plugin_torch.offload import own_tensors, waiting, warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import Policy, PolicyWeights
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
-from toolrl_plugin_torch.sharding.balancing import deal, filled_up, share_of
-from toolrl_plugin_torch.sharding.several import (
-    FirstRanksEstimator,
-    add_up,
-    refuse_media,
-    sharded_scorer,
-    take_whole,
-    write_whole,
-)
+from toolrl_plugin_torch.sharding.balancing import deal
+from toolrl_plugin_torch.sharding.single_process import parallelism
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +86,7 @@ class _Trainer:
     ) -> None:
         self.policy = policy
         self.ranks = ranks
+        self._parallel = parallelism(ranks, cpu_offload=cpu_offload)
         offload = settings.offload if isinstance(settings, TrainerConfig) else []
         warn_where_useless(offload, policy.device)
         self.step = 0
@@ -113,14 +103,8 @@ class _Trainer:
         where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
         self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
         """Whether what sequences have in common at the start is computed once."""
-        self._score = whole
-        self._score_reference: TokenScorer | None = None
-        if ranks.several:
-            self._score = sharded_scorer(whole, ranks, trained=True, cpu_offload=cpu_offload)
-            if with_reference:
-                self._score_reference = sharded_scorer(whole, ranks, trained=False, cpu_offload=cpu_offload)
-        elif with_reference:
-            self._score_reference = TokenScorer(_frozen(policy))
+        self._score = self._parallel.trained_scorer(whole)
+        self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
         self.optimizer = PolicyOptimizer(self._score.model.named_parameters(), settings, offload="optimizer" in offload)
 
@@ -142,8 +126,7 @@ class _Trainer:
 
     def weights_were_loaded(self) -> None:
         """The policy's model has others now."""
-        if self.ranks.several:
-            take_whole(self._score, self.policy.model)
+        self._parallel.read_from(self._score, self.policy.model)
 
     def gather_state(self, directory: Path) -> Path | None:
         """What ranks write together: a folder of shards; None in one process."""
@@ -182,20 +165,13 @@ class _Trainer:
         pad = self.policy.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
-    def _pack(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return pack(samples, self._settings.tokens_per_microbatch, pad_id=self._pad_id(), share=self.shares)
-
     def _micro_batches(self, samples: Sequence[Sample], groups: Sequence[Hashable]) -> list[MicroBatch]:
-        """Of all ranks' samples those that this rank computes, in as many micro-batches as any rank has. `groups` says
-        which group each sample belongs to."""
-        if not self.ranks.several:
-            return self._pack(samples)
-        refuse_media(samples, self.ranks)
-        costs = [len(sample.ids) for sample in samples]
-        mine = share_of(self.ranks.rank, self.ranks.size, groups, costs, together=self.shares)
-        batches = self._pack([samples[index] for index in mine])
-        passes = self.ranks.largest(len(batches), f"micro-batches of step {self.step + 1}")
-        return filled_up(batches, passes, self._pad_id())
+        """This rank's share of the samples of all ranks. `groups` names the group of each."""
+        budget, what = self._settings.tokens_per_microbatch, f"micro-batches of step {self.step + 1}"
+        batches, _ = self._parallel.micro_batches(
+            samples, groups, budget, pad_id=self._pad_id(), share=self.shares, what=what
+        )
+        return batches
 
     def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """To be around all passes over a micro-batch, forward and backward."""
@@ -208,8 +184,7 @@ class _Trainer:
 
     def _complete(self) -> None:
         """The step's updates are done."""
-        if self.ranks.several:
-            write_whole(self._score, self.policy.model)
+        self._parallel.write_back(self._score, self.policy.model)
         self.step, self.whole = self.step + 1, True
 
 
@@ -234,7 +209,8 @@ class _Measured:
 
     def add_up(self, ranks: Ranks, what: str) -> None:
         """Take those of the other ranks into these."""
-        self.loss, self.mismatch = add_up([self.loss, self.mismatch], ranks, what)
+        parts = ranks.gather([self.loss.cpu(), self.mismatch.cpu()], what)
+        self.loss, self.mismatch = (LossStatistics.total(column) for column in zip(*parts, strict=True))
 
     def metrics(self) -> dict[str, float]:
         """Under the names that reports know; empty where nothing was updated."""
@@ -280,15 +256,13 @@ class PolicyTrainer(_Trainer):
         )
         self._trainer = settings
         self._algorithm = algorithm
-        self._estimator = FirstRanksEstimator(estimator, ranks) if estimator and ranks.several else estimator
-        self._objective = objective(algorithm, custom_loss)
+        self._estimator = estimator and self._parallel.estimator(estimator)
+        self._objective = Objective.of(algorithm, custom_loss)
         self._temperature = temperature
         self._longest = longest
         self.critic: Critic | None = None
         if algorithm.baseline == "critic" and estimator is None:
-            self.critic = Critic(
-                policy.model, settings, algorithm, pad_id=self._pad_id(), ranks=ranks, cpu_offload=cpu_offload
-            )
+            self.critic = Critic(policy.model, settings, algorithm, pad_id=self._pad_id(), parallel=self._parallel)
             assert algorithm.critic is not None, "the config fills it in"
             self.skipped_steps = algorithm.critic.warmup_steps
 
@@ -321,10 +295,10 @@ class PolicyTrainer(_Trainer):
             self.whole = False
         if self.critic is not None:
             self.whole = False
-            metrics |= _critic_metrics(self.critic.update())
+            metrics |= self.critic.update()
         measured.add_up(self.ranks, f"statistics of step {self.step + 1}")
         self._complete()
-        metrics |= {**_sampled_entropy(groups), **_credit_metrics(credited), "updates": float(len(updates))}
+        metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
         return {**measured.metrics(), **metrics}
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
@@ -348,7 +322,8 @@ class PolicyTrainer(_Trainer):
         unless a plugin's loss makes something of it. An update of none is left out whole: momentum and weight decay
         would move the policy even so.
         """
-        normaliser = _normaliser(samples, self._algorithm.loss, self._longest)
+        tokens = [sample.trained_tokens for sample in samples]
+        normaliser = Normaliser.of(tokens, self._algorithm.loss, length=self._longest)
         if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._objective.custom):
             moving = [number for number, sample in enumerate(samples) if any(sample.advantages)]
             samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]
@@ -439,7 +414,7 @@ class SupervisedTrainer(_Trainer):
         """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
         samples = [supervised_sample(item.ids, item.loss_mask, item.media) for item in demonstrations]
         batches = self._micro_batches(samples, range(len(samples)))
-        normaliser = _normaliser(samples, "token_mean")
+        normaliser = Normaliser.of((sample.trained_tokens for sample in samples), "token_mean")
         total = 0.0
         for batch in batches:
             batch = batch.to(self.policy.device)
@@ -455,65 +430,3 @@ class SupervisedTrainer(_Trainer):
         (total,) = self.ranks.sum([total], f"the loss of step {self.step + 1}")
         self._complete()
         return {"loss": total, "tokens/trained": float(normaliser.tokens), **metrics}
-
-
-def objective(algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
-    """What the config says of the loss."""
-    weights, bounds = algorithm.importance, algorithm.rejection
-    return Objective(
-        surrogate=algorithm.surrogate,
-        ratio=algorithm.ratio,
-        clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
-        custom=custom,
-        importance=Importance(weights.level, weights.mode, weights.cap) if weights is not None else None,
-        rejection=Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative)
-        if bounds is not None
-        else None,
-        proximal=algorithm.proximal,
-        kl_coef=algorithm.kl_coef,
-        kl_estimator=algorithm.kl_estimator,
-        kl_correction=algorithm.kl_correction,
-        entropy_coef=algorithm.entropy_coef,
-    )
-
-
-def _normaliser(samples: Sequence[Sample], aggregation: Aggregation, length: int | None = None) -> Normaliser:
-    """Counted from all samples of an optimizer step, whichever rank computes them."""
-    tokens = [sample.trained_tokens for sample in samples]
-    return Normaliser(aggregation, tokens=sum(tokens), sequences=sum(1 for count in tokens if count), length=length)
-
-
-def _frozen(policy: Policy) -> Any:
-    """The policy's model as it is now. With an adapter it has the model's own weights in common with it."""
-    reference = copy_sharing_frozen(policy.model).eval()
-    if policy.adapter is not None and policy.adapter.untrained:
-        without_additions(reference)
-    for parameter in reference.parameters():
-        parameter.requires_grad_(False)
-    return reference
-
-
-def _sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
-    """The mean of −log p over all sampled tokens, p as they were sampled: its expectation is the entropy, and groups
-    that teach nothing need no pass over the model for it."""
-    episodes = [episode for group in groups for episode in group.scored]
-    tokens = sum(episode.sampled_tokens for episode in episodes)
-    total = sum(sum(episode.logprobs) for episode in episodes)  # Of other tokens they are 0.
-    return {"entropy": (0.0 - total) / tokens} if tokens else {}
-
-
-def _critic_metrics(update: CriticUpdate | None) -> dict[str, float]:
-    if update is None:
-        return {}
-    metrics = {"critic/loss": update.loss, "critic/grad_norm": update.grad_norm, "critic/values": update.values}
-    if update.explained_variance is not None:
-        metrics["critic/explained_variance"] = update.explained_variance
-    return metrics
-
-
-def _credit_metrics(credited: CreditedEpisodes) -> dict[str, float]:
-    return {
-        "groups/flat": credited.flat / max(credited.groups, 1),
-        "episodes/trained": float(len(credited.episodes)),
-        **credited.metrics,
-    }

@@ -90,10 +90,7 @@ def load(trainer: Saved, path: Path, step: int) -> None:
 
         read_shards(path, trainer.optimizers(), trainer.ranks)
     else:
-        if trainer.ranks.several:
-            trainer.optimizer.load_whole(state.optimizer)
-        else:
-            trainer.optimizer.load_state_dict(state.optimizer)
+        trainer.optimizer.load_state_dict(state.optimizer)
         trainer.load_extra_state(dict(state.extra))
     random_state.restore(state.random)
     trainer.step = step

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -44,11 +44,8 @@ class CreditedEpisodes:
     """In the order of their groups; without those that failed, and without those of dropped groups."""
     advantages: Sequence[Credit]
     """One for each episode."""
-    flat: int
-    """Groups whose rewards were all equal; with `drop_flat_groups` those that were dropped."""
-    groups: int
-    """All groups."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float]
+    """groups/flat: the share of groups whose rewards were all equal; with `drop_flat_groups` of those dropped."""
 
 
 def credit(
@@ -62,7 +59,7 @@ def credit(
     """
     everyone = [(number, episode) for number, group in enumerate(groups) for episode in group.episodes]
     if not everyone:
-        return CreditedEpisodes((), (), 0, len(groups))
+        return CreditedEpisodes((), (), {"groups/flat": 0.0, "episodes/trained": 0.0})
     parts = _Parts.of(everyone, algorithm.overlong)
     if estimator is not None:
         advantages = _estimated(estimator, groups)
@@ -84,10 +81,21 @@ def credit(
     return CreditedEpisodes(
         [episode for episode, _ in kept],
         [advantage for _, advantage in kept],
-        sum(flat),
-        len(groups),
-        parts.metrics if algorithm.overlong else {},
+        {
+            "groups/flat": sum(flat) / max(len(groups), 1),
+            "episodes/trained": float(len(kept)),
+            **(parts.metrics if algorithm.overlong else {}),
+        },
     )
+
+
+def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean of −log p over all sampled tokens, p as they were sampled: its expectation is the entropy, and groups
+    that teach nothing need no pass over the model for it."""
+    episodes = [episode for group in groups for episode in group.scored]
+    tokens = sum(episode.sampled_tokens for episode in episodes)
+    total = sum(sum(episode.logprobs) for episode in episodes)  # Of other tokens they are 0.
+    return {"entropy": (0.0 - total) / tokens} if tokens else {}
 
 
 def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:

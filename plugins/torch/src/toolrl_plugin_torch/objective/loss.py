@@ -45,6 +45,7 @@ import torch
 
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms, PolicyLoss
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.objective.divergence import KlEstimator, kl_estimate
 from toolrl_plugin_torch.objective.importance import Importance, Rejection, importance_weights, rejected_tokens
 from toolrl_plugin_torch.objective.surrogate import (
@@ -84,6 +85,24 @@ class Objective:
     """Weigh the KL term by policy over rollout, with the gradient of the divergence."""
     entropy_coef: float = 0.0
 
+    @classmethod
+    def of(cls, algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
+        """What the config says of the loss."""
+        weights, bounds = algorithm.importance, algorithm.rejection
+        return cls(
+            surrogate=algorithm.surrogate,
+            ratio=algorithm.ratio,
+            clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
+            custom=custom,
+            importance=weights and Importance(weights.level, weights.mode, weights.cap),
+            rejection=bounds and Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative),
+            proximal=algorithm.proximal,
+            kl_coef=algorithm.kl_coef,
+            kl_estimator=algorithm.kl_estimator,
+            kl_correction=algorithm.kl_correction,
+            entropy_coef=algorithm.entropy_coef,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
@@ -98,15 +117,10 @@ class Normaliser:
     """For `constant`: the length that each sequence is divided by, usually the most tokens an episode may sample."""
 
     @classmethod
-    def of(
-        cls, loss_masks: Iterable[torch.Tensor], aggregation: Aggregation, *, length: int | None = None
-    ) -> Normaliser:
-        """Counted from the masks of all micro-batches of an optimizer step."""
-        tokens = sequences = 0
-        for mask_BT in loss_masks:
-            tokens += int(mask_BT.sum())
-            sequences += int(mask_BT.any(dim=1).sum())
-        return cls(aggregation, tokens, sequences, length)
+    def of(cls, trained: Iterable[int], aggregation: Aggregation, *, length: int | None = None) -> Normaliser:
+        """Counted from the trained tokens of each sequence of an optimizer step, whichever rank computes it."""
+        counts = [count for count in trained if count]
+        return cls(aggregation, sum(counts), len(counts), length)
 
     def weights(self, loss_mask_BT: torch.Tensor) -> torch.Tensor:
         """The weight of each token's loss, float32 [B, T], 0 outside of the mask.
@@ -144,6 +158,19 @@ class LossStatistics:
                 mine[name] = mine[name] + value if name in mine else value
         for name, value in other.maxima.items():
             self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
+
+    def cpu(self) -> LossStatistics:
+        """The same on the CPU, to be sent to other ranks."""
+        parts = (self.means, self.sums, self.maxima)
+        return LossStatistics(*({name: value.cpu() for name, value in part.items()} for part in parts))
+
+    @classmethod
+    def total(cls, parts: Iterable[LossStatistics]) -> LossStatistics:
+        """Those of all micro-batches or ranks."""
+        total = cls()
+        for part in parts:
+            total.add(part)
+        return total
 
     def metrics(self) -> dict[str, float]:
         """By name. Means and maxima over no tokens are left out."""

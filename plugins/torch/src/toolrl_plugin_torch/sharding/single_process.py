@@ -1,0 +1,72 @@
+"""What a trainer does where one process computes every sample on whole models.
+
+`sharding.sharded` has the same methods for several processes. A trainer asks whichever it was given, and has no other
+knowledge of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from toolrl.loop.ranks import Ranks
+from toolrl.protocols import AdvantageEstimator
+from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_additions
+from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
+from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.policy import Policy
+
+
+class SingleProcess:
+    """Whole models, all samples."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def trained_scorer(self, score: TokenScorer) -> TokenScorer:
+        """A scorer over the model whose weights the optimizer updates."""
+        return score
+
+    def reference_scorer(self, score: TokenScorer, policy: Policy) -> TokenScorer:
+        """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone."""
+        reference = copy_sharing_frozen(policy.model).eval()
+        if policy.adapter is not None and policy.adapter.untrained:
+            without_additions(reference)
+        for parameter in reference.parameters():
+            parameter.requires_grad_(False)
+        return TokenScorer(reference)
+
+    def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
+        """`make` of a copy of the body, which is trained, and of the head."""
+        return make(copy_sharing_frozen(body), head)
+
+    def estimator(self, estimator: AdvantageEstimator) -> AdvantageEstimator:
+        """The plugin's estimator, with the same answers on all ranks."""
+        return estimator
+
+    def micro_batches(
+        self, samples: Sequence[Sample], groups: Sequence[Hashable], budget: int, *, pad_id: int, share: bool, what: str
+    ) -> tuple[list[MicroBatch], Sequence[int]]:
+        """This rank's micro-batches, as many as any rank has, and the positions of its samples.
+
+        `groups` names the group of each sample; with `share` a group's common beginning is computed once. `what` names
+        this point of the run, for errors."""
+        return pack(samples, budget, pad_id=pad_id, share=share), range(len(samples))
+
+    def write_back(self, score: TokenScorer, model: Any) -> None:
+        """Write the trained weights into the model that engines and checkpoints read."""
+
+    def read_from(self, score: TokenScorer, model: Any) -> None:
+        """Take up the weights of that model, after a checkpoint was loaded into it."""
+
+
+def parallelism(ranks: Ranks, *, cpu_offload: bool) -> SingleProcess:
+    """How a trainer computes with these ranks. With `cpu_offload` shards wait in the host's memory."""
+    if not ranks.several:
+        return SingleProcess(ranks)
+    # Imports FSDP, which one process does without.
+    from toolrl_plugin_torch.sharding.sharded import Sharded
+
+    return Sharded(ranks, cpu_offload=cpu_offload)
