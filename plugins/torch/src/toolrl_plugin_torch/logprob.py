@@ -27,7 +27,6 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from toolrl_plugin_torch.fused.huge_pages import Memory
 from toolrl_plugin_torch.fused.model import FusedLayers
 from toolrl_plugin_torch.head import HeadTransform, probe_head, wide_linear
 from toolrl_plugin_torch.prefixes.tree import TokenTree
@@ -68,7 +67,6 @@ class TokenScorer:
                 self.fallback,
             )
         self._fused: FusedLayers | None = None
-        self._memory = Memory()
 
     def fuse(self) -> None:
         """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
@@ -113,7 +111,7 @@ class TokenScorer:
                 hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
                 hidden_NH, head.weight, head.bias, labels_N, temperature,
-                transform=transform, entropy=entropy, memory=self._memory,
+                transform=transform, entropy=entropy,
             )  # fmt: skip
         else:
             logits_NV = self._own_logits(inputs, predictors_N)
@@ -147,13 +145,11 @@ def selected_logprobs(
     entropy: bool = False,
     chunk_rows: int | None = None,
     keep: bool | None = None,
-    memory: Memory | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(transform(hidden · weightᵀ + bias) / temperature) at the labels, and the entropies (zeros where they
     aren't asked for): two tensors [N], float32, or float64 where the hidden states are.
 
     `chunk_rows` and `keep` (hold all chunks' exponentials for the backward pass) default to what fits the device.
-    `memory`: where to hold them on a CPU.
     """
     transform = transform or HeadTransform()
     vocabulary = weight_VH.shape[0]
@@ -165,7 +161,7 @@ def selected_logprobs(
         keep = hidden_NH.shape[0] * vocabulary * wide.itemsize <= keep_bytes
     # A soft cap's derivative needs the logits themselves, which the probabilities don't give back.
     keep = keep and torch.is_grad_enabled() and transform.softcap is None
-    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide, memory or Memory())
+    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide)
     logprobs_N, entropy_N = _SelectedLogprobs.apply(hidden_NH, weight_VH, bias_V, labels_N, settings)
     return logprobs_N, entropy_N
 
@@ -183,13 +179,6 @@ class _Settings:
     chunk_rows: int
     keep: bool
     wide: torch.dtype
-    memory: Memory
-
-    def room(self, rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
-        """A tensor to keep for a chunk; on a CPU in memory that is used again."""
-        if device.type == "cpu":
-            return self.memory.take((rows, vocabulary), self.wide)
-        return torch.empty((rows, vocabulary), dtype=self.wide, device=device)
 
     def chunks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.chunk_rows):
@@ -227,9 +216,9 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             selected = logits.gather(1, labels_N[rows, None]).squeeze(1)
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
+            exponential = shifted.exp()
             if settings.keep:
-                kept.append(settings.room(len(shifted), len(weight_VH), shifted.device))
-            exponential = torch.exp(shifted, out=kept[-1]) if kept else shifted.exp()
+                kept.append(exponential)
             total = torch.sum(exponential, dim=1, keepdim=True, out=total_N1[rows])
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)

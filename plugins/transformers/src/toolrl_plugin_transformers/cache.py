@@ -20,8 +20,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from toolrl_plugin_torch.fused.huge_pages import new_zeros
-
 COLUMN_STEP = 64
 """Columns are added in multiples of this."""
 
@@ -62,8 +60,8 @@ class SlotCache:
         s = self.shape
         # Zeros and not empty memory: a masked column still enters a product, and 0 · NaN is NaN.
         return (
-            new_zeros((s.layers, slots, s.heads, columns + 1, s.key_dim), s.dtype, s.device),
-            new_zeros((s.layers, slots, s.heads, columns + 1, s.value_dim), s.dtype, s.device),
+            torch.zeros((s.layers, slots, s.heads, columns + 1, s.key_dim), dtype=s.dtype, device=s.device),
+            torch.zeros((s.layers, slots, s.heads, columns + 1, s.value_dim), dtype=s.dtype, device=s.device),
         )
 
     def size_for(self, slots: int, columns: int) -> tuple[int, int]:

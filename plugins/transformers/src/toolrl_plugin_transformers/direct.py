@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from toolrl_plugin_torch.fused.huge_pages import new_zeros
 from toolrl_plugin_torch.head import wide_linear
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
@@ -65,12 +64,7 @@ class Direct:
         """Transposed weights by module."""
         if _pays_to_turn(module):
             linear = [part for part in without_parts(module) if type(part) is nn.Linear]
-            # Side by side: in a few huge pages all of them are found at once, and each step reads all of them.
-            sizes = [part.weight.numel() for part in linear]
-            together = new_zeros((sum(sizes),), torch.float32, torch.device("cpu")).split(sizes)
-            self._turned = {
-                part: room.view(part.weight.shape[::-1]) for part, room in zip(linear, together, strict=True)
-            }
+            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
         self._seen: list[tuple[int, int]] = []
         self._stale = True
 

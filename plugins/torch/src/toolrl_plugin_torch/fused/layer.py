@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from toolrl_plugin_torch.fused.attention import attend, attend_backward
-from toolrl_plugin_torch.fused.huge_pages import Memory
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 
 _ROWS = 1024
@@ -66,11 +65,6 @@ class Pass:
     scale: float
     keep: bool
     """Whether a backward pass follows."""
-    memory: Memory
-
-    def new(self, like: Tensor, *shape: int) -> Tensor:
-        """A tensor for what is kept from one layer to the next, or until the backward pass."""
-        return self.memory.take(shape, like.dtype)
 
 
 class _Gradients:
@@ -155,7 +149,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
             grad_x = torch.zeros_like(x).index_add_(0, rows_M, grad_x)
             grad_mixed = grad_mixed.new_zeros(len(x), mixed.shape[1]).index_add_(0, rows_M, grad_mixed)
         sizes = [settings.heads, value.shape[1], value.shape[1]]
-        grad_made = settings.new(x, len(x), sum(sizes), settings.dim)
+        grad_made = x.new_empty(len(x), sum(sizes), settings.dim)
         grad_query, grad_key, grad_value = grad_made.split(sizes, dim=1)
         attend_backward(
             grad_mixed.view_as(out),
@@ -244,10 +238,10 @@ def _project(x_NH: Tensor, weights: Weights, settings: Pass) -> tuple[Tensor | N
     key_heads = weights.key.shape[0] // dim
     norms = _head_norms(weights, heads, key_heads)
     weight, bias = _joined(weights)
-    made = settings.new(x_NH, count, heads + 2 * key_heads, dim)
+    made = x_NH.new_empty(count, heads + 2 * key_heads, dim)
     before, value = made.split([heads + key_heads, key_heads], dim=1)
     # Where nothing needs them as they were, they are turned in their place.
-    turned = settings.new(x_NH, *before.shape) if norms is not None else before
+    turned = x_NH.new_empty(*before.shape) if norms is not None else before
     for rows in _stretches(count):
         h = _normalised(x_NH[rows], settings.eps)[0].mul_(weights.before)
         _linear(h, weight, bias, made[rows].flatten(1))
@@ -292,10 +286,10 @@ def _project_backward(
 
 def _finish(x: Tensor, mixed: Tensor, weights: Weights, settings: Pass) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention's output through its projection, and the gated map: what the layer gives, and what is kept."""
-    y, between = settings.new(x, *x.shape), settings.new(x, *x.shape)
+    y, between = torch.empty_like(x), torch.empty_like(x)
     size = len(x) if settings.keep else 0
-    gates, ups = (settings.new(x, size, weights.gate.shape[0]) for _ in range(2))
-    spare = settings.new(x, min(_stretch(), len(x)), weights.gate.shape[0])
+    gates, ups = (x.new_empty(size, weights.gate.shape[0]) for _ in range(2))
+    spare = x.new_empty(min(_stretch(), len(x)), weights.gate.shape[0])
     for rows in _stretches(len(x)):
         middle = torch.addmm(x[rows], mixed[rows], weights.out.t(), out=between[rows])
         if weights.out_bias is not None:
@@ -323,9 +317,9 @@ def _finish_backward(
     grads: _Gradients,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the layer's input, as far as it comes past attention, and of attention's output."""
-    grad_x, grad_mixed = settings.new(between, *between.shape), settings.new(mixed, *mixed.shape)
+    grad_x, grad_mixed = torch.empty_like(between), torch.empty_like(mixed)
     # The same memory for each stretch, which so stays in the processor's cache.
-    spare = settings.new(between, 3, min(_stretch(), len(between)), weights.gate.shape[0])
+    spare = between.new_empty(3, min(_stretch(), len(between)), weights.gate.shape[0])
     for rows in _stretches(len(between)):
         grad_out, gate, up = grad_y[rows], gates[rows], ups[rows]
         grad_product, grad_up, grad_gate = spare[:, : len(gate)]

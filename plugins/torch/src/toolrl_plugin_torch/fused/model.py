@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from toolrl_plugin_torch.fused.huge_pages import Memory
 from toolrl_plugin_torch.fused.layer import Pass, Weights, layer, norm
 from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs, over_trees
@@ -43,7 +42,6 @@ class FusedLayers:
         self._heads = int(model.config.num_attention_heads)
         self._scale = float(attention.scaling)
         self._eps = float(model.model.norm.variance_epsilon)
-        self._memory = Memory()
 
     @classmethod
     def of(cls, model: Any) -> FusedLayers | None:
@@ -99,7 +97,7 @@ class FusedLayers:
         sin_ND = torch.cat((-sin_1ND[0, :, :half], sin_1ND[0, :, half:]), dim=-1)
         keep = torch.is_grad_enabled()
         cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_ND[:, None]
-        return Pass(tree, cos_N1D, sin_N1D, self._heads, self._dim, self._eps, self._scale, keep, self._memory)
+        return Pass(tree, cos_N1D, sin_N1D, self._heads, self._dim, self._eps, self._scale, keep)
 
     def _agrees(self) -> bool:
         """Compare with the module on a small tree. Says so where they differ."""
