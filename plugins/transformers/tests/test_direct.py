@@ -13,7 +13,7 @@ import transformers
 from toolrl.errors import EngineError
 from toolrl.types import Sampling
 from toolrl_plugin_transformers import check as check_module
-from toolrl_plugin_transformers import direct, memory
+from toolrl_plugin_transformers import direct
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import check, verify
 from toolrl_plugin_transformers.direct import Direct
@@ -56,7 +56,7 @@ def test_it_equals_the_module(name: str, dtype: torch.dtype, build: Any, sizes: 
     assert (found[0] - found[1]).abs().max() <= tolerance * found[1].abs().max()
 
 
-@pytest.mark.parametrize("name", [*_configs({}), "gpt2"])
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
 def test_logits_of_bfloat16_models_are_float32(name: str, build: Any, sizes: Any) -> None:
     shape = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 4}
     config = transformers.GPT2Config(**shape) if name == "gpt2" else _configs(sizes)[name]
@@ -78,16 +78,16 @@ def test_logits_of_bfloat16_models_are_float32(name: str, build: Any, sizes: Any
         assert (got - given[0]).abs().max() <= 0.05 * given[0].abs().max()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", list(_configs({})))
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.bfloat16) for name in _configs({})), ("qwen3", torch.float16)]
+)
 def test_a_right_model_in_16_bits_passes_and_a_layer_left_out_does_not(
     name: str, dtype: torch.dtype, build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(3):
-        module = build(_configs(sizes)[name], seed=seed).to(dtype)
-        runner = ModelRunner(module)
-        verify(runner)
-        assert runner.direct is not None, "the shorter pass is right, too"
+    module = build(_configs(sizes)[name]).to(dtype)
+    runner = ModelRunner(module)
+    verify(runner)
+    assert runner.direct is not None, "the shorter pass is right, too"
     right = check_module._slot_loop
     for layer in module.model.layers:
         weight = layer.self_attn.o_proj.weight
@@ -242,15 +242,3 @@ def test_large_models_get_no_copies(build: Any, sizes: Any, monkeypatch: pytest.
     half = Direct.of(build(transformers.LlamaConfig(**sizes)).to(torch.bfloat16))
     assert half is not None
     assert not half._turned
-
-
-def test_whether_weights_are_copied_does_not_depend_on_what_is_free(
-    build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Products with a transposed weight are rounded otherwise: a deterministic run that is resumed beside another
-    process must sample what it would have sampled."""
-    for name in (memory, direct):
-        monkeypatch.setattr(name, "available_memory", lambda: 0, raising=False)
-    found = Direct.of(build(transformers.LlamaConfig(**sizes)))
-    assert found is not None
-    assert found._turned

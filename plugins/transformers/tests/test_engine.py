@@ -22,7 +22,6 @@ from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.engine import TransformersEngine
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
-from toolrl_plugin_transformers.worker import Worker
 
 
 def _run(coroutine: Any) -> Any:
@@ -528,31 +527,3 @@ def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, engine: Any)
 
     with pytest.raises(EngineError, match="not finite"):
         _run(run())
-
-
-def test_the_thread_may_run_a_request_before_it_was_handed_over(
-    qwen3: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    post = Worker._post
-
-    def slow_post(self: Worker, command: Any, *rest: Any, **more: Any) -> Any:
-        ran = threading.Event()
-
-        def noted() -> Any:
-            try:
-                return command()
-            finally:
-                ran.set()
-
-        reply = post(self, noted, *rest, **more)
-        ran.wait(0.2)
-        return reply
-
-    async def run() -> Any:
-        async with engine(qwen3) as running:
-            monkeypatch.setattr(Worker, "_post", slow_post)
-            got = await running.generate([1, 2, 3], Sampling(4), session="a")
-            monkeypatch.undo()
-            return got
-
-    assert len(_run(run()).ids) == 4

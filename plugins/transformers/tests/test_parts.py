@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toolrl.types import Sampling
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
-from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
+from toolrl_plugin_transformers.sessions import Session, SessionStore
 from toolrl_plugin_transformers.stops import StopStrings
 
 CPU = torch.device("cpu")
@@ -190,13 +190,6 @@ def _tokenizer(byte_tokenizer: Any) -> None:
 _SHARED_TOKENIZER: Any = None
 
 
-@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
-def test_common_prefix(left: list[int], right: list[int]) -> None:
-    limit = min(len(left), len(right))
-    wanted = next((i for i in range(limit) if left[i] != right[i]), limit)
-    assert common_prefix(left, right, limit) == wanted
-
-
 def _held(name: str, tokens: list[int]) -> Session:
     session = Session(name)
     session.tokens = tokens
@@ -256,15 +249,6 @@ def test_slots_keep_their_contents_while_the_block_grows_and_shrinks() -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, slots.save(slot, 10), strict=True))
     slots.wipe(7)
     assert not any(part.any() for part in slots.save(7, 10))
-
-
-def test_a_long_row_makes_the_block_grow_a_few_times_only() -> None:
-    slots = SlotCache(_shape(), 1 << 20)
-    sizes = set()
-    for columns in range(1, 4000):
-        slots.reserve(1, columns, used=min(1, slots.slots))
-        sizes.add(slots.columns)
-    assert len(sizes) < 20
 
 
 def test_writes_go_to_their_rows_and_columns() -> None:

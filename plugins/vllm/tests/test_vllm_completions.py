@@ -344,7 +344,7 @@ def test_cancelled_and_closed_requests_close_their_connections() -> None:
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [asyncio.CancelledError, EngineError, EngineError]
             await until(lambda: server.cut == 3)
-            assert not engine._busy
+            assert not engine._sessions
             assert not engine._under_way
 
     asyncio.run(run())

@@ -297,7 +297,7 @@ def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
             assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineError]
             assert "closed while" in str(results[3])
             assert await driver.call(driver.engine.get_num_unfinished_requests) == 0
-            assert not running._busy
+            assert not running._sessions
             again = await running.generate(PROMPT, Sampling(4, seed=1), session="3")
             assert len(again.ids) == 4
 

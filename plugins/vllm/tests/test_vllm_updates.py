@@ -139,7 +139,7 @@ def test_more_episodes_than_places(engine: Any) -> None:
             assert [type(one) for one in done[::8]] == [asyncio.CancelledError] * 8
             assert all(isinstance(one, int) and one > 2 for number, one in enumerate(done) if number % 8), done
             assert await running._driver.call(running._driver.engine.get_num_unfinished_requests) == 0
-            assert not running._busy
+            assert not running._sessions
 
     asyncio.run(run())
 

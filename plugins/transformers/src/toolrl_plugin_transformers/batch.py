@@ -24,18 +24,17 @@ from typing import Any
 import torch
 
 from toolrl.errors import EngineError
+from toolrl_plugin_torch.prefixes.tree import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
-from toolrl_plugin_transformers.prefixes import Prefixes, group, read, seated
+from toolrl_plugin_transformers.prefixes import CommonReads
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
-from toolrl_plugin_transformers.sessions import Session, SessionStore, common_prefix
+from toolrl_plugin_transformers.sessions import Session, SessionStore
 
 WORTH_SHARING = 128
 """Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
-READ_ONCE = 64
-"""Tokens that all decoding rows must have in common to be read once for all of them."""
 SHORT = 32
 """New parts of prompts up to this long go together, whatever their lengths."""
 
@@ -84,10 +83,7 @@ class Batch:
         self._positions = torch.zeros(0)
         self._shifts: torch.Tensor | None = None
         self._length = 0
-        self._shared = 0
-        self._prefixes: Prefixes | None = None
-        self._beginnings: list[list[int]] = []
-        """The tokens that the groups in `_prefixes` have in common: rows come and go, and mostly the groups stay."""
+        self._common = CommonReads()
 
     @property
     def idle(self) -> bool:
@@ -179,8 +175,9 @@ class Batch:
         self._reserve(len(self.rows), self._length, used=len(self.rows))
         # On their way to the device before it has work to do: afterwards the copy would wait for that.
         uniforms = torch.tensor([row.uniforms.draw() for row in self.rows]).to(self.slots.shape.device)
+        shared, prefixes = self._common.shared, self._common.prefixes
         logits_BV = self.runner.decode(
-            self.slots, self._ids, self._positions, self._length, self._shifts, self._shared, self._prefixes
+            self.slots, self._ids, self._positions, self._length, self._shifts, shared, prefixes
         )
         self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
         self._positions += 1
@@ -193,43 +190,16 @@ class Batch:
         self._ids = torch.tensor([row.tokens[-1] for row in self.rows], device=device)
         self._positions = torch.tensor([len(row.tokens) - 1 for row in self.rows], device=device)
         self._length = max(len(row.tokens) for row in self.rows)
-        self._shared = self._in_common()
-        self._prefixes = self._grouped()
+        if self.share:
+            self._common.renew([row.tokens for row in self.rows], self.slots, grouped=self.runner.reads_prefixes)
         shifts = [row.pictures.shift for row in self.rows]
         self._shifts = torch.tensor(shifts, device=device) if any(shifts) else None
-
-    def _in_common(self) -> int:
-        """Tokens at the start that all rows have in common, their last ones left out; 0 where they are few."""
-        if not self.share or len(self.rows) < 2:
-            return 0
-        first = self.rows[0].tokens
-        shared = min(len(row.tokens) for row in self.rows) - 1
-        for row in self.rows[1:]:
-            if shared < READ_ONCE:
-                return 0
-            shared = common_prefix(first, row.tokens, shared)
-        return shared if shared >= READ_ONCE else 0
-
-    def _grouped(self) -> Prefixes | None:
-        """What groups of rows have in common beyond that; None where reading it once for a group doesn't pay."""
-        if not self.share or not self.runner.reads_prefixes:
-            return None
-        grouping = group([row.tokens for row in self.rows], self._shared)
-        if grouping is None:
-            return None
-        shared, common = grouping.shared, grouping.common
-        beginnings = [self.rows[members[0]].tokens[:common] for members in grouping.members]
-        known, self._beginnings, held = self._beginnings, beginnings, self._prefixes
-        if held is not None and (held.shared, held.common) == (shared, common) and known == beginnings:
-            return seated(held, grouping)
-        self._prefixes = held = None  # Its memory can go before the next is made.
-        return read(self.slots, grouping)
 
     def _set_rows(self, rows: list[Request]) -> None:
         self.rows = rows
         self._settings = None
         if not rows:
-            self._prefixes = None
+            self._common.forget()
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
         """Append a token to each row, and let go of those that end with it."""
@@ -254,7 +224,7 @@ class Batch:
             if row.error is None:
                 self.store.park(session, self.slots, session.slot, session.valid)
             else:
-                self._prefixes = None  # What isn't finite may have come from there.
+                self._common.forget()  # What isn't finite may have come from there.
                 self.slots.wipe(session.slot)
                 self.store.drop(session)
         rows = list(self.rows)
@@ -391,7 +361,7 @@ class Batch:
         """Compute what prompts have in common once, where that saves enough, and let them take it over."""
         tokens = plans[0].tokens
         limit = min(len(plan.tokens) for plan in plans) - 1
-        shared = min(common_prefix(tokens, plan.tokens, limit) for plan in plans)
+        shared = min(common_beginning(tokens, plan.tokens, limit) for plan in plans)
         best = max(plans, key=lambda plan: plan.reuse)
         missing = [shared - plan.reuse for plan in plans if plan.reuse < shared]
         if sum(missing) - min(missing, default=0) < WORTH_SHARING or best.reuse >= shared:

@@ -19,7 +19,6 @@ Stop strings and ids: the token that completes one is the last and is kept whole
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 import operator
@@ -154,7 +153,7 @@ class TransformersEngine:
         """Forget a session's cache. Unknown sessions are fine."""
         worker = self._worker
         if worker is not None:
-            worker.send(lambda: worker.close(session))
+            worker.send(lambda: worker.close_session(session))
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on. Half-done generations go on with them; see `hold`."""
@@ -188,18 +187,8 @@ class TransformersEngine:
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
         """While this is held no step runs and no weight is read. Requests wait. Holds may be nested."""
-        worker = self._started()
-        # Shielded: a pause that was asked for must be known to have happened before it is taken back.
-        pause = asyncio.ensure_future(worker.call(worker.pause))
-        try:
-            await asyncio.shield(pause)
-        except asyncio.CancelledError:
-            pause.add_done_callback(lambda done: None if done.exception() else worker.send(worker.resume))
-            raise
-        try:
+        async with self._started().hold():
             yield
-        finally:
-            worker.send(worker.resume)
 
     async def stop(self) -> None:
         """End the worker thread and free the cache. What is in flight fails. Also fine when never started."""

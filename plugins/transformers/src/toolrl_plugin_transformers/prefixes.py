@@ -15,9 +15,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from toolrl_plugin_torch.prefixes.tree import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.sessions import common_prefix
 
+READ_ONCE = 64
+"""Tokens that all decoding rows must have in common to be read once for all of them."""
 WORTH_GROUPING = 1024
 """Tokens, added up over rows, that needn't be read in a step: for fewer the extra calls cost more than they save."""
 _PADDING = 2
@@ -67,7 +69,7 @@ def group(rows: Sequence[list[int]], shared: int) -> Grouping | None:
     fewest = len(rows) - len(rows) // _MEMBERS  # Pairs of neighbours that have to agree, so that groups are few.
     limit = min(map(len, rows)) - 1
     order = sorted(range(len(rows)), key=lambda row: rows[row][shared:])
-    alike = [common_prefix(rows[one], rows[other], limit) for one, other in pairwise(order)]
+    alike = [common_beginning(rows[one], rows[other], limit) for one, other in pairwise(order)]
     lengths = sorted(alike, reverse=True)[fewest - 1 :]
     saved, common = max((count * (length - shared), length) for count, length in enumerate(lengths, fewest))
     if saved < WORTH_GROUPING:
@@ -117,6 +119,48 @@ def read(slots: SlotCache, grouping: Grouping) -> Prefixes:
         keys,
         values,
     )
+
+
+class CommonReads:
+    """What a step of decoding reads once for all rows (the first `shared` tokens), and once for groups of them."""
+
+    def __init__(self) -> None:
+        self.shared = 0
+        self.prefixes: Prefixes | None = None
+        self._beginnings: list[list[int]] = []
+        """The tokens of each group in `prefixes`: rows come and go, and mostly the groups stay."""
+
+    def forget(self) -> None:
+        """Free the copies."""
+        self.prefixes = None
+
+    def renew(self, rows: Sequence[list[int]], slots: SlotCache, *, grouped: bool) -> None:
+        """After rows came or left. Their last tokens aren't computed yet. With `grouped` the model reads groups."""
+        self.shared = _in_common(rows)
+        grouping = group(rows, self.shared) if grouped else None
+        if grouping is None:
+            self.prefixes = None
+            return
+        shared, common, held = grouping.shared, grouping.common, self.prefixes
+        beginnings = [rows[members[0]][:common] for members in grouping.members]
+        known, self._beginnings = self._beginnings, beginnings
+        if held is not None and (held.shared, held.common) == (shared, common) and known == beginnings:
+            self.prefixes = seated(held, grouping)
+            return
+        self.prefixes = held = None  # Its memory can go before the next is made.
+        self.prefixes = read(slots, grouping)
+
+
+def _in_common(rows: Sequence[list[int]]) -> int:
+    """Tokens at the start that all rows have in common, their last ones left out; 0 where they are few."""
+    if len(rows) < 2:
+        return 0
+    shared = min(map(len, rows)) - 1
+    for row in rows[1:]:
+        if shared < READ_ONCE:
+            return 0
+        shared = common_beginning(rows[0], row, shared)
+    return shared if shared >= READ_ONCE else 0
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefixes: Prefixes, layer: int) -> Tensor:

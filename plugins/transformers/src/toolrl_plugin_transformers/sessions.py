@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 
 import torch
 
+from toolrl_plugin_torch.prefixes.tree import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 
 BLOCK = 16
@@ -49,21 +50,7 @@ class Session:
 
     def shared(self, prompt: list[int]) -> int:
         """How many tokens at the start of `prompt` are cached here."""
-        return common_prefix(self.tokens, prompt, min(self.valid, len(prompt)))
-
-
-def common_prefix(left: list[int], right: list[int], limit: int) -> int:
-    """Length of the common beginning, at most `limit`."""
-    if left[:limit] == right[:limit]:
-        return limit
-    low, high = 0, limit  # left[:low] is common, left[:high] isn't
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+        return common_beginning(self.tokens, prompt, min(self.valid, len(prompt)))
 
 
 class SessionStore:
@@ -135,7 +122,7 @@ class SessionStore:
         if not self._share:
             return
         keys = list(_hashes(prompt))
-        self._forget_keys(session, common_prefix(session.keys, keys, min(len(session.keys), len(keys))))
+        self._forget_keys(session, common_beginning(session.keys, keys, min(len(session.keys), len(keys))))
         for key in keys[len(session.keys) :]:
             self._index.setdefault(key, {})[session] = None
             session.keys.append(key)

@@ -216,13 +216,11 @@ def explain(engine: Any, failure: BaseException) -> BaseException:
     # vLLM terminates the others.
     code = next((code for code in ended if code != -signal.SIGTERM), ended[0])
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    error = EngineError(
+    return EngineError(
         f"a process that holds vLLM's model ended unexpectedly ({how})",
         where="engine",
         hint="SIGKILL is most often the system's, when memory is short. VLLM_LOGGING_LEVEL=INFO shows what vLLM says.",
     )
-    error.__cause__ = failure
-    return error
 
 
 def take_down(engine: Any) -> None:

@@ -26,6 +26,7 @@ from toolrl_plugin_vllm import build, requests
 from toolrl_plugin_vllm.adapter import Adapter
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import VllmEngineOptions
+from toolrl_plugin_vllm.sessions import Sessions
 from toolrl_plugin_vllm.weights import Loads, Transfer
 
 
@@ -50,7 +51,7 @@ class VllmEngine:
         self._context = context
         self._weights = context.weights
         self._random = random.Random(context.seed)
-        self._busy: dict[str, asyncio.Future[Any]] = {}
+        self._sessions = Sessions()
         self._driver: Driver | None = None
         self._loads: Loads | None = None
         self._asleep = False
@@ -121,30 +122,17 @@ class VllmEngine:
         problem = "this engine serves no images" if media else requests.problem(ids, sampling, self._max_length)
         if problem is not None:
             raise EngineError(problem, where=f"session {session!r}")
-        if session in self._busy:
-            raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
+        self._sessions.check_free(session)
         if self._asleep:
             raise EngineError("vLLM sleeps until its weights are updated", where=f"session {session!r}")
         seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
         arguments = requests.sampling_arguments(sampling, seed)
-        task = asyncio.ensure_future(self._request(driver, ids, arguments))
-        self._busy[session] = task
-        try:
-            output = await task
-        except asyncio.CancelledError:
-            task.cancel()
-            if _is_cancelled():
-                raise
-            raise EngineError(f"session {session!r} was closed while it was generating") from None
-        finally:
-            del self._busy[session]
+        output = await self._sessions.run(session, self._request(driver, ids, arguments))
         return requests.generation(output.outputs[0], output.num_cached_tokens)
 
     async def close(self, session: str) -> None:
         """Forget a session; what it still generates fails. Its cache is vLLM's, which drops what is unused longest."""
-        task = self._busy.get(session)
-        if task is not None:
-            task.cancel()
+        self._sessions.close(session)
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on. Requests that are half done go on with them, computed anew. Raises
@@ -177,8 +165,8 @@ class VllmEngine:
         EngineError while something is generated."""
         if not self.options.sleep_level or self._asleep:
             return
-        if self._busy:
-            raise EngineError(f"vLLM can't sleep while {len(self._busy)} sessions are generating")
+        if self._sessions:
+            raise EngineError(f"vLLM can't sleep while {len(self._sessions)} sessions are generating")
         driver = self._started()
         self._asleep = True
         await driver.call(lambda: driver.engine.sleep(self.options.sleep_level, mode="keep"))
@@ -211,18 +199,8 @@ class VllmEngine:
     async def hold(self) -> AsyncIterator[None]:
         """While this is held no step is taken, but for those that an update's check needs. Requests wait, and go on
         afterwards. Holds may be nested."""
-        driver = self._started()
-        # Shielded: a pause that was asked for must be known to have happened before it is taken back.
-        pause = asyncio.ensure_future(driver.call(driver.pause))
-        try:
-            await asyncio.shield(pause)
-        except asyncio.CancelledError:
-            pause.add_done_callback(lambda done: None if done.exception() else driver.send(driver.resume))
-            raise
-        try:
+        async with self._started().hold():
             yield
-        finally:
-            driver.send(driver.resume)
 
     async def stop(self) -> None:
         """End the thread and free what vLLM holds. What is under way fails. Also fine when never started."""
@@ -243,9 +221,3 @@ def _parameters(arguments: dict[str, Any]) -> Any:
     from vllm import SamplingParams
 
     return SamplingParams(**arguments)
-
-
-def _is_cancelled() -> bool:
-    """Whether it is this task that was cancelled, and not only the one that it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

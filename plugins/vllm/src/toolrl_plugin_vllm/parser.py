@@ -24,7 +24,6 @@ from toolrl_plugin_vllm.options import VllmParserOptions
 
 LONGEST = 65_536
 """Characters of a turn that is read."""
-_KEPT = 64
 _CLOSED = "</think>"
 
 
@@ -47,7 +46,6 @@ class VllmParser:
         vocabulary = tokenizer.get_vocab()
         self._tokenizer = copy.copy(tokenizer)
         self._tokenizer.get_vocab = lambda: vocabulary
-        self._requests: dict[tuple[int, ...], tuple[Sequence[ToolSpec], Any]] = {}
         self._marks = self._try()
 
     def _find(self) -> Any:
@@ -132,13 +130,7 @@ class VllmParser:
 
     def _made(self, tools: Sequence[ToolSpec]) -> tuple[Any, Any]:
         """A new parser and the request of these tools."""
-        key = tuple(id(tool) for tool in tools)
-        if key not in self._requests:
-            if len(self._requests) >= _KEPT:
-                del self._requests[next(iter(self._requests))]
-            # The specs are kept beside the request, so that their ids stay theirs.
-            self._requests[key] = (tuple(tools), _request(tools))
-        request = self._requests[key][1]
+        request = _request(tools)
         return self._kind(self._tokenizer, request.tools), request
 
     def _item(self, name: str, arguments: Any, text: str, span: Span) -> ToolCall | CallError:

@@ -24,6 +24,7 @@ from toolrl_plugin_vllm import answers, joining, requests
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.dialects import Dialect, SglangDialect, VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
+from toolrl_plugin_vllm.sessions import Sessions
 
 _ROUND = 0.2
 """Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
@@ -58,7 +59,7 @@ class OpenaiEngine:
         self._idle.set()
         self._under_way = 0
         self._started = False
-        self._busy: dict[str, asyncio.Task[Any]] = {}
+        self._sessions = Sessions()
         self.verified: float | None = None
         """How far the log-probabilities were apart when they were last compared."""
 
@@ -91,20 +92,9 @@ class OpenaiEngine:
         problem = problem or self._dialect.problem(sampling)
         if problem is not None:
             raise EngineError(problem, where=f"session {session!r}")
-        if session in self._busy:
-            raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
+        self._sessions.check_free(session)
         seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
-        task = asyncio.ensure_future(self._sample(ids, sampling, seed))
-        self._busy[session] = task
-        try:
-            return await task
-        except asyncio.CancelledError:
-            task.cancel()
-            if _is_cancelled():
-                raise
-            raise EngineError(f"session {session!r} was closed while it was generating") from None
-        finally:
-            del self._busy[session]
+        return await self._sessions.run(session, self._sample(ids, sampling, seed))
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
         parts: list[Generation] = []
@@ -130,9 +120,7 @@ class OpenaiEngine:
 
     async def close(self, session: str) -> None:
         """Forget a session; what it still generates fails. Its cache is the server's."""
-        task = self._busy.get(session)
-        if task is not None:
-            task.cancel()
+        self._sessions.close(session)
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on, when what is under way has ended. Raises EngineError."""
@@ -149,9 +137,7 @@ class OpenaiEngine:
 
     async def stop(self) -> None:
         """Close the connections. What is under way fails; the server goes on."""
-        for task in list(self._busy.values()):
-            task.cancel()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await self._sessions.close_all()
         self._started = False
         await self._client.close()
 
@@ -250,9 +236,3 @@ def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
         return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     return decode
-
-
-def _is_cancelled() -> bool:
-    """Whether it is this task that was cancelled, and not only the one that it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -107,9 +107,9 @@ class _Node:
     end: int
 
 
-def common_beginning(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at the start."""
-    low, high = 0, min(len(first), len(second))
+def common_beginning(first: Sequence[int], second: Sequence[int], limit: int | None = None) -> int:
+    """How many tokens two sequences have in common at the start, at most `limit`."""
+    low, high = 0, min(len(first), len(second)) if limit is None else limit
     if first[:high] == second[:high]:
         return high
     while high - low > 1:  # first[:low] is common, first[:high] isn't
