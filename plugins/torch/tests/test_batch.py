@@ -50,14 +50,6 @@ def test_every_sample_once_under_the_budget(all_masks: list[list[int]], budget: 
     assert sum(batch.trained_tokens for batch in batches) == sum(map(sum, all_masks))
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(masks, max_size=20), st.integers(1, 120))
-def test_packing_is_deterministic(all_masks: list[list[int]], budget: int) -> None:
-    samples = [_sample(mask, number) for number, mask in enumerate(all_masks)]
-    once, twice = pack(samples, budget), pack(samples, budget)
-    assert [batch.samples for batch in once] == [batch.samples for batch in twice]
-
-
 def test_neighbours_in_length_share_a_micro_batch() -> None:
     samples = [_sample([0] * (length - 1) + [1], number) for number, length in enumerate([3, 10, 4, 9, 10])]
     assert [batch.samples for batch in pack(samples, 30)] == [(1, 4, 3), (2, 0)]
@@ -141,8 +133,3 @@ def test_split_deals_everything_out_evenly(costs: list[int], parts: int) -> None
         # Dealing the dearest first to the emptiest list leaves no two lists further apart than the dearest item.
         assert max(sums) - min(sums) <= max(costs) + len(costs)
     assert lists == split(costs, parts)
-
-
-def test_split_needs_a_part() -> None:
-    with pytest.raises(ValueError, match="parts"):
-        split([1], 0)

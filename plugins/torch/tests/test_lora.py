@@ -23,8 +23,7 @@ from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch.adapters import lora as module  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
-from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
-from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig, SftConfig, TrainerConfig  # noqa: E402
+from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 
@@ -444,9 +443,3 @@ def test_the_scorer_takes_an_adapted_model_apart(tiny: Any, tmp_path: Path) -> N
     found = scorer(ids_BT, attention_BT, mask_BT).logprobs_BT
     wanted, _ = tiny.naive(policy.model, ids_BT, attention_BT)
     assert torch.allclose(found, wanted.masked_fill(~mask_BT, 0.0), atol=1e-5)
-
-
-def test_masters_are_kept_of_the_adapter_alone(tiny: Any, tmp_path: Path) -> None:
-    policy = load(save_model(tiny, tmp_path / "model", dtype="bfloat16"), {"rank": 4}, dtype="bfloat16")
-    optimizer = PolicyOptimizer(policy.model.named_parameters(), OptimizerConfig())
-    assert set(optimizer.state_dict()["masters"]) == trained_names(policy.model)

@@ -102,6 +102,7 @@ def test_ranks_unpickle_nothing_that_is_not_signed(tmp_path: Path) -> None:
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_a_token_is_for_all_ranks_or_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLRL_TOKEN", "a secret")
     said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path)
@@ -113,21 +114,24 @@ def test_a_token_is_for_all_ranks_or_for_none(tmp_path: Path, monkeypatch: pytes
         on_ranks(2, "", tmp_path, [{"TOOLRL_TOKEN": ""}, {"TOOLRL_TOKEN": "mine"}])
 
 
-def test_the_ranks_store_listens_at_the_given_address_alone(tmp_path: Path) -> None:
+def test_two_ranks_meet_and_tell_what_keeps_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their store listens at the given address alone, and the file with their token is gone when they have met."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     body = """
+    import threading
+
     addresses = {line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"}
     port = f"{int(os.environ['MASTER_PORT']):04X}"
     said["listens"] = sorted(a.partition(":")[0] for a in addresses if a.endswith(":" + port))
     said["six"] = [line.split()[1] for line in open("/proc/net/tcp6") if line.split()[1].endswith(":" + port)]
+    said["unsendable"] = caught(lambda: ranks.gather(threading.Lock(), "notes"))
+    said["apart"] = caught(lambda: ranks.gather(1, f"point {mine}"))
     """
-    first, _ = on_ranks(2, body, tmp_path)
-    assert first["listens"] == ["0100007F"]
-    assert first["six"] == []
-
-
-def test_no_token_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    on_ranks(2, "said['met'] = True", tmp_path)
+    first, second = on_ranks(2, body, tmp_path)
+    assert (first["listens"], first["six"]) == (["0100007F"], [])
+    assert "rank 0 can't send what it has at 'notes': cannot pickle '_thread.lock' object" in str(first["unsendable"])
+    assert "the ranks went apart: rank 0 is at 'point 0', rank 1 is at 'point 1'" in str(first["apart"])
+    assert "rank 1 is at 'point 1', rank 0 is at 'point 0'" in str(second["apart"])
     assert list(tmp_path.glob("toolrl-token-*")) == []
 
 
@@ -198,12 +202,6 @@ def test_an_interruption_of_one_rank_ends_all_at_the_same_point(tmp_path: Path) 
         assert said == {"first": "cancelled", "met": [0, 1]}
 
 
-def test_ranks_at_different_points_are_told_apart(tmp_path: Path) -> None:
-    found = on_ranks(2, 'said["apart"] = caught(lambda: ranks.gather(1, f"point {mine}"))', tmp_path)
-    assert "the ranks went apart: rank 0 is at 'point 0', rank 1 is at 'point 1'" in str(found[0]["apart"])
-    assert "rank 1 is at 'point 1', rank 0 is at 'point 0'" in str(found[1]["apart"])
-
-
 def test_who_suffers_from_another_rank_says_why_that_one_failed(tmp_path: Path) -> None:
     body = """
     def work():
@@ -220,15 +218,6 @@ def test_who_suffers_from_another_rank_says_why_that_one_failed(tmp_path: Path) 
     first, second = on_ranks(2, body, tmp_path)
     assert second["why"] == "OSError: the disk is full"
     assert first["why"] == "OtherRankError: rank 1 ended the run: OSError: the disk is full"
-
-
-def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
-    body = """
-    import threading
-    said["why"] = caught(lambda: ranks.gather(threading.Lock() if mine == 0 else 0, "notes")) if mine == 0 else ""
-    """
-    first, _ = on_ranks(2, body, tmp_path)
-    assert "rank 0 can't send what it has at 'notes': cannot pickle '_thread.lock' object" in str(first["why"])
 
 
 def test_one_device_for_several_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

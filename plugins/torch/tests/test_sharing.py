@@ -125,8 +125,9 @@ def differences(one: Result, other: Result) -> tuple[float, float]:
     return value, max(float((one[1][name] - other[1][name]).abs().max()) for name in one[1])
 
 
-@pytest.mark.parametrize("budget", [10_000, 150, 1])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "budget"), [*((family, 150) for family in FAMILIES), ("qwen3", 10_000), ("qwen3", 1)]
+)
 def test_equals_each_sequence_by_itself_in_float64(tiny: Any, family: str, budget: int) -> None:
     model, samples = exact_model(tiny, family), groups_of_samples()
     shared = packed(model, samples, 0.8, budget=budget)
@@ -136,7 +137,7 @@ def test_equals_each_sequence_by_itself_in_float64(tiny: Any, family: str, budge
     assert sum(batch.positions for batch in pack(samples, 10_000, share=True)) < 0.6 * sum(len(s.ids) for s in samples)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_equals_each_sequence_by_itself_in_float32(tiny: Any, family: str) -> None:
     """As far from it as padded batches are: rounding."""
     model, samples = exact_model(tiny, family, "float32"), groups_of_samples()
@@ -358,42 +359,12 @@ def group_of(make_episode: Callable[..., Episode], number: int) -> Group:
     return Group(f"group-{number}", Task(f"task-{number}", (Message("user", "?"),)), tuple(episodes))
 
 
-def trained(
-    tiny: Any, make_episode: Any, directory: Path, share: Any, algorithm: dict[str, Any], **settings: Any
-) -> tuple[dict[str, torch.Tensor], list[dict[str, float]], PolicyTrainer]:
-    model = exact_model(tiny)
-    trainer = PolicyTrainer(
-        policy_of(model),
-        TrainerConfig(**{"steps": 10, "learning_rate": 1e-3, "share_prefix": share, **settings}),
-        AlgorithmConfig(**algorithm),
-        directory,
-        temperature=0.9,
-        longest=16,
-    )
-    metrics = [trainer.update([group_of(make_episode, number) for number in range(3)]) for _ in range(3)]
-    return {name: p.detach().clone() for name, p in model.named_parameters()}, metrics, trainer
-
-
-@pytest.mark.parametrize("budget", [16384, 120])
-@pytest.mark.parametrize(
-    "algorithm", [{"preset": "grpo"}, {"preset": "dapo", "kl_coef": 0.05, "entropy_coef": 0.01}, {"preset": "dr_grpo"}]
-)
-def test_training_is_the_same_shared_or_not(
-    tiny: Any, make_episode: Any, tmp_path: Path, algorithm: dict[str, Any], budget: int
-) -> None:
-    shared, metrics, trainer = trained(tiny, make_episode, tmp_path, "auto", algorithm, tokens_per_microbatch=budget)
-    whole, wanted, other = trained(tiny, make_episode, tmp_path, False, algorithm, tokens_per_microbatch=budget)
-    assert (trainer.shares, other.shares) == (True, False)
-    assert max(float((shared[name] - whole[name]).abs().max()) for name in whole) < 1e-6
-    for one, two in zip(metrics, wanted, strict=True):
-        assert one == pytest.approx(two, rel=1e-5, abs=1e-6)
-    assert trainer.policy.model.config._attn_implementation == "sdpa"
-
-
 def test_several_updates_take_whole_groups(
     tiny: Any, make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, trainer = trained(tiny, make_episode, tmp_path, True, {"preset": "grpo"}, updates_per_step=2)
+    settings = TrainerConfig(steps=10, learning_rate=1e-3, share_prefix=True, updates_per_step=2)
+    algorithm = AlgorithmConfig(preset="grpo")
+    trainer = PolicyTrainer(policy_of(exact_model(tiny)), settings, algorithm, tmp_path, temperature=0.9, longest=16)
     dealt: list[list[str]] = []
     plan = trainer._plan
 

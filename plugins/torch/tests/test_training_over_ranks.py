@@ -136,11 +136,16 @@ def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[..., dict
 
 @pytest.mark.parametrize(
     ("size", "names"),
-    [(1, ["shared", "ppo", "bfloat16"]), (2, []), (3, ["shared", "kl and entropy", "one group"])],
-    ids=["one", "two", "three"],
+    [
+        (2, ["ppo", "bfloat16", "frozen", "fine-tuning"]),
+        pytest.param(1, ["shared", "ppo", "bfloat16"], marks=pytest.mark.slow),
+        pytest.param(2, [], marks=pytest.mark.slow),
+        pytest.param(3, ["shared", "kl and entropy", "one group"], marks=pytest.mark.slow),
+    ],
+    ids=["some", "one", "two", "three"],
 )
 def test_ranks_update_as_one_process_does(compared: Callable[..., dict[str, Any]], size: int, names: list[str]) -> None:
-    """One rank takes the path of several. With three some have nothing to do; two go through all cases."""
+    """One rank takes the path of several. With three some have nothing to do; slowly, two go through all cases."""
     for name, (several, one) in compared(size, names).items():
         of_loss, of_metrics, of_weights = TOLERANCES.get(name, (1e-9, 1e-7, 1e-9))
         for ours, expected in zip(several[0], one[0], strict=True):

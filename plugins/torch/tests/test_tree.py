@@ -166,10 +166,3 @@ def test_images_are_not_shared() -> None:
     batches = pack([*shown, *samples[1:]], 1000, share=True)
     assert [batch.samples for batch in batches if batch.tree is None] == [(0,)]
     assert sorted(i for batch in batches if batch.tree is not None for i in batch.samples) == [1, 2]
-
-
-def test_moves_to_a_device() -> None:
-    batch = pack(samples_of([(50, 3)]), 1000, share=True)[0].to("meta")
-    assert batch.tree is not None
-    assert batch.tree.predictor_BT.device.type == "meta"
-    assert all(part.padded_N is None or part.padded_N.device.type == "meta" for part in batch.tree.siblings)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -200,29 +200,6 @@ class _Update:
     """By micro-batch: log-probabilities under the reference; None where there is none."""
 
 
-@dataclass
-class _Measured:
-    """Statistics of a step, added up over its micro-batches."""
-
-    loss: LossStatistics = field(default_factory=LossStatistics)
-    mismatch: LossStatistics = field(default_factory=LossStatistics)
-
-    def add_up(self, ranks: Ranks, what: str) -> None:
-        """Take those of the other ranks into these."""
-        parts = ranks.gather([self.loss.cpu(), self.mismatch.cpu()], what)
-        self.loss, self.mismatch = (LossStatistics.total(column) for column in zip(*parts, strict=True))
-
-    def metrics(self) -> dict[str, float]:
-        """Under the names that reports know; empty where nothing was updated."""
-        metrics = {**self.loss.metrics(), **self.mismatch.metrics()}
-        if not metrics:
-            return {}
-        metrics["loss"] = metrics["loss/total"]
-        if "clip/low" in metrics:  # A policy loss of a plugin clips as it likes.
-            metrics["clip_fraction"] = metrics["clip/low"] + metrics["clip/high"]
-        return metrics
-
-
 class PolicyTrainer(_Trainer):
     """Policy-gradient updates from groups of episodes.
 
@@ -289,17 +266,17 @@ class PolicyTrainer(_Trainer):
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
         for update, logprobs in zip(updates, self._references([each.batches for each in updates]), strict=True):
             update.reference = logprobs
-        measured, metrics = _Measured(), dict[str, float]()
+        measured, metrics = LossStatistics(), dict[str, float]()
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
             self.whole = False
         if self.critic is not None:
             self.whole = False
             metrics |= self.critic.update()
-        measured.add_up(self.ranks, f"statistics of step {self.step + 1}")
+        of_ranks = self.ranks.gather(measured.cpu(), f"statistics of step {self.step + 1}")
         self._complete()
         metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
-        return {**measured.metrics(), **metrics}
+        return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
         return super().optimizers() | ({_CRITIC: self.critic.optimizer} if self.critic is not None else {})
@@ -329,7 +306,7 @@ class PolicyTrainer(_Trainer):
             samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]
         return _Update(self._micro_batches(samples, groups), normaliser)
 
-    def _one_update(self, update: _Update, measured: _Measured, *, first: bool) -> dict[str, float]:
+    def _one_update(self, update: _Update, measured: LossStatistics, *, first: bool) -> dict[str, float]:
         nothing = [None] * len(update.batches)
         olds, references = update.old or nothing, update.reference or nothing
         for batch, old_BT, reference_BT in zip(update.batches, olds, references, strict=True):
@@ -354,7 +331,7 @@ class PolicyTrainer(_Trainer):
         old_BT: torch.Tensor | None,
         reference_BT: torch.Tensor | None,
         normaliser: Normaliser,
-        measured: _Measured,
+        measured: LossStatistics,
         *,
         compare: bool,
     ) -> torch.Tensor:
@@ -383,10 +360,10 @@ class PolicyTrainer(_Trainer):
             reference_logprobs_BT=reference_BT,
             entropy_BT=scored.entropy_BT,
         )
-        measured.loss.add(statistics)
+        measured.add(statistics)
         if compare:
             trained_BT = trained_tokens(batch.loss_mask_BT, batch.advantages_BT)
-            measured.mismatch.add(mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, trained_BT))
+            measured.add(mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, trained_BT))
         return loss
 
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
@@ -405,9 +382,6 @@ class PolicyTrainer(_Trainer):
 
 class SupervisedTrainer(_Trainer):
     """Fine-tuning on the assistant's tokens of demonstrations."""
-
-    def __init__(self, policy: Policy, settings: SftConfig, directory: Path, *, ranks: Ranks = ONE) -> None:
-        super().__init__(policy, settings, directory, ranks=ranks)
 
     @within_memory
     def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
@@ -430,3 +404,13 @@ class SupervisedTrainer(_Trainer):
         (total,) = self.ranks.sum([total], f"the loss of step {self.step + 1}")
         self._complete()
         return {"loss": total, "tokens/trained": float(normaliser.tokens), **metrics}
+
+
+def _loss_metrics(statistics: LossStatistics) -> dict[str, float]:
+    """Of a step, under the names that reports know; empty where nothing was updated."""
+    metrics = statistics.metrics()
+    if "loss/total" in metrics:
+        metrics["loss"] = metrics["loss/total"]
+    if "clip/low" in metrics:  # A policy loss of a plugin clips as it likes.
+        metrics["clip_fraction"] = metrics["clip/low"] + metrics["clip/high"]
+    return metrics
