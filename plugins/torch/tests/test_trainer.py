@@ -16,9 +16,10 @@ from toolrl.errors import RunStoppedError  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.types import Episode, Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl_plugin_torch.base_trainer import within_memory  # noqa: E402
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer, within_memory  # noqa: E402
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 
 RATE = 1e-3
 

@@ -2,30 +2,25 @@
 
     groups → credit → samples → updates of the step → micro-batches → log-probabilities → loss → optimizer step
 
-Everything numeric is in pure functions (`advantage`, `batch`, `logprob`, `loss`); here they are put in order. A trainer
-holds model, optimizer and step counter, which always belong together: the counter advances as an update's last act, and
-checkpoints are taken between updates only.
+Everything numeric is in pure functions (`advantage`, `batch`, `logprob`, `loss`); here they are put in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
-from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.base_trainer import BaseTrainer, within_memory
 from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, supervised_sample
-from toolrl_plugin_torch.checkpoints import trainer_checkpoint
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
@@ -38,154 +33,11 @@ from toolrl_plugin_torch.objective.loss import (
     supervised_loss,
     trained_tokens,
 )
-from toolrl_plugin_torch.offload import own_tensors, waiting, warn_where_useless
-from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
-from toolrl_plugin_torch.options import SftConfig, TrainerConfig
-from toolrl_plugin_torch.policy import Policy, PolicyWeights
-from toolrl_plugin_torch.prefixes.sharing import choose
-from toolrl_plugin_torch.prefixes.tree_attention import over_trees
+from toolrl_plugin_torch.offload import own_tensors, waiting
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.policy import Policy
 from toolrl_plugin_torch.sharding.balancing import deal
-from toolrl_plugin_torch.sharding.single_process import parallelism
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_POLICY, _CRITIC = "policy", "critic"
-"""Their names in a checkpoint."""
-
-
-def within_memory(update: Callable[P, T]) -> Callable[P, T]:
-    """Raises RunStoppedError, with what to change, where the device's memory runs out."""
-
-    @wraps(update)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return update(*args, **kwargs)
-        except torch.OutOfMemoryError as error:
-            raise RunStoppedError(
-                f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
-                hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or "
-                "give the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
-            ) from error
-
-    return guarded
-
-
-class _Trainer:
-    """A policy with its optimizer and step counter: what both objectives share."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        settings: TrainerConfig | SftConfig,
-        directory: Path,
-        *,
-        with_reference: bool = False,
-        ranks: Ranks = ONE,
-        cpu_offload: bool = False,
-    ) -> None:
-        self.policy = policy
-        self.ranks = ranks
-        self._parallel = parallelism(ranks, cpu_offload=cpu_offload)
-        offload = settings.offload if isinstance(settings, TrainerConfig) else []
-        warn_where_useless(offload, policy.device)
-        self.step = 0
-        """Complete steps; also the version of the weights."""
-        self.skipped_steps = 0
-        """Steps at the start of the run in which the policy waits; its learning rate's schedule begins after them."""
-        self.whole = True
-        """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
-        self._weights = PolicyWeights(policy, 0, directory)
-        self._settings = settings
-        self._directory = directory
-        policy.model.train()
-        whole = TokenScorer(policy.model)
-        where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
-        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
-        """Whether what sequences have in common at the start is computed once."""
-        self._score = self._parallel.trained_scorer(whole)
-        self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
-        self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
-        self.optimizer = PolicyOptimizer(self._score.model.named_parameters(), settings, offload="optimizer" in offload)
-
-    @property
-    def reference(self) -> Any:
-        """The policy as it was at the start of the run, where the objective has a KL term; else None."""
-        return None if self._score_reference is None else self._score_reference.model
-
-    def weights(self) -> PolicyWeights:
-        """The live weights, with their version. What a source of an earlier version wrote is deleted."""
-        if self._weights.version != self.step:
-            self._weights.close()
-            self._weights = PolicyWeights(self.policy, self.step, self._directory)
-        return self._weights
-
-    def optimizers(self) -> dict[str, PolicyOptimizer]:
-        """All, by name; each has the weights that it trains."""
-        return {_POLICY: self.optimizer}
-
-    def weights_were_loaded(self) -> None:
-        """The policy's model has others now."""
-        self._parallel.read_from(self._score, self.policy.model)
-
-    def gather_state(self, directory: Path) -> Path | None:
-        """What ranks write together: a folder of shards; None in one process."""
-        return trainer_checkpoint.gather_state(self, directory)
-
-    def save(self, folder: Path, gathered: Path | None) -> None:
-        """Write model, tokenizer and state into a checkpoint's folder."""
-        trainer_checkpoint.save(self, folder, gathered)
-
-    def saved_bytes(self) -> int:
-        """About how many bytes `save` writes."""
-        return trainer_checkpoint.saved_bytes(self)
-
-    def load(self, folder: Path, step: int) -> None:
-        """Take up what `save` wrote at this step. Raises CheckpointError."""
-        trainer_checkpoint.load(self, folder, step)
-
-    def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the policy and its optimizer, by name."""
-        return {}
-
-    def _extras(self) -> set[str]:
-        """The names in `extra_state`."""
-        return set()
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what `extra_state` gave. Raises CheckpointError where it isn't what this trainer has."""
-        if set(state) != self._extras():
-            raise CheckpointError(
-                f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
-                f"{', '.join(sorted(self._extras())) or 'no critic'}",
-                hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
-            )
-
-    def _pad_id(self) -> int:
-        pad = self.policy.tokenizer.pad_token_id
-        return 0 if pad is None else int(pad)
-
-    def _micro_batches(self, samples: Sequence[Sample], groups: Sequence[Hashable]) -> list[MicroBatch]:
-        """This rank's share of the samples of all ranks. `groups` names the group of each."""
-        budget, what = self._settings.tokens_per_microbatch, f"micro-batches of step {self.step + 1}"
-        batches, _ = self._parallel.micro_batches(
-            samples, groups, budget, pad_id=self._pad_id(), share=self.shares, what=what
-        )
-        return batches
-
-    def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        """To be around all passes over a micro-batch, forward and backward."""
-        return nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers])
-
-    def _update(self) -> dict[str, float]:
-        skipped = self.skipped_steps
-        rate = learning_rate(self.step - skipped, self._settings, self._settings.steps - skipped)
-        return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
-
-    def _complete(self) -> None:
-        """The step's updates are done."""
-        self._parallel.write_back(self._score, self.policy.model)
-        self.step, self.whole = self.step + 1, True
 
 
 @dataclass
@@ -200,7 +52,7 @@ class _Update:
     """By micro-batch: log-probabilities under the reference; None where there is none."""
 
 
-class PolicyTrainer(_Trainer):
+class PolicyTrainer(BaseTrainer):
     """Policy-gradient updates from groups of episodes.
 
     `temperature` is the one that episodes are sampled at; `longest` the most tokens an episode can sample, which the
@@ -279,18 +131,18 @@ class PolicyTrainer(_Trainer):
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
-        return super().optimizers() | ({_CRITIC: self.critic.optimizer} if self.critic is not None else {})
+        return super().optimizers() | ({"critic": self.critic.optimizer} if self.critic is not None else {})
 
     def extra_state(self) -> dict[str, Any]:
-        return {_CRITIC: self.critic.state_dict()} if self.critic is not None else {}
+        return {"critic": self.critic.state_dict()} if self.critic is not None else {}
 
     def _extras(self) -> set[str]:
-        return {_CRITIC} if self.critic is not None else set()
+        return {"critic"} if self.critic is not None else set()
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         super().load_extra_state(state)
         if self.critic is not None:
-            self.critic.load_state_dict(state[_CRITIC])
+            self.critic.load_state_dict(state["critic"])
 
     def _plan(self, samples: Sequence[Sample], groups: Sequence[str]) -> _Update:
         """Micro-batches of the samples that move the policy, normalised over all samples of all ranks.
@@ -338,15 +190,8 @@ class PolicyTrainer(_Trainer):
         """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too. An empty
         one costs the same passes, for the other ranks, and gives 0."""
         batch = batch.to(self.policy.device)
-        scored = self._score(
-            batch.input_ids_BT,
-            batch.attention_mask_BT,
-            batch.loss_mask_BT,
-            temperature=self._temperature,
-            entropy=bool(self._objective.entropy_coef),
-            media=batch.media,
-            tree=batch.tree,
-        )
+        entropy = bool(self._objective.entropy_coef)
+        scored = self._scored(self._score, batch, temperature=self._temperature, entropy=entropy)
         if not batch.samples:
             return scored.logprobs_BT.sum() * 0.0
         loss, statistics = policy_loss(
@@ -369,18 +214,10 @@ class PolicyTrainer(_Trainer):
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:
         batch = batch.to(self.policy.device)
         with torch.no_grad(), self._computing(batch):
-            scored = score(
-                batch.input_ids_BT,
-                batch.attention_mask_BT,
-                batch.loss_mask_BT,
-                temperature=self._temperature,
-                media=batch.media,
-                tree=batch.tree,
-            )
-        return scored.logprobs_BT
+            return self._scored(score, batch, temperature=self._temperature).logprobs_BT
 
 
-class SupervisedTrainer(_Trainer):
+class SupervisedTrainer(BaseTrainer):
     """Fine-tuning on the assistant's tokens of demonstrations."""
 
     @within_memory
@@ -393,9 +230,7 @@ class SupervisedTrainer(_Trainer):
         for batch in batches:
             batch = batch.to(self.policy.device)
             with self._computing(batch):
-                scored = self._score(
-                    batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT, media=batch.media, tree=batch.tree
-                )
+                scored = self._scored(self._score, batch)
                 loss = supervised_loss(scored.logprobs_BT, batch.loss_mask_BT, normaliser)
                 loss = loss if batch.samples else loss * 0.0
                 loss.backward()

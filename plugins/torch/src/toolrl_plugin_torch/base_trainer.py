@@ -1,0 +1,170 @@
+"""What the trainers of all objectives have in common: a policy with its optimizer, step counter and checkpoints.
+
+The counter advances as an update's last act, and checkpoints are taken between updates only, so that model, optimizer
+and counter always belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from toolrl.errors import CheckpointError, RunStoppedError
+from toolrl.loop.ranks import ONE, Ranks
+from toolrl_plugin_torch.batch import MicroBatch, Sample
+from toolrl_plugin_torch.checkpoints import trainer_checkpoint
+from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
+from toolrl_plugin_torch.offload import warn_where_useless
+from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
+from toolrl_plugin_torch.options import SftConfig, TrainerConfig
+from toolrl_plugin_torch.policy import Policy, PolicyWeights
+from toolrl_plugin_torch.prefixes.sharing import choose
+from toolrl_plugin_torch.prefixes.tree_attention import over_trees
+from toolrl_plugin_torch.sharding.single_process import parallelism
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def within_memory(update: Callable[P, T]) -> Callable[P, T]:
+    """Raises RunStoppedError, with what to change, where the device's memory runs out."""
+
+    @wraps(update)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return update(*args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            raise RunStoppedError(
+                f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
+                hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or "
+                "give the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
+            ) from error
+
+    return guarded
+
+
+class BaseTrainer:
+    """A policy with its optimizer and step counter: what both objectives share."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: TrainerConfig | SftConfig,
+        directory: Path,
+        *,
+        with_reference: bool = False,
+        ranks: Ranks = ONE,
+        cpu_offload: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.ranks = ranks
+        self._parallel = parallelism(ranks, cpu_offload=cpu_offload)
+        offload = settings.offload if isinstance(settings, TrainerConfig) else []
+        warn_where_useless(offload, policy.device)
+        self.step = 0
+        """Complete steps; also the version of the weights."""
+        self.skipped_steps = 0
+        """Steps at the start of the run in which the policy waits; its learning rate's schedule begins after them."""
+        self.whole = True
+        """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
+        self._weights = PolicyWeights(policy, 0, directory)
+        self._settings = settings
+        self._directory = directory
+        policy.model.train()
+        whole = TokenScorer(policy.model)
+        where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
+        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
+        """Whether what sequences have in common at the start is computed once."""
+        self._score = self._parallel.trained_scorer(whole)
+        self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
+        self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
+        self.optimizer = PolicyOptimizer(self._score.model.named_parameters(), settings, offload="optimizer" in offload)
+
+    @property
+    def reference(self) -> Any:
+        """The policy as it was at the start of the run, where the objective has a KL term; else None."""
+        return None if self._score_reference is None else self._score_reference.model
+
+    def weights(self) -> PolicyWeights:
+        """The live weights, with their version. What a source of an earlier version wrote is deleted."""
+        if self._weights.version != self.step:
+            self._weights.close()
+            self._weights = PolicyWeights(self.policy, self.step, self._directory)
+        return self._weights
+
+    def optimizers(self) -> dict[str, PolicyOptimizer]:
+        """All, by name; each has the weights that it trains."""
+        return {"policy": self.optimizer}
+
+    def weights_were_loaded(self) -> None:
+        """The policy's model has others now."""
+        self._parallel.read_from(self._score, self.policy.model)
+
+    def gather_state(self, directory: Path) -> Path | None:
+        """What ranks write together: a folder of shards; None in one process."""
+        return trainer_checkpoint.gather_state(self, directory)
+
+    def save(self, folder: Path, gathered: Path | None) -> None:
+        """Write model, tokenizer and state into a checkpoint's folder."""
+        trainer_checkpoint.save(self, folder, gathered)
+
+    def saved_bytes(self) -> int:
+        """About how many bytes `save` writes."""
+        return trainer_checkpoint.saved_bytes(self)
+
+    def load(self, folder: Path, step: int) -> None:
+        """Take up what `save` wrote at this step. Raises CheckpointError."""
+        trainer_checkpoint.load(self, folder, step)
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the policy and its optimizer, by name."""
+        return {}
+
+    def _extras(self) -> set[str]:
+        """The names in `extra_state`."""
+        return set()
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take up what `extra_state` gave. Raises CheckpointError where it isn't what this trainer has."""
+        if set(state) != self._extras():
+            raise CheckpointError(
+                f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
+                f"{', '.join(sorted(self._extras())) or 'no critic'}",
+                hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
+            )
+
+    def _pad_id(self) -> int:
+        pad = self.policy.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
+
+    def _micro_batches(self, samples: Sequence[Sample], groups: Sequence[Hashable]) -> list[MicroBatch]:
+        """This rank's share of the samples of all ranks. `groups` names the group of each."""
+        budget, what = self._settings.tokens_per_microbatch, f"micro-batches of step {self.step + 1}"
+        batches, _ = self._parallel.micro_batches(
+            samples, groups, budget, pad_id=self._pad_id(), share=self.shares, what=what
+        )
+        return batches
+
+    def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
+        """To be around all passes over a micro-batch, forward and backward."""
+        return nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers])
+
+    def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:
+        """The trained tokens of a micro-batch under one of the models. `options` are the scorer's."""
+        tensors = (batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT)
+        return score(*tensors, media=batch.media, tree=batch.tree, **options)
+
+    def _update(self) -> dict[str, float]:
+        skipped = self.skipped_steps
+        rate = learning_rate(self.step - skipped, self._settings, self._settings.steps - skipped)
+        return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
+
+    def _complete(self) -> None:
+        """The step's updates are done."""
+        self._parallel.write_back(self._score, self.policy.model)
+        self.step, self.whole = self.step + 1, True
