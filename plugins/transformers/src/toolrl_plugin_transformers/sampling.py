@@ -29,22 +29,14 @@ _BLOCK = 64
 
 
 class Uniforms:
-    """A request's stream of uniform numbers in [0, 1), made a block at a time."""
-
-    __slots__ = ("_block", "_generator", "_next")
+    """A request's stream of uniform numbers in [0, 1)."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.PCG64(seed))
-        self._block: list[float] = []
-        self._next = 0
 
     def draw(self) -> float:
         """The next number."""
-        if self._next == len(self._block):
-            self._block = np.minimum(self._generator.random(64, dtype=np.float32), _LARGEST_UNIFORM).tolist()
-            self._next = 0
-        self._next += 1
-        return self._block[self._next - 1]
+        return min(float(self._generator.random(dtype=np.float32)), _LARGEST_UNIFORM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class Sessions:
 
     async def run(self, session: str, work: Coroutine[Any, Any, T]) -> T:
         """Await a generation. Raises EngineError where `close` ended it."""
-        task = self._tasks[session] = asyncio.ensure_future(work)
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._tasks[session] = task
         try:
             return await task
         except asyncio.CancelledError:
