@@ -25,7 +25,7 @@ from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import Policy, PolicyWeights
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
-from toolrl_plugin_torch.sharding.single_process import parallelism
+from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class BaseTrainer:
     ) -> None:
         self.policy = policy
         self.ranks = ranks
-        self._parallel = parallelism(ranks, cpu_offload=cpu_offload)
+        self._parallel = _parallelism(ranks, cpu_offload=cpu_offload)
         offload = settings.offload if isinstance(settings, TrainerConfig) else []
         warn_where_useless(offload, policy.device)
         self.step = 0
@@ -168,3 +168,13 @@ class BaseTrainer:
         """The step's updates are done."""
         self._parallel.write_back(self._score, self.policy.model)
         self.step, self.whole = self.step + 1, True
+
+
+def _parallelism(ranks: Ranks, *, cpu_offload: bool) -> SingleProcess:
+    """How a trainer computes with these ranks. With `cpu_offload` shards wait in the host's memory."""
+    if not ranks.several:
+        return SingleProcess(ranks)
+    # Imports FSDP, which one process does without.
+    from toolrl_plugin_torch.sharding.sharded import Sharded
+
+    return Sharded(ranks, cpu_offload=cpu_offload)

@@ -60,13 +60,3 @@ class SingleProcess:
 
     def read_from(self, score: TokenScorer, model: Any) -> None:
         """Take up the weights of that model, after a checkpoint was loaded into it."""
-
-
-def parallelism(ranks: Ranks, *, cpu_offload: bool) -> SingleProcess:
-    """How a trainer computes with these ranks. With `cpu_offload` shards wait in the host's memory."""
-    if not ranks.several:
-        return SingleProcess(ranks)
-    # Imports FSDP, which one process does without.
-    from toolrl_plugin_torch.sharding.sharded import Sharded
-
-    return Sharded(ranks, cpu_offload=cpu_offload)
