@@ -67,6 +67,8 @@ def test_what_was_lost_is_printed_by_reason_and_stands_in_the_file(capsys: pytes
     assert "one process\n    gpu.count\n    gpu.special\n    nodes\n" in out
     assert f"{UNKNOWN_KEY}\n    strange" in out
     assert out.count("twice") == 1
+    command._print(Path("x"), Other(Reading(Path(), {}, [(f"a.b.c{n}", "why") for n in range(30)])), [])
+    assert "why\n    a.b.…: 30 settings\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -319,14 +319,6 @@ def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) ->
     assert "YAML" in str(caught.value.hint)
 
 
-def test_a_warm_up_follows_the_steps() -> None:
-    config, report = converted({"actor": {"optimizer": {"warmup_steps_proportion": 0.2}}})
-    assert config["trainer"]["warmup_steps"] == 0.2
-    assert any("trainer.warmup_steps: 0.2 is a share" in remark for remark in report.remarks)
-    warmup = {"actor": {"optimizer": {"warmup_steps_proportion": 1.0}}}
-    assert converted(warmup)[0]["trainer"]["warmup_steps"] == converted(warmup)[0]["trainer"]["steps"]
-
-
 def test_references_and_variables(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "root: /data\n"

@@ -221,15 +221,14 @@ def test_storage_of_many_episodes() -> None:
     assert asyncio.run(run()) == [f"/a/b: 值 {number}" for number in range(64)]
 
 
-@pytest.mark.parametrize("key", ["../x", "//etc/passwd", "a/../../x", "/../x", "a\x00b"])
-@pytest.mark.parametrize("operate", ["get", "put", "delete", "scan"])
-def test_storage_keeps_inside(key: str, operate: str) -> None:
-    async def work(session: ToolBoxSession) -> ToolResult:
-        return await ask(session, "storage", operate=operate, key=key, value="x")
+def test_storage_keeps_inside() -> None:
+    async def work(session: ToolBoxSession) -> list[ToolResult]:
+        keys, operations = ("../x", "//etc/passwd", "a/../../x", "/../x", "a\x00b"), ("get", "put", "delete", "scan")
+        return [await ask(session, "storage", operate=it, key=key, value="x") for key in keys for it in operations]
 
-    result = in_session(work, tools=["storage"])
-    assert result.error == "tool_error"
-    assert "out of the storage" in result.text or "null characters" in result.text
+    for result in in_session(work, tools=["storage"]):
+        assert result.error == "tool_error"
+        assert "out of the storage" in result.text or "null characters" in result.text
 
 
 def test_documents_are_read_from_given_folders_alone(tmp_path: Path) -> None:
@@ -329,21 +328,6 @@ def test_a_file_is_one_module_whichever_way_it_is_named(
     ways = [f"{name}.py", name] if first == "file" else [name, f"{name}.py"]
     assert in_session(work, tools=[name], imports=ways).text == "hello"
     assert in_session(work, tools=[f"{ways[1]}:Hello"]).text == "hello"
-
-
-def test_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "some_qwen_tools.py").write_text(
-        "from qwen_agent.tools.base import BaseTool\n\n\nclass Hello(BaseTool):\n    name = 'hello'\n"
-        "    description = 'Says hello.'\n\n    def call(self, params, **kwargs):\n        return 'hello'\n",
-        encoding="utf-8",
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    async def work(session: ToolBoxSession) -> ToolResult:
-        return await ask(session, "hello")
-
-    assert in_session(work, tools=["some_qwen_tools:Hello"]).text == "hello"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlfactory_script import ROW, needs_plugins
+from rlfactory_script import needs_plugins
 
 from toolrl.cli.conversion import Conversion, Reading
 from toolrl.cli.main import main
@@ -270,16 +269,6 @@ def test_what_is_left_out_means_rlfactorys_default() -> None:
     assert central["parser"] == "rlfactory"
     llama = converted("actor_rollout_ref.env.tool_manager=llama3")[0]["environments"]["default"]
     assert llama["parser"] == {"use": "rlfactory", "options": {"tool_manager": "llama3"}}
-
-
-def test_steps_are_counted_where_the_data_are_there(folder: Path) -> None:
-    (folder / "data" / "train.jsonl").write_text((json.dumps(ROW) + "\n") * 10)
-    tree, report = of_file("main_grpo.sh", "data.train_batch_size=4")
-    assert tree["trainer"]["steps"] == 5 * 2
-    assert not any("trainer.steps" in remark for remark in report.remarks)
-    tree, report = of_file("main_grpo.sh")
-    assert tree["trainer"]["steps"] == 100
-    assert any("trainer.steps" in remark for remark in report.remarks)
 
 
 @pytest.mark.parametrize(

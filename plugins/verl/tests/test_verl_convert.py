@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -80,29 +79,6 @@ def test_each_guides_script_gives_a_config_that_checks(
 def needs_parser() -> None:
     if not any(found.component.name == "hermes" for found in load_registry().components("parsers")):
         pytest.skip("the parser hermes isn't installed: pip install toolrl-plugin-qwen")
-
-
-def test_the_file_says_what_was_lost_and_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needs_parser()
-    monkeypatch.chdir(tmp_path)
-    verl_guides.write_guide(tmp_path, "gsm8k")
-    assert main(["verl", "convert", "run_gsm8k.sh"]) == 0
-    text = (tmp_path / "run_gsm8k.toolrl.yaml").read_text()
-    assert text.startswith("# From run_gsm8k.sh by `toolrl verl convert`.\n# not carried over: ")
-    assert "trainer.n_gpus_per_node: how verl lays a run out over machines" in text
-    assert main(["verl", "convert", "run_gsm8k.sh"]) == 1
-    assert "is there already" in capsys.readouterr().err
-    assert main(["verl", "convert", "run_gsm8k.sh", "actor_rollout_ref.rollout.n=6", "--force", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["problems"] == []
-    assert {"setting": "trainer.n_gpus_per_node", "why": facts_why(facts, "trainer.n_gpus_per_node")} in facts["lost"]
-    assert yaml.safe_load((tmp_path / "run_gsm8k.toolrl.yaml").read_text())["algorithm"]["group_size"] == 6
-
-
-def facts_why(facts: dict[str, Any], setting: str) -> str:
-    return str(next(item["why"] for item in facts["lost"] if item["setting"] == setting))
 
 
 def test_a_config_that_needs_mending_is_written_and_told(
@@ -274,6 +250,14 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
         ("actor_rollout_ref.rollout.n=2.5", "'2.5' is no whole number"),
         ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=many", "'many' is no whole number"),
         ("actor_rollout_ref.rollout.multi_turn.max_tool_response_length=all", "'all' is no whole number"),
+        ("async_training.staleness_threshold=0.5", "rollout.max_staleness"),
+        ("rollout.total_rollout_steps=1000", "rollout.max_staleness"),
+        ("actor_rollout_ref.rollout.full_determinism=True", "deterministic: true"),
+        ("actor_rollout_ref.actor.fsdp_config.full_determinism=True", "deterministic: true"),
+        ("algorithm.rollout_correction.rollout_rs=token", "mode: reject"),
+        ("actor_rollout_ref.rollout.calculate_log_probs=True", "always"),
+        ("actor_rollout_ref.actor.use_rollout_log_probs=True", "always"),
+        ("algorithm.lam=0.9", "preset: ppo"),
     ],
 )
 def test_what_is_lost_is_told_with_its_reason(override: str, why: str) -> None:
@@ -374,23 +358,6 @@ def test_a_shared_prefix_is_carried_over(given: str, wanted: bool | None) -> Non
     assert "actor_rollout_ref.actor.use_prefix_grouper" not in lost(report)
 
 
-@pytest.mark.parametrize(
-    ("override", "instead"),
-    [
-        ("async_training.staleness_threshold=0.5", "rollout.max_staleness"),
-        ("rollout.total_rollout_steps=1000", "rollout.max_staleness"),
-        ("actor_rollout_ref.rollout.full_determinism=True", "deterministic: true"),
-        ("actor_rollout_ref.actor.fsdp_config.full_determinism=True", "deterministic: true"),
-        ("algorithm.rollout_correction.rollout_rs=token", "mode: reject"),
-        ("actor_rollout_ref.rollout.calculate_log_probs=True", "always"),
-        ("actor_rollout_ref.actor.use_rollout_log_probs=True", "always"),
-        ("algorithm.lam=0.9", "preset: ppo"),
-    ],
-)
-def test_what_there_is_instead_is_told(override: str, instead: str) -> None:
-    assert instead in lost(converted(override)[1])[override.partition("=")[0]]
-
-
 @pytest.mark.parametrize(("name", "there"), [("vllm", True), ("sglang", False)])
 def test_an_engine_that_there_is_is_named(name: str, there: bool) -> None:
     (remark,) = (line for line in converted(f"actor_rollout_ref.rollout.name={name}")[1].remarks if "engine:" in line)
@@ -477,12 +444,6 @@ def test_what_a_script_leaves_open_is_told(tmp_path: Path) -> None:
     assert "there is no 'mine.yaml'" in lost(report)["--config-name=mine"]
     told = [why for key, why in report.lost if key == str(tmp_path / "run.sh")]
     assert [why[:17] for why in told] == ["1 further command", "conditions and lo"]
-
-
-def test_each_problem_of_a_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("data: {x: 1, x: 2}\nfoo: {y: 1, y: 2}\n")
-    _, report = of_file(tmp_path / "mine.yaml")
-    assert len([why for key, why in report.lost if key == str(tmp_path / "mine.yaml")]) == 2
 
 
 @pytest.mark.parametrize(

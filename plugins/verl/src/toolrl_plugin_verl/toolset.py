@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.config.references import from_environ
-from toolrl.errors import ConfigError, ToolrlError, ToolsetError
+from toolrl.errors import ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools import as_toolset
 from toolrl.tools.toolset import known_traits, tool_names
@@ -72,7 +72,6 @@ class VerlToolset:
             made += [self._function(entry) for entry in self._functions]
             self._joined = as_toolset([*made, *self._others], None, self._context)
             await self._joined.start()
-            self._check_names()
         except BaseException:
             await self.stop()
             raise
@@ -137,11 +136,3 @@ class VerlToolset:
         if entry.type == "mcp":
             return mcp_toolset(entry, self._context)
         return sandbox_toolset(entry, self._context, compat=self._options.compat)
-
-    def _check_names(self) -> None:
-        names = list(self.names() or ())
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(
-                f"two tools are called {twice!r}", where=self._context.where or None, hint="Rename one in its schema."
-            )

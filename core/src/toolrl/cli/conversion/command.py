@@ -17,6 +17,8 @@ from toolrl.protocols import BuildContext
 from toolrl.runs.folder import config_text
 
 _WIDTH = 110
+_MOST_KEYS = 24
+"""Printed one by one; the file lists all."""
 
 
 class ConvertCommand(ABC):
@@ -95,12 +97,22 @@ def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
             by_reason.setdefault(why, []).append(key)
         for why, keys in by_reason.items():
             print(_wrapped(why, "  "))
-            for key in keys:
+            for key in _shortened(keys):
                 print(f"    {key}")
     if problems:
         print("\nTo be mended by hand before it runs:")
         for problem in problems:
             print(_wrapped(problem, "    "))
+
+
+def _shortened(keys: Sequence[str]) -> list[str]:
+    """The keys; of many, as in a config that was printed whole, the sections and how many stand in each."""
+    if len(keys) <= _MOST_KEYS:
+        return list(keys)
+    sections: dict[str, list[str]] = {}
+    for key in keys:
+        sections.setdefault(".".join(key.split(".")[:2]), []).append(key)
+    return [f"{name}.…: {len(of)} settings" if len(of) > 1 else of[0] for name, of in sections.items()]
 
 
 def _wrapped(text: str, indent: str) -> str:
