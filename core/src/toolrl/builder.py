@@ -84,7 +84,12 @@ def trainer_class(registry: Registry, name: str = "torch") -> Any:
     try:
         return registry.get("trainers", name).component.load()
     except PluginError as error:
-        hint = "pip install 'toolrl[train]'" if name == "torch" else error.hint
+        hint = error.hint
+        if name == "torch":
+            hint = (
+                "pip install 'toolrl[train]'; to evaluate a model behind a server without it, take toolrl-plugin-vllm "
+                "and `trainer: {use: served}`"
+            )
         raise ConfigError(f"trainer.use: {error.message}", hint=hint) from error
 
 

@@ -72,7 +72,7 @@ def _component(found: Found, kind: str) -> Iterator[str]:
     if kind == "commands":
         yield f"Run as `toolrl {command_words(found)}`; `--help` shows its arguments."
         return
-    if kind == "trainers":
+    if kind == "trainers" and component.options:
         sections = ", ".join(f"[`{name}`](config.md#{name})" for name in component.load_options().model_fields)
         yield f"It brings the sections {sections} of a config."
         return

@@ -1,0 +1,84 @@
+"""The trainer `served`, which trains nothing: evaluation and rollout of a model that a server holds, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolrl.config.model import Config
+from toolrl.errors import ConfigError
+from toolrl.protocols import BuildContext
+
+
+@dataclass
+class ServedModel:
+    """A `toolrl.protocols.TrainedModel` whose weights are elsewhere."""
+
+    tokenizer: Any
+    max_positions: int
+    processor: Any = None
+    device: str = "cpu"
+    dtype: str = "auto"
+
+    def weights(self, version: int, directory: Path | None = None) -> None:
+        """None: the server keeps its own."""
+
+
+class ServedBackend:
+    """A `toolrl.protocols.TrainerBackend` that loads a tokenizer."""
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        self._trusted = config.model.trust_remote_code
+
+    def prepare(self, device: str | None = None) -> None:
+        """Nothing computes here."""
+
+    def load_model(self, source: str, *, dtype: str | None = None) -> ServedModel:
+        try:
+            from transformers import AutoConfig, AutoTokenizer
+        except ModuleNotFoundError as error:
+            hint = "pip install transformers; torch isn't needed for its tokenizers."
+            raise ConfigError("trainer.use: `served` loads a tokenizer by transformers", hint=hint) from error
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=self._trusted)
+            settings = AutoConfig.from_pretrained(source, trust_remote_code=self._trusted).get_text_config()
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise ConfigError(
+                f"model.path: the tokenizer can't be loaded from {source!r}: {first}",
+                hint="Give a folder with the config.json and the tokenizer of the model that is served.",
+            ) from error
+        return ServedModel(tokenizer, int(getattr(settings, "max_position_embeddings", 0) or 2**31))
+
+    def policy_trainer(self, *arguments: Any, **options: Any) -> Any:
+        raise _trains_nothing()
+
+    def fine_tuner(self, *arguments: Any) -> Any:
+        raise _trains_nothing()
+
+    def is_flat(self, group: Any) -> bool:
+        raise _trains_nothing()
+
+    @staticmethod
+    def base_of(source: str) -> None:
+        return None
+
+    @staticmethod
+    def clean(directory: Path) -> None:
+        """It leaves nothing in a run's folder."""
+
+    @staticmethod
+    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
+        raise _trains_nothing()
+
+    @staticmethod
+    def join(*arguments: Any) -> Any:
+        raise _trains_nothing()
+
+
+def _trains_nothing() -> ConfigError:
+    return ConfigError(
+        "trainer.use: `served` trains nothing; it is for `toolrl eval` and `toolrl rollout`",
+        hint="Set it to `torch`: pip install 'toolrl[train]'.",
+    )
