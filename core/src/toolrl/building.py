@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from toolrl import protocols
 from toolrl.config.components import check_options
 from toolrl.config.frame import ComponentUse
-from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
+from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError, UnknownComponentError
 from toolrl.kinds import KINDS
-from toolrl.plugins.registry import Registry
+from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import BuildContext
 from toolrl.tools.toolset import as_toolset
 
@@ -41,6 +42,26 @@ def build_component(registry: Registry, kind: str, use: ComponentUse, context: B
         ) from error
     _check_protocol(kind, label, built, where)
     return built
+
+
+def build_of_plugin(
+    kind: str,
+    name: str,
+    options: dict[str, Any],
+    context: BuildContext,
+    where: str,
+    missing: Callable[[str], ToolrlError],
+) -> Any:
+    """A component of another plugin, by its qualified name.
+
+    `missing` makes the error for one that isn't there, from what the registry says of it.
+    """
+    registry = load_registry()
+    try:
+        registry.get(kind, name)
+    except UnknownComponentError as error:
+        raise missing(error.message) from None
+    return build_component(registry, kind, ComponentUse(use=name, options=options), context, where)
 
 
 def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:

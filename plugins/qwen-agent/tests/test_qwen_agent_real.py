@@ -535,10 +535,7 @@ def test_mcp_servers_are_read_as_qwen_agent_reads_them(
     from toolrl_plugin_qwen_agent import toolset
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(toolset, "load_registry", lambda: type("Registry", (), {"get": lambda *_: None})())
-    monkeypatch.setattr(
-        toolset, "build_component", lambda registry, kind, use, *_: given.update(use.options) or "built"
-    )
+    monkeypatch.setattr(toolset, "build_of_plugin", lambda kind, name, options, *_: given.update(options) or "built")
     servers = {
         "old": {"url": "http://127.0.0.1:9/weather", "headers": {"A": "b"}, "sse_read_timeout": 300},
         "new": {"type": "streamable-http", "url": "http://127.0.0.1:9/mcp"},

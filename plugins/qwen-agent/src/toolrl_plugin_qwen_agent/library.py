@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -129,16 +129,8 @@ def _interpreter_lacks(tools: ModuleType) -> str:
 
 def in_thread(function: Any) -> Any:
     """Call it in a thread and wait for it."""
-    future: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - it belongs to the one who waits
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="toolrl-qwen-agent", daemon=True).start()
-    return future.result()
+    with ThreadPoolExecutor(1, "toolrl-qwen-agent") as pool:
+        return pool.submit(function).result()
 
 
 def load() -> ModuleType:

@@ -20,10 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toolrl.building import build_component
-from toolrl.config.frame import ComponentUse
-from toolrl.errors import ConfigError, ToolrlError, ToolsetError, UnknownComponentError
-from toolrl.plugins.registry import load_registry
+from toolrl.building import build_of_plugin
+from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
@@ -223,15 +221,11 @@ def _usual(server: Any, place: str) -> Any:
 
 def _mcp_toolset(servers: Mapping[str, Any], context: BuildContext, place: str) -> Toolset:
     """The servers of an entry, by the plugin `mcp`. Raises ConfigError."""
-    registry = load_registry()
-    try:
-        registry.get("tools", "mcp/mcp")
-    except UnknownComponentError as error:
-        raise ConfigError(
-            f"mcpServers needs the plugin 'mcp': {error.message}",
-            where=place,
-            hint="pip install 'toolrl-plugin-qwen-agent[mcp]'",
-        ) from None
-    use = ComponentUse(use="mcp/mcp", options={"servers": {name: _usual(servers[name], place) for name in servers}})
-    built: Toolset = build_component(registry, "tools", use, context, place)
+
+    def missing(message: str) -> ConfigError:
+        hint = "pip install 'toolrl-plugin-qwen-agent[mcp]'"
+        return ConfigError(f"mcpServers needs the plugin 'mcp': {message}", where=place, hint=hint)
+
+    options = {"servers": {name: _usual(servers[name], place) for name in servers}}
+    built: Toolset = build_of_plugin("tools", "mcp/mcp", options, context, place, missing)
     return built

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolrl.building import build_component
-from toolrl.config.frame import ComponentUse
-from toolrl.errors import ConfigError, UnknownComponentError
-from toolrl.plugins.registry import load_registry
+from toolrl.building import build_of_plugin
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Toolset
 from toolrl_plugin_verl.tool_yaml import ToolEntry
 
@@ -85,17 +83,11 @@ def _tell_ignored(entry: ToolEntry) -> None:
 
 
 def _built(name: str, extra: str, options: dict[str, Any], entry: ToolEntry, context: BuildContext) -> Toolset:
-    registry = load_registry()
-    try:
-        registry.get("tools", name)
-    except UnknownComponentError as error:
-        raise ConfigError(
-            f"type {entry.type} needs the plugin {name.partition('/')[0]!r}: {error.message}",
-            where=entry.place,
-            hint=f"pip install 'toolrl-plugin-verl[{extra}]'",
-        ) from None
-    use = ComponentUse(use=name, options=options)
-    built: Toolset = build_component(registry, "tools", use, context, entry.place)
+    def missing(message: str) -> ConfigError:
+        problem = f"type {entry.type} needs the plugin {name.partition('/')[0]!r}: {message}"
+        return ConfigError(problem, where=entry.place, hint=f"pip install 'toolrl-plugin-verl[{extra}]'")
+
+    built: Toolset = build_of_plugin("tools", name, options, context, entry.place, missing)
     return built
 
 

@@ -18,10 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolrl.building import build_component
-from toolrl.config.frame import ComponentUse
-from toolrl.errors import ConfigError, RewardError, UnknownComponentError
-from toolrl.plugins.registry import load_registry
+from toolrl.building import build_of_plugin
+from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext, Reward
 from toolrl.tools.function import is_async
 from toolrl.tools.threads import POOL
@@ -139,17 +137,14 @@ class VerlReward:
                 "memory_limit_mb": sandbox.memory_limit_mb,
                 "continuous": True,
             }
-        registry = load_registry()
-        try:
-            registry.get("rewards", name)
-        except UnknownComponentError as error:
-            raise RewardError(
-                f"the scorer {scorer!r} is the reward {name!r} of the plugin {plugin!r}: {error.message}",
+
+        def missing(message: str) -> RewardError:
+            return RewardError(
+                f"the scorer {scorer!r} is the reward {name!r} of the plugin {plugin!r}: {message}",
                 hint=f"pip install toolrl-plugin-{plugin}, or give a function of your own by `path`.",
-            ) from None
-        built: Reward = build_component(
-            registry, "rewards", ComponentUse(use=name, options=options), self._context, self._context.where
-        )
+            )
+
+        built: Reward = build_of_plugin("rewards", name, options, self._context, self._context.where, missing)
         return built
 
     # A function of the user's.
