@@ -345,10 +345,7 @@ def test_a_run_is_named_like_its_file(tree: dict[str, Any], registry: Registry, 
     ("line", "message"),
     [
         (r'path: "C:\models\qwen"', "found unknown escape character 'm'"),
-        (r'path: "C:\new"', r"the path 'C:\new' holds an escape"),
-        (r'dir: "runs\first"', r"the path 'runs\x0cirst' holds an escape"),
         (r'path: "C:\u"', "expected escape sequence"),
-        (r'options: {paths: ["a", "d:\bin"]}', r"the path 'd:\x08in' holds an escape"),
     ],
 )
 def test_a_windows_path_in_double_quotes_says_how_to_write_it(line: str, message: str) -> None:
@@ -357,14 +354,6 @@ def test_a_windows_path_in_double_quotes_says_how_to_write_it(line: str, message
     assert message in caught.value.message
     assert (caught.value.where or "").startswith("run.yaml:2:")
     assert r"'C:\models'" in (caught.value.hint or "")
-
-
-def test_escapes_and_colons_that_are_no_paths_are_left_alone() -> None:
-    text = r"""{system_prompt: "Q:\nA:", path: 'C:\new', dir: C:\new, file: "C:\\new\\ö", files: {a: "b\n"}}"""
-    tree, _ = parse_yaml(text, "run.yaml")
-    assert tree == {
-        "system_prompt": "Q:\nA:", "path": r"C:\new", "dir": r"C:\new", "file": r"C:\new\ö", "files": {"a": "b\n"},
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

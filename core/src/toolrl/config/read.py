@@ -81,7 +81,6 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         loader = _Loader(text, name)
         node = loader.get_single_node()
         _count(node, name, {}, 0)
-        _check_escapes(node, name)
         return (loader.construct_document(node) if node is not None else None), loader.problems
     except RecursionError:
         raise ConfigError(_TOO_DEEP, where=name) from None
@@ -95,33 +94,13 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         if "\\t" in what:
             hint = "Indent with spaces: YAML takes no tabs."
         if "unknown escape" in what or "escape sequence" in what:
-            hint = _BACKSLASH
+            hint = r"In double quotes a backslash begins an escape: write 'C:\models' in single quotes, or C:/models."
         raise ConfigError(f"not valid YAML: {what}{shown}", where=where, hint=hint) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", where=name) from error
     finally:
         if loader is not None:
             loader.dispose()
-
-
-_BACKSLASH = r"In double quotes a backslash begins an escape: write 'C:\models' in single quotes, or C:/models."
-_PATH_KEY = re.compile(r"(?:.*_)?(?:path|dir|file|folder)s?\Z")
-
-
-def _check_escapes(node: yaml.Node | None, name: str) -> None:
-    """Raises ConfigError for a path such as "C:\\new", in which YAML read the end of a line."""
-    nodes, known = [node], set[int]()
-    for item in nodes:
-        if not isinstance(item, yaml.CollectionNode) or id(item) in known:
-            continue
-        known.add(id(item))
-        for key, value in item.value if isinstance(item, yaml.MappingNode) else [(None, it) for it in item.value]:
-            nodes += (key, value)
-            if key is not None and _PATH_KEY.match(str(key.value)):
-                for path in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    if isinstance(path, yaml.ScalarNode) and path.style == '"' and not path.value.isprintable():
-                        where = f"{name}:{path.start_mark.line + 1}:{path.start_mark.column + 1}"
-                        raise ConfigError(f"the path {path.value!r} holds an escape", where=where, hint=_BACKSLASH)
 
 
 _TOO_DEEP = f"the YAML is nested more than {MAX_DEPTH} levels deep"
