@@ -6,4 +6,5 @@ import sys
 try:
     sys.modules[__name__] = importlib.import_module("toolrl_testing")
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error}: run `pip install toolrl-testing`", name=error.name) from error
+    hint = "run `pip install toolrl-testing`, or `pip install ./plugins/testing` in a clone of toolrl"
+    raise ModuleNotFoundError(f"{error}; {hint}", name=error.name) from error
