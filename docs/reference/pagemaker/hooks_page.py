@@ -93,9 +93,9 @@ def _default(text: str | None) -> str:
 def _events_intro() -> str:
     return """\
 They fire in the controller process, in its main thread, for the observers that the config names, in its order, then for
-those of every run. An observer is an object with some of these methods; they need no mark and may leave out arguments that they don't use. An
-observer only reads. One that raises is logged and counted, and hides nothing from the others. A misspelled event, an
-`async def` and an argument that the event doesn't have are refused when the run is built."""
+those of every run. An observer is an object with some of these methods; they need no mark and may leave out arguments
+that they don't use. An observer only reads. One that raises is logged and counted, and hides nothing from the others. A
+misspelled event, an `async def` and an argument that the event doesn't have are refused when the run is built."""
 
 
 def _event(function: ast.FunctionDef) -> str:
