@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from toolrl.errors import ConfigError  # noqa: E402
-from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.types import Episode, Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
@@ -157,17 +156,6 @@ def test_the_comparison_tells_a_difference(tiny: Any) -> None:
     value, gradient = differences(wanted, packed(model, samples, 1.0))
     assert value > 1e-3
     assert gradient > 1e-3
-
-
-def test_gradient_checkpointing_computes_the_same(tiny: Any) -> None:
-    samples = groups_of_samples()
-    plain = packed(exact_model(tiny), samples, 1.0)
-    model = exact_model(tiny)
-    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)({"use_reentrant": False})
-    value, gradient = differences(plain, packed(model, samples, 1.0))
-    assert any(getattr(layer, "gradient_checkpointing", False) for layer in model.modules())
-    assert value < 1e-12
-    assert gradient < 1e-12
 
 
 def test_a_model_that_cannot_be_taken_apart_shares_too(tiny: Any) -> None:
@@ -381,23 +369,6 @@ def test_several_updates_take_whole_groups(
     dealt.clear()
     trainer.update([group_of(make_episode, 0)])
     assert [len(part) for part in dealt] == [2, 2]
-
-
-def test_demonstrations_share_their_beginnings(tiny: Any, tmp_path: Path) -> None:
-    chance = torch.Generator().manual_seed(0)
-    demonstrations = []
-    for length in (5, 9, 3):
-        mask = [0] * (len(SYSTEM) + 4) + [1] * length
-        demonstrations.append(Demonstration((*SYSTEM, *draw(chance, 4 + length)), tuple(mask)))
-    found = []
-    for share in (True, False):
-        model = exact_model(tiny)
-        settings = SftConfig(from_run="run", steps=4, learning_rate=1e-3, tokens_per_microbatch=200, share_prefix=share)
-        trainer = SupervisedTrainer(policy_of(model), settings, tmp_path)
-        losses = [trainer.update(demonstrations)["loss"] for _ in range(3)]
-        found.append((losses, torch.cat([p.detach().reshape(-1) for p in model.parameters()])))
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
-    assert float((found[0][1] - found[1][1]).abs().max()) < 1e-6
 
 
 def test_the_errors_name_the_option(tiny: Any, tmp_path: Path) -> None:

@@ -224,21 +224,3 @@ def test_transposed_weights_follow_the_modules(
             assert len(set(found)) == len(found)
 
     asyncio.run(run())
-
-
-def test_large_models_get_no_copies(build: Any, sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = build(transformers.LlamaConfig(**sizes))
-    bytes_of_copies = sum(w.numel() * 4 for name, w in module.named_parameters() if "proj" in name)
-    bytes_of_copies += module.lm_head.weight.numel() * 4
-    for free, copied in (
-        (bytes_of_copies / direct._COPIES + 100, True),
-        (bytes_of_copies / direct._COPIES - 100, False),
-    ):
-        monkeypatch.setattr(direct, "total_memory", lambda free=free: free)
-        runner = ModelRunner(module)
-        assert runner.direct is not None
-        assert bool(runner.direct._turned) == copied
-        assert verify(runner) < 1e-4
-    half = Direct.of(build(transformers.LlamaConfig(**sizes)).to(torch.bfloat16))
-    assert half is not None
-    assert not half._turned

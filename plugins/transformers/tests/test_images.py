@@ -12,8 +12,7 @@ import transformers
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_transformers.images import Pictures, marked, plain
-from toolrl_plugin_transformers.model import ModelRunner
+from toolrl_plugin_transformers.images import Pictures
 
 IMAGE, VOCABULARY = 290, 300
 TEXT = {
@@ -232,14 +231,6 @@ def test_spans_beyond_the_prompt_are_refused(model: Any, engine: Any) -> None:
     asyncio.run(work())
 
 
-def test_marks_lead_back_to_their_tokens(model: Any) -> None:
-    ids, media = prompt_of(TWO, model)
-    marks = marked(ids, media)
-    assert [plain(token) for token in marks] == ids
-    assert sum(token < 0 for token in marks) == sum(item.span[1] - item.span[0] for item in media)
-    assert marks != marked(*prompt_of([5, (4, (8, 12)), 9, (3, (2, 8)), 10], model))
-
-
 def test_a_part_cuts_no_picture(model: Any) -> None:
     _, media = prompt_of(TWO, model)
     pictures = Pictures(tuple(media))
@@ -249,9 +240,3 @@ def test_a_part_cuts_no_picture(model: Any) -> None:
     assert pictures.cut(0, end) == end
     with pytest.raises(EngineError, match="cut"):
         pictures.within(0, start + 1)
-
-
-def test_the_runner_knows_which_models_take_pictures(model: Any, build: Any) -> None:
-    assert ModelRunner(model).eyes
-    assert IMAGE in ModelRunner(model).never
-    assert not ModelRunner(build(transformers.Qwen3Config(**TEXT))).eyes

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.types import Sampling
-from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
 from toolrl_plugin_transformers.sessions import Session, SessionStore
 from toolrl_plugin_transformers.stops import StopStrings
@@ -124,15 +123,6 @@ def test_a_number_that_falls_between_two_blocks_draws_no_id_without_mass() -> No
             assert bool((weights.gather(1, tokens[:, None]) > 0).all())
 
 
-def test_a_seeds_numbers_are_in_range_and_its_own() -> None:
-    streams = {seed: [stream.draw() for _ in range(1000)] for seed in (1, 2) for stream in [Uniforms(seed)]}
-    assert all(0 <= number < 1 for numbers in streams.values() for number in numbers)
-    assert len(set(streams[1])) > 990
-    assert streams[1] != streams[2]
-    again = Uniforms(1)
-    assert [again.draw() for _ in range(1000)] == streams[1]
-
-
 def _first_stop(text: str, stops: tuple[str, ...], tokenizer: Any) -> tuple[str, str] | None:
     """(text up to and with the completing token, the stop string)."""
     watch = StopStrings(stops, tokenizer)
@@ -211,59 +201,3 @@ def test_the_index_finds_the_longest_beginning_and_forgets_what_is_dropped() -> 
     store.drop(short)
     assert store.longest(prompt, newcomer) == (newcomer, 0)
     assert SessionStore(share=False).longest(prompt, short) == (short, 0)
-
-
-def test_a_session_that_changes_its_prompt_is_found_under_the_new_one_only() -> None:
-    store = SessionStore(share=True)
-    session = _held("a", list(range(64)))
-    store.index(session, session.tokens)
-    other = [*range(16), *range(100, 148)]
-    session.tokens = other
-    store.index(session, other)
-    newcomer = Session("new")
-    assert store.longest(list(range(64)), newcomer) == (session, 16)
-    assert store.longest(other, newcomer) == (session, 64)
-
-
-def _shape() -> CacheShape:
-    return CacheShape(layers=2, heads=2, key_dim=4, value_dim=6, dtype=torch.float32, device=CPU)
-
-
-def test_slots_keep_their_contents_while_the_block_grows_and_shrinks() -> None:
-    slots = SlotCache(_shape(), 1000)
-    slots.reserve(2, 10, used=0)
-    slots.keys[:, :2, :, :10] = torch.randn(2, 2, 2, 10, 4)
-    slots.values[:, :2, :, :10] = torch.randn(2, 2, 2, 10, 6)
-    before = slots.save(1, 10)
-    for rows, columns in ((3, 10), (3, 200), (5, 64), (20, 50)):
-        slots.reserve(rows, columns, used=2)
-        assert slots.slots >= rows
-        assert slots.columns >= columns
-        assert slots.slots * slots.columns <= 1000
-        for saved, kept in zip(before, slots.save(1, 10), strict=True):
-            assert torch.equal(saved, kept)
-    slots.move(1, 7, 10)
-    slots.spread([7, 7], 8, 10)
-    slots.load(3, *before, 10)
-    for slot in (3, 7, 8, 9):
-        assert all(torch.equal(a, b) for a, b in zip(before, slots.save(slot, 10), strict=True))
-    slots.wipe(7)
-    assert not any(part.any() for part in slots.save(7, 10))
-
-
-def test_writes_go_to_their_rows_and_columns() -> None:
-    slots = SlotCache(_shape(), 1000)
-    slots.reserve(4, 8, used=0)
-    columns = torch.tensor([[2, 3, 4], [slots.columns, 0, 1]])
-    keys, values = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 6)
-    cache = StepCache(slots, 1, 2, 5, slots.write_index(1, columns))
-    seen_keys, seen_values = cache.update(keys, values, 1)
-    assert seen_keys.shape == (2, 2, 5, 4)
-    assert torch.equal(seen_keys[0, :, 2:5], keys[0])
-    assert torch.equal(seen_keys[1, :, :2], keys[1, :, 1:])  # the first of that row is padding
-    assert torch.equal(seen_values[1, :, :2], values[1, :, 1:])
-    assert not slots.keys[0].any()
-    assert not slots.keys[1, 0].any()
-    assert not slots.keys[1, 3].any()
-    heads_last = slots.write_index(1, columns, heads_last=True)
-    assert torch.equal(heads_last.view(2, 3, 2).transpose(1, 2), slots.write_index(1, columns).view(2, 2, 3))

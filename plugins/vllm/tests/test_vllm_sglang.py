@@ -223,30 +223,6 @@ def test_a_cache_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
 
 
-def test_a_prompt_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    async def run() -> None:
-        module = make_model(5)
-        async with serving(module, make_tokenizer(), length=32) as server, engine(server, module, tmp_path) as running:
-            with pytest.raises(EngineError, match="are 34, more than the 32"):
-                await running.generate(PROMPT, Sampling(4), session="a")
-
-    asyncio.run(run())
-
-
-def test_raw_log_probabilities_fit_at_temperature_1_only(tmp_path: Path) -> None:
-    async def run() -> None:
-        module = make_model(5)
-        async with (
-            serving(module, make_tokenizer()) as server,
-            engine(server, module, tmp_path, server_logprobs="raw") as running,
-        ):
-            with pytest.raises(EngineError, match="before the temperature"):
-                await running.generate(PROMPT, Sampling(4, temperature=0.5), session="a")
-            assert len((await running.generate(PROMPT, Sampling(4, top_p=0.5), session="a")).ids) == 4
-
-    asyncio.run(run())
-
-
 # What is sent and read.
 
 

@@ -65,29 +65,6 @@ def test_many_requests_over_many_updates(engine: Any, tokenizer: Any, tmp_path: 
     asyncio.run(run())
 
 
-def test_turns_before_and_after_an_update(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        module = make_model()
-        models = {0: copy.deepcopy(module)}
-        async with engine(module) as running:
-            first = await running.generate(PROMPT, Sampling(40, seed=1), session="a")
-            second_prompt = (*PROMPT, *first.ids, *PROMPT[:5])
-            warm = await running.generate(second_prompt, Sampling(4, seed=9), session="other")
-            assert warm.cached >= 64, "the same prompt is in the cache, computed with the old weights"
-            change(module)
-            models[1] = copy.deepcopy(module)
-            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-            second = await running.generate(second_prompt, Sampling(40, seed=2), session="a")
-            assert (second.cached, set(second.versions)) == (0, {1})
-            third_prompt = (*second_prompt, *second.ids, *PROMPT[:5])
-            third = await running.generate(third_prompt, Sampling(40, seed=3), session="a")
-            assert third.cached >= 128, "what the new weights computed is reused"
-            for prompt, done in ((PROMPT, first), (second_prompt, second), (third_prompt, third)):
-                check(models, prompt, done)
-
-    asyncio.run(run())
-
-
 def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_check(
     engine: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
