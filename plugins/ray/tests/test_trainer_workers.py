@@ -33,6 +33,7 @@ DIED, LOST, FAILED, ENDED = RankEnd(-9, "…"), RankEnd(75), RankEnd(1, "why"), 
         ({1: DIED}, 0, "trainer worker 1 was ended by SIGKILL"),
         ({0: LOST, 1: DIED}, 0, "trainer worker 1 was ended by SIGKILL"),
         ({0: LOST}, 0, "trainer worker 0 lost the other ranks"),
+        ({0: FAILED, 1: LOST}, 1, None),
         ({0: FAILED, 1: RankEnd(None, "node died")}, 0, "trainer worker 1 is lost (node died)"),
     ],
 )
@@ -46,6 +47,8 @@ def test_a_death_is_told_from_an_end_and_an_error(ended: dict[int, RankEnd], sta
 def test_an_error_that_the_first_rank_did_not_print_is_raised() -> None:
     with pytest.raises(RunStoppedError, match=r"(?s)trainer worker 1 ended with status 1; its last log lines:.*why"):
         outcome({1: FAILED})
+    with pytest.raises(RunStoppedError, match="trainer worker 1 ended with status 1"):
+        outcome({0: LOST, 1: FAILED})
     with pytest.raises(RunStoppedError, match="didn't end with the others"):
         outcome({1: ENDED})
 
@@ -75,7 +78,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_ranks_error_is_handed_on_and_logged(host: RankHost, order: RankOrder, log: Path) -> None:
     *printed, end = list(host.run(order, log, forward=True))
     assert isinstance(end, RankEnd)
-    assert (end.status, end.died) == (1, False)
+    assert (end.status, end.killed) == (1, False)
     errors = b"".join(it.data for it in printed if it.is_error).decode()  # type: ignore[union-attr]
     assert "data.train" in errors
     assert "Traceback" not in errors
@@ -93,4 +96,4 @@ def test_a_process_that_is_killed_ends_its_generator(host: RankHost, order: Rank
     host.end()
     thread.join(60)
     (end,) = ends
-    assert (end.status, end.died) == (-9, True)
+    assert (end.status, end.killed) == (-9, True)

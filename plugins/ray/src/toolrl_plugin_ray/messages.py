@@ -218,9 +218,14 @@ class RankEnd:
     """The end of what it printed, or why the host is lost."""
 
     @property
-    def died(self) -> bool:
-        """Whether the rank reported no error of its own: it was killed, or lost another rank."""
-        return self.status is None or self.status < 0 or self.status == LostRanksError.exit_status
+    def killed(self) -> bool:
+        """Whether the process ended without a word."""
+        return self.status is None or self.status < 0
+
+    @property
+    def lost_others(self) -> bool:
+        """Whether the rank ended since it lost another one, which didn't report why."""
+        return self.status == LostRanksError.exit_status
 
     def describe(self) -> str:
         """What happened, and the last lines of its log."""
@@ -230,7 +235,7 @@ class RankEnd:
         words = "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
         if self.status < 0:
             return f"was ended by {_signal_name(-self.status)}; {words}"
-        return f"{'lost the other ranks' if self.died else f'ended with status {self.status}'}; {words}"
+        return f"{'lost the other ranks' if self.lost_others else f'ended with status {self.status}'}; {words}"
 
 
 def _signal_name(number: int) -> str:

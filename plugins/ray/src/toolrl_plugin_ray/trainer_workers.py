@@ -12,6 +12,7 @@ import logging
 import secrets
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,9 @@ from toolrl_plugin_ray.rank_host import RankHost
 GRACE_SECONDS = 15.0
 """For the other ranks to end once one has reported an error: longer than they look for another's."""
 END_SECONDS = 120.0
-"""For the other ranks to end once one has ended well or was interrupted."""
+"""For the other ranks to end once one has ended well."""
+ENDED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit statuses of a rank that came to its end or was interrupted."""
 GONE_SECONDS = 15.0
 """For a host to kill its process."""
 
@@ -115,7 +118,7 @@ class _Attempt:
         except asyncio.CancelledError:
             for host in self._hosts:
                 host.signal.remote(int(signal.SIGTERM))
-            await _ended(ranks, patience=END_SECONDS)
+            await _ended(ranks)
             raise
         finally:
             for task in ranks:
@@ -170,37 +173,35 @@ class _Attempt:
         return RankEnd(None, "its host ended")
 
 
-async def _ended(ranks: dict[asyncio.Task[RankEnd], int], patience: float | None = None) -> dict[int, RankEnd]:
-    """How the ranks end: until all have, one has died, or the rest wasn't done in time after the first."""
-    loop, deadline = asyncio.get_running_loop(), None
-    ended: dict[int, RankEnd] = {}
-    going = set(ranks)
-    while going:
-        left = None if deadline is None else max(0.0, deadline - loop.time())
-        done, going = await asyncio.wait(going, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        ended |= {ranks[task]: task.result() for task in done}
-        if not done or (patience is None and any(it.died for it in ended.values())):
-            break
-        failed = any(it.status for it in ended.values())
-        deadline = deadline or loop.time() + (patience or (GRACE_SECONDS if failed else END_SECONDS))
-    return ended
+async def _ended(ranks: dict[asyncio.Task[RankEnd], int]) -> dict[int, RankEnd]:
+    """How ranks end: the first, and unless it was killed those that end soon after it."""
+    done, going = await asyncio.wait(ranks, return_when=asyncio.FIRST_COMPLETED)
+    if going and not any(task.result().killed for task in done):
+        orderly = all(task.result().status in ENDED for task in done)
+        later, _ = await asyncio.wait(going, timeout=END_SECONDS if orderly else GRACE_SECONDS)
+        done |= later
+    return {ranks[task]: task.result() for task in done}
 
 
-def outcome(ended: dict[int, RankEnd]) -> tuple[int, str | None]:
+def outcome(ended: Mapping[int, RankEnd]) -> tuple[int, str | None]:
     """The run's exit status, or how a worker died. Raises RunStoppedError for an error that only another rank than the
     first printed."""
     first = ended.get(0)
     if first is not None and first.status == 0:
         return 0, None
-    dead = [(rank, end) for rank, end in ended.items() if end.died]
-    if dead:
-        # One that was killed explains one that lost it.
-        rank, end = max(dead, key=lambda it: it[1].status is None or it[1].status < 0)
+    killed = [(rank, end) for rank, end in ended.items() if end.killed]
+    lost = [(rank, end) for rank, end in ended.items() if end.lost_others]
+    failed = {rank: end for rank, end in ended.items() if not (end.killed or end.lost_others or end.status in ENDED)}
+    # A kill explains an error elsewhere, and an error explains why another rank lost one.
+    if killed or (lost and not failed):
+        rank, end = (killed or lost)[0]
         return 0, f"trainer worker {rank} {end.describe()}"
-    if first is not None and first.status is not None:
-        return first.status, None
-    rank, end = next((it for it in ended.items() if it[1].status), (0, RankEnd(None, "it didn't end with the others")))
-    raise RunStoppedError(f"trainer worker {rank} {end.describe()}")
+    if first is not None and not first.lost_others and (0 in failed or not failed):
+        return first.status or 0, None
+    if failed:
+        rank, end = next(iter(failed.items()))
+        raise RunStoppedError(f"trainer worker {rank} {end.describe()}")
+    raise RunStoppedError("trainer worker 0 didn't end with the others")
 
 
 def _last_checkpoint(run_dir: Path) -> str:
