@@ -196,10 +196,9 @@ def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: An
 
 
 def test_an_error_of_a_rank_ends_the_run_and_is_not_tried_again(cluster: Any, site: Any, own_place: Any) -> None:
-    broken = {"default": {"tools": [{"use": "calculator"}], "rewards": ["exact"], "chat_format": "plain"}}
-    run = Run(cluster, own_place, site, "broken", environments=broken)
+    run = Run(cluster, own_place, site, "broken", rollout={"max_episode_tokens": 10**9})
     assert run.process.wait(timeout=300) == 1
-    assert run.said.count("chat_format") >= 1
+    assert "rollout.max_episode_tokens: 1000000000 tokens, but the model can attend to" in run.said
     assert "go on from the last checkpoint" not in run.said
     assert "Traceback" not in run.said
 
