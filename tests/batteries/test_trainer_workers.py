@@ -142,6 +142,7 @@ def once(folder: Any, steps: int, prompts: int = 4) -> None:
     assert len(stored) == steps * prompts * 4
 
 
+@pytest.mark.slow
 def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: Any, own_place: Any) -> None:
     """Colocated. Each dies in the third step, where the tool stands; as there is no checkpoint yet, all begin anew."""
     stand = own_place.folder / "stand"
@@ -166,6 +167,7 @@ def test_each_rank_is_killed_and_every_step_is_there_once(cluster: Any, site: An
         assert log.count(f"trainer worker {rank} starts: process") == 3
 
 
+@pytest.mark.slow
 def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: Any, own_place: Any, here: Any) -> None:
     """Split, with rollout and training overlapping: what only the first rank decides reaches the others. It is killed,
     and later the run is interrupted."""
