@@ -15,10 +15,15 @@ from pagemaker.source import module_doc, tree
 
 MODULES = (
     "loop.data", "loop.supply", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
-    "torch:trainer", "torch:objective.loss", "torch:objective.credit",
+    "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
     "ray:lost_work", "tools.restarts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
+OTHER_KEYS = {
+    "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
+    "warmup_steps",
+}  # fmt: skip
+"""Keys of other dicts in these modules: states and arguments."""
 
 LEADS = {
     "Update": "`ratio/*`, `clip/*`, `importance/*`, `approx_kl` and `logprob_mismatch/*` are of the trained tokens: "
@@ -126,7 +131,7 @@ def names_in_code() -> set[str]:
             elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
                 keys = [node.slice]
             found |= {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    return found
+    return found - OTHER_KEYS
 
 
 def episode_metrics() -> tuple[str, list[tuple[str, str]]]:
