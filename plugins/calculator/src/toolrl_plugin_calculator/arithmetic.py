@@ -147,7 +147,7 @@ class BoundedArithmetic:
         if (bits - 1) * abs(exponent) > self.max_bits:
             raise self.too_large()
         if base in (1, -1):
-            return base ** (exponent % 2)
+            return int(base) ** (exponent % 2)
         return self.bounded(Fraction(base) ** exponent)
 
     def _exact_root(self, value: Exact, degree: int) -> Exact | None:
