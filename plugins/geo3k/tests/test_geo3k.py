@@ -102,23 +102,20 @@ async def submit(session: Any, answer: str) -> Any:
     return await session.call(ToolCall(NAME, {"answer": answer}))
 
 
-def test_the_life_of_an_instance(toolset: Any) -> None:
-    async def work() -> None:
-        async with opened(toolset) as session:
-            wrong = await submit(session, "13")
-            assert wrong.text == "Current parsed answer='13' reward=0.0"
-            assert wrong.reward == -0.05
-            right = await submit(session, "\\boxed{12.50}")
-            assert right.text == "Current parsed answer='12.50' reward=1.0"
-            assert right.reward == 0.0
-            again = await submit(session, "12.5")
-            assert again.reward == -0.05
-            assert await session.reward() == 1.0
-            worse = await submit(session, "1")
-            assert worse.reward == -0.05
-            assert await session.reward() == 0.0
-
-    asyncio.run(work())
+async def test_the_life_of_an_instance(toolset: Any) -> None:
+    async with opened(toolset) as session:
+        wrong = await submit(session, "13")
+        assert wrong.text == "Current parsed answer='13' reward=0.0"
+        assert wrong.reward == -0.05
+        right = await submit(session, "\\boxed{12.50}")
+        assert right.text == "Current parsed answer='12.50' reward=1.0"
+        assert right.reward == 0.0
+        again = await submit(session, "12.5")
+        assert again.reward == -0.05
+        assert await session.reward() == 1.0
+        worse = await submit(session, "1")
+        assert worse.reward == -0.05
+        assert await session.reward() == 0.0
 
 
 @pytest.mark.parametrize("gold", [None, "", " cm^ "])

@@ -437,16 +437,13 @@ def test_sessions_of_episodes_over_http(rig: Any, everything: Everything) -> Non
 
 
 @pytest.mark.slow
-def test_the_broken_image_of_the_server_everything(rig: Any) -> None:
+async def test_the_broken_image_of_the_server_everything(rig: Any) -> None:
     pytest.importorskip("PIL", reason="Pillow isn't installed")
     server = {"command": program("mcp-server-everything"), "args": ["stdio"]}
 
-    async def work() -> None:
-        options = rig.options(server=server)
-        async with rig.started(options, processor=object()) as toolset, rig.episode(toolset) as session:
-            result = await session.call(ToolCall("get-tiny-image", {}))
-        # Checksums in it are wrong, so no model gets to see it.
-        assert "MCP logo" in result.text
-        assert "can't be shown: it is no PNG, " in result.text
-
-    rig.run(work)
+    options = rig.options(server=server)
+    async with rig.started(options, processor=object()) as toolset, rig.episode(toolset) as session:
+        result = await session.call(ToolCall("get-tiny-image", {}))
+    # Checksums in it are wrong, so no model gets to see it.
+    assert "MCP logo" in result.text
+    assert "can't be shown: it is no PNG, " in result.text

@@ -70,28 +70,24 @@ def wait_until_gone(*pids: int, seconds: float = 15) -> None:
         (["endless"], "more than 50 pages"),
     ],
 )
-def test_starts_that_fail_say_why(rig: Any, modes: list[str], problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_starts_that_fail_say_why(
+    rig: Any, modes: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("toolrl_plugin_mcp.sdk.MAX_PAGES", 50)
     server = {"command": sys.executable, "args": [rig.raw, *modes], "env": {"KEY": "hunter2-secret"}}
 
-    async def work() -> None:
-        toolset = rig.toolset(rig.options(server=server))
-        with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}"):
-            await toolset.start()
-        assert toolset.servers == {}
-        await toolset.stop()
-
-    rig.run(work)
+    toolset = rig.toolset(rig.options(server=server))
+    with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}"):
+        await toolset.start()
+    assert toolset.servers == {}
+    await toolset.stop()
 
 
-def test_a_server_that_says_nothing_has_a_time_limit(rig: Any) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(rig.options("mute", start_timeout=1.0))
-        with pytest.raises(ToolsetError, match=r"not ready within 1 s \(start_timeout\)"):
-            await toolset.start()
-        await toolset.stop()
-
-    rig.run(work)
+async def test_a_server_that_says_nothing_has_a_time_limit(rig: Any) -> None:
+    toolset = rig.toolset(rig.options("mute", start_timeout=1.0))
+    with pytest.raises(ToolsetError, match=r"not ready within 1 s \(start_timeout\)"):
+        await toolset.start()
+    await toolset.stop()
 
 
 @pytest.mark.parametrize(
@@ -104,34 +100,28 @@ def test_a_server_that_says_nothing_has_a_time_limit(rig: Any) -> None:
         ({"command": sys.executable, "args": ["a\0b"]}, "null byte"),
     ],
 )
-def test_commands_that_cant_be_run(rig: Any, server: dict[str, Any], problem: str) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(rig.options(server=server))
-        with pytest.raises(ToolsetError, match=problem):
-            await toolset.start()
-        await toolset.stop()
-
-    rig.run(work)
+async def test_commands_that_cant_be_run(rig: Any, server: dict[str, Any], problem: str) -> None:
+    toolset = rig.toolset(rig.options(server=server))
+    with pytest.raises(ToolsetError, match=problem):
+        await toolset.start()
+    await toolset.stop()
 
 
-def test_a_start_that_fails_ends_the_servers_that_did_start(rig: Any) -> None:
+async def test_a_start_that_fails_ends_the_servers_that_did_start(rig: Any) -> None:
     options = rig.options()
     servers = {"good": options.servers["raw"], "bad": {"command": sys.executable, "args": [rig.raw, "early"]}}
     options = type(options).model_validate({"servers": servers, "instances": 2})
 
-    async def work() -> None:
-        toolset = rig.toolset(options)
-        with pytest.raises(ToolsetError, match="MCP server 'bad'"):
-            await toolset.start()
-        assert toolset.names() is None
-        with pytest.raises(ToolsetError, match="weren't started"):
-            async with rig.episode(toolset):
-                pass
-
-    rig.run(work)
+    toolset = rig.toolset(options)
+    with pytest.raises(ToolsetError, match="MCP server 'bad'"):
+        await toolset.start()
+    assert toolset.names() is None
+    with pytest.raises(ToolsetError, match="weren't started"):
+        async with rig.episode(toolset):
+            pass
 
 
-def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
+async def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
     chance = random.Random(0)
 
     async def use() -> None:
@@ -139,19 +129,16 @@ def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
         async with stdio_streams(command, LifeSignals(), hide=str, label="server", max_bytes=2**20):
             await asyncio.sleep(600)
 
-    async def work() -> None:
-        before = asyncio.all_tasks()
-        for _ in range(8):
-            using = asyncio.create_task(use())
-            await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.3]))
-            using.cancel()
-            await asyncio.sleep(chance.choice([0.0, 0.001, 0.02]))
-            using.cancel()
-            await asyncio.gather(using, return_exceptions=True)
-        assert asyncio.all_tasks() == before
-        assert not LINUX or not rig.children_of(os.getpid())
-
-    rig.run(work)
+    before = asyncio.all_tasks()
+    for _ in range(8):
+        using = asyncio.create_task(use())
+        await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.3]))
+        using.cancel()
+        await asyncio.sleep(chance.choice([0.0, 0.001, 0.02]))
+        using.cancel()
+        await asyncio.gather(using, return_exceptions=True)
+    assert asyncio.all_tasks() == before
+    assert not LINUX or not rig.children_of(os.getpid())
 
 
 # What servers write.
@@ -168,61 +155,46 @@ def test_noise_on_stdout_is_passed_over(rig: Any, caplog: pytest.LogCaptureFixtu
     assert len(told) == 1  # once, not a line each
 
 
-def test_lists_come_in_pages(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options("paged")) as toolset:
-            assert toolset.names() == tuple(f"raw-tool{number}" for number in range(5))
-
-    rig.run(work)
+async def test_lists_come_in_pages(rig: Any) -> None:
+    async with rig.started(rig.options("paged")) as toolset:
+        assert toolset.names() == tuple(f"raw-tool{number}" for number in range(5))
 
 
-def test_odd_names_and_schemas(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options("odd")) as toolset:
-            names = toolset.names()
-            assert names is not None
-            assert names[:2] == ("raw-p_iv__t_n__n", "raw-9_lives")
-            assert len(names[2]) == 64
-            assert await rig.call(toolset, "päivä/tänään") == "{}"
-            async with rig.episode(toolset) as session:
-                specs = {spec.name: spec for spec in session.specs()}
-            assert specs["raw-9_lives"].parameters["type"] == "object"
-            assert specs["raw-9_lives"].description == "The tool 9 lives of raw."
-            assert specs["raw-near"].parameters["properties"].keys() == {"a", "b"}
-
-    rig.run(work)
+async def test_odd_names_and_schemas(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig.started(rig.options("odd")) as toolset:
+        names = toolset.names()
+        assert names is not None
+        assert names[:2] == ("raw-p_iv__t_n__n", "raw-9_lives")
+        assert len(names[2]) == 64
+        assert await rig.call(toolset, "päivä/tänään") == "{}"
+        async with rig.episode(toolset) as session:
+            specs = {spec.name: spec for spec in session.specs()}
+        assert specs["raw-9_lives"].parameters["type"] == "object"
+        assert specs["raw-9_lives"].description == "The tool 9 lives of raw."
+        assert specs["raw-near"].parameters["properties"].keys() == {"a", "b"}
     assert "raw: broken: its arguments aren't checked" in caplog.text
     assert "raw: far: its arguments aren't checked" in caplog.text
 
 
-def test_a_server_without_tools(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options("bare")) as toolset:
-            assert toolset.names() == ()
-
-    rig.run(work)
+async def test_a_server_without_tools(rig: Any) -> None:
+    async with rig.started(rig.options("bare")) as toolset:
+        assert toolset.names() == ()
 
 
-def test_a_message_that_is_too_long_breaks_the_connection_and_no_more(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(max_message_bytes=2**16)) as toolset:
-            assert len(await rig.call(toolset, "line", characters=60_000)) == 60_000
-            with pytest.raises(ToolError, match="was lost during the call"):
-                await rig.call(toolset, "line", characters=70_000)
-            assert await rig.call(toolset, "echo") == "{}"
-            assert "more than 65536 bytes" in toolset.servers["raw"].connections[0].reason
-
-    rig.run(work)
+async def test_a_message_that_is_too_long_breaks_the_connection_and_no_more(rig: Any) -> None:
+    async with rig.started(rig.options(max_message_bytes=2**16)) as toolset:
+        assert len(await rig.call(toolset, "line", characters=60_000)) == 60_000
+        with pytest.raises(ToolError, match="was lost during the call"):
+            await rig.call(toolset, "line", characters=70_000)
+        assert await rig.call(toolset, "echo") == "{}"
+        assert "more than 65536 bytes" in toolset.servers["raw"].connections[0].reason
 
 
-def test_a_large_message_takes_linear_time(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(max_result_chars=100_000)) as toolset:
-            answer = await rig.call(toolset, "line", characters=15_000_000)
-            assert len(answer) < 101_000
-            assert "[14900000 characters left out]" in answer
-
-    rig.run(work)
+async def test_a_large_message_takes_linear_time(rig: Any) -> None:
+    async with rig.started(rig.options(max_result_chars=100_000)) as toolset:
+        answer = await rig.call(toolset, "line", characters=15_000_000)
+        assert len(answer) < 101_000
+        assert "[14900000 characters left out]" in answer
 
 
 def test_the_tail_hides_before_it_cuts() -> None:
@@ -241,203 +213,168 @@ def test_the_tail_hides_before_it_cuts() -> None:
 # Calls.
 
 
-def test_messy_lists_and_answers(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options("messy")) as toolset:
-            names = ["half", "verbatim", "echo", *(f"schema{number}" for number in range(6)), "described"]
-            assert toolset.names() == tuple(f"raw-{name}" for name in names)
-            assert await rig.call(toolset, "schema0", a=1) == '{"a": 1}'
-            assert await rig.call(toolset, "half") == "cut \ufffd"
+async def test_messy_lists_and_answers(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig.started(rig.options("messy")) as toolset:
+        names = ["half", "verbatim", "echo", *(f"schema{number}" for number in range(6)), "described"]
+        assert toolset.names() == tuple(f"raw-{name}" for name in names)
+        assert await rig.call(toolset, "schema0", a=1) == '{"a": 1}'
+        assert await rig.call(toolset, "half") == "cut \ufffd"
 
-            async def answer(result: Any) -> str:
-                return await rig.call(toolset, "verbatim", result=result)  # type: ignore[no-any-return]
+        async def answer(result: Any) -> str:
+            return await rig.call(toolset, "verbatim", result=result)  # type: ignore[no-any-return]
 
-            good = {"type": "text", "text": "good"}
-            assert await answer({"content": [good, {"type": "zork"}, 3, {"type": "image"}, {**good, "_meta": 3}]}) == (
-                "good\n\n[zork: this piece of the answer can't be shown]\n\n"
-                "[None: this piece of the answer can't be shown]\n\n"
-                "[image: this piece of the answer can't be shown]\n\ngood"
-            )
-            assert await answer({"structuredContent": {"a": [1]}}) == '{"a": [1]}'
-            assert await answer({"structuredContent": [1], "content": []}) == '{"result": [1]}'
-            for nothing in (None, [], "text", {}, {"content": 3}):
-                with pytest.raises(
-                    ToolError, match=r"The server's answer can't be read: (content: |it is no response)"
-                ):
-                    await answer(nothing)
-            assert toolset.servers["raw"].connections[0].restarts == 0
-
-    rig.run(work)
+        good = {"type": "text", "text": "good"}
+        assert await answer({"content": [good, {"type": "zork"}, 3, {"type": "image"}, {**good, "_meta": 3}]}) == (
+            "good\n\n[zork: this piece of the answer can't be shown]\n\n"
+            "[None: this piece of the answer can't be shown]\n\n"
+            "[image: this piece of the answer can't be shown]\n\ngood"
+        )
+        assert await answer({"structuredContent": {"a": [1]}}) == '{"a": [1]}'
+        assert await answer({"structuredContent": [1], "content": []}) == '{"result": [1]}'
+        for nothing in (None, [], "text", {}, {"content": 3}):
+            with pytest.raises(ToolError, match=r"The server's answer can't be read: (content: |it is no response)"):
+                await answer(nothing)
+        assert toolset.servers["raw"].connections[0].restarts == 0
     assert "lists the tool 'echo' twice" in caplog.text
 
 
 @pytest.mark.parametrize("argument", ["\ud83d", {"\ud83d": 1}, float("nan"), float("inf"), {1}, nested(300)])
-def test_arguments_that_cant_be_sent_harm_nobody(rig: Any, argument: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            other = asyncio.create_task(rig.call(toolset, "slow", seconds=0.5))
-            with pytest.raises(ArgumentsError, match="The arguments can't be sent as JSON: "):
-                await rig.call(toolset, "echo", a=argument)
-            assert await other == '{"seconds": 0.5}'
-            assert json.loads(await rig.call(toolset, "echo", a=nested(100))) == {"a": nested(100)}
-            assert toolset.servers["raw"].connections[0].restarts == 0
-
-    rig.run(work)
+async def test_arguments_that_cant_be_sent_harm_nobody(rig: Any, argument: Any) -> None:
+    async with rig.started(rig.options()) as toolset:
+        other = asyncio.create_task(rig.call(toolset, "slow", seconds=0.5))
+        with pytest.raises(ArgumentsError, match="The arguments can't be sent as JSON: "):
+            await rig.call(toolset, "echo", a=argument)
+        assert await other == '{"seconds": 0.5}'
+        assert json.loads(await rig.call(toolset, "echo", a=nested(100))) == {"a": nested(100)}
+        assert toolset.servers["raw"].connections[0].restarts == 0
 
 
-def test_protocol_errors_are_for_the_model(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options("error")) as toolset:
-            with pytest.raises(ToolError, match="no such luck"):
-                await rig.call(toolset, "echo")
-            assert await toolset_is_alive(toolset)
-
+async def test_protocol_errors_are_for_the_model(rig: Any) -> None:
     async def toolset_is_alive(toolset: Any) -> bool:
         return bool(toolset.servers["raw"].connections[0].usable)
 
-    rig.run(work)
+    async with rig.started(rig.options("error")) as toolset:
+        with pytest.raises(ToolError, match="no such luck"):
+            await rig.call(toolset, "echo")
+        assert await toolset_is_alive(toolset)
 
 
-def test_a_crash_answers_every_call_at_once_and_the_server_is_back(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            first = await rig.call(toolset, "pid")
-            calls = [rig.call(toolset, "slow", seconds=60) for _ in range(5)]
-            results = await asyncio.gather(*calls, rig.call(toolset, "crash"), return_exceptions=True)
-            assert [type(result) for result in results] == [TransientToolError] * 5 + [ToolError]
-            second = await rig.call(toolset, "pid")
-            assert second != first
-            connection = toolset.servers["raw"].connections[0]
-            assert connection.restarts == 1
-            assert "ended (exit 3)" in connection.reason
-            assert "about to crash" in connection.reason
-
-    rig.run(work)
-
-
-@needs_linux
-def test_a_kill_from_outside(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            pid = int(await rig.call(toolset, "pid"))
-            calls = [asyncio.create_task(rig.call(toolset, "slow", seconds=60)) for _ in range(3)]
-            await until(lambda: toolset.servers["raw"].connections[0].in_flight == 3)
-            os.kill(pid, signal.SIGKILL)
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            assert [type(result) for result in results] == [TransientToolError] * 3
-            assert int(await rig.call(toolset, "pid")) != pid
-            assert "was killed by SIGKILL" in toolset.servers["raw"].connections[0].reason
-
-    rig.run(work)
+async def test_a_crash_answers_every_call_at_once_and_the_server_is_back(rig: Any) -> None:
+    async with rig.started(rig.options()) as toolset:
+        first = await rig.call(toolset, "pid")
+        calls = [rig.call(toolset, "slow", seconds=60) for _ in range(5)]
+        results = await asyncio.gather(*calls, rig.call(toolset, "crash"), return_exceptions=True)
+        assert [type(result) for result in results] == [TransientToolError] * 5 + [ToolError]
+        second = await rig.call(toolset, "pid")
+        assert second != first
+        connection = toolset.servers["raw"].connections[0]
+        assert connection.restarts == 1
+        assert "ended (exit 3)" in connection.reason
+        assert "about to crash" in connection.reason
 
 
 @needs_linux
-def test_a_restart_is_told_when_the_server_works_again(rig: Any) -> None:
+async def test_a_kill_from_outside(rig: Any) -> None:
+    async with rig.started(rig.options()) as toolset:
+        pid = int(await rig.call(toolset, "pid"))
+        calls = [asyncio.create_task(rig.call(toolset, "slow", seconds=60)) for _ in range(3)]
+        await until(lambda: toolset.servers["raw"].connections[0].in_flight == 3)
+        os.kill(pid, signal.SIGKILL)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(result) for result in results] == [TransientToolError] * 3
+        assert int(await rig.call(toolset, "pid")) != pid
+        assert "was killed by SIGKILL" in toolset.servers["raw"].connections[0].reason
+
+
+@needs_linux
+async def test_a_restart_is_told_when_the_server_works_again(rig: Any) -> None:
     told: list[str] = []
 
-    async def work() -> None:
-        async with rig.started(rig.options(), restarted=lambda: told.append("again")) as toolset:
-            for number in range(2):
-                assert len(told) == number
-                server = int(await rig.call(toolset, "pid"))
-                os.kill(server, signal.SIGKILL)
-                await until(lambda number=number: len(told) > number)
-                assert int(await rig.call(toolset, "pid")) != server
-        assert len(told) == 2
-
-    rig.run(work)
+    async with rig.started(rig.options(), restarted=lambda: told.append("again")) as toolset:
+        for number in range(2):
+            assert len(told) == number
+            server = int(await rig.call(toolset, "pid"))
+            os.kill(server, signal.SIGKILL)
+            await until(lambda number=number: len(told) > number)
+            assert int(await rig.call(toolset, "pid")) != server
+    assert len(told) == 2
 
 
-def test_a_server_that_hangs_is_restarted(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(restart={"probe_timeout": 0.5})) as toolset:
-            before = await rig.call(toolset, "pid")
-            call = asyncio.create_task(rig.call(toolset, "hang"))
-            await asyncio.sleep(0.3)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            assert await rig.call(toolset, "pid") != before  # not sent into the server that hangs
-            assert "doesn't answer within 0.5 s" in toolset.servers["raw"].connections[0].reason
-
-    rig.run(work)
+async def test_a_server_that_hangs_is_restarted(rig: Any) -> None:
+    async with rig.started(rig.options(restart={"probe_timeout": 0.5})) as toolset:
+        before = await rig.call(toolset, "pid")
+        call = asyncio.create_task(rig.call(toolset, "hang"))
+        await asyncio.sleep(0.3)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert await rig.call(toolset, "pid") != before  # not sent into the server that hangs
+        assert "doesn't answer within 0.5 s" in toolset.servers["raw"].connections[0].reason
 
 
-def test_a_server_that_stops_to_read_is_restarted(rig: Any) -> None:
-    async def work() -> None:
-        options = rig.options("deaf", restart={"probe_timeout": 0.5, "attempts": 1, "max_delay": 60.0})
-        async with rig.started(options) as toolset:
-            calls = [rig.call(toolset, "echo", text="x" * 500_000) for _ in range(4)]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await asyncio.gather(*calls)
-            await until(lambda: toolset.servers["raw"].connections[0].restarts >= 1)
-
-    rig.run(work)
+async def test_a_server_that_stops_to_read_is_restarted(rig: Any) -> None:
+    options = rig.options("deaf", restart={"probe_timeout": 0.5, "attempts": 1, "max_delay": 60.0})
+    async with rig.started(options) as toolset:
+        calls = [rig.call(toolset, "echo", text="x" * 500_000) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.gather(*calls)
+        await until(lambda: toolset.servers["raw"].connections[0].restarts >= 1)
 
 
-def test_a_cancelled_call_is_told_to_the_server(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            assert await rig.call(toolset, "cancelled") == "0"
-            call = asyncio.create_task(rig.call(toolset, "slow", seconds=60))
-            await until(lambda: toolset.servers["raw"].connections[0].in_flight == 1)
-            assert await rig.call(toolset, "echo") == "{}"  # The server has the other call by now.
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            while await rig.call(toolset, "cancelled") != "1":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            assert toolset.servers["raw"].connections[0].restarts == 0
-
-    rig.run(work)
+async def test_a_cancelled_call_is_told_to_the_server(rig: Any) -> None:
+    async with rig.started(rig.options()) as toolset:
+        assert await rig.call(toolset, "cancelled") == "0"
+        call = asyncio.create_task(rig.call(toolset, "slow", seconds=60))
+        await until(lambda: toolset.servers["raw"].connections[0].in_flight == 1)
+        assert await rig.call(toolset, "echo") == "{}"  # The server has the other call by now.
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        while await rig.call(toolset, "cancelled") != "1":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert toolset.servers["raw"].connections[0].restarts == 0
 
 
-def test_calls_that_are_cancelled_as_they_are_answered_harm_nobody(rig: Any) -> None:
+async def test_calls_that_are_cancelled_as_they_are_answered_harm_nobody(rig: Any) -> None:
     chance = random.Random(0)
 
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            connection = toolset.servers["raw"].connections[0]
+    async with rig.started(rig.options()) as toolset:
+        connection = toolset.servers["raw"].connections[0]
 
-            async def one(number: int) -> None:
-                call = asyncio.create_task(rig.call(toolset, "slow", seconds=0.01))
-                await asyncio.sleep(chance.uniform(0.0, 0.03))
-                call.cancel()
-                await asyncio.gather(call, return_exceptions=True)
-                assert await rig.call(toolset, "echo", n=number) == f'{{"n": {number}}}'
+        async def one(number: int) -> None:
+            call = asyncio.create_task(rig.call(toolset, "slow", seconds=0.01))
+            await asyncio.sleep(chance.uniform(0.0, 0.03))
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert await rig.call(toolset, "echo", n=number) == f'{{"n": {number}}}'
 
-            for start in range(0, 100, 10):
-                await asyncio.gather(*map(one, range(start, start + 10)))
-            assert connection.restarts == 0
-            assert connection.in_flight == 0
-
-    rig.run(work)
+        for start in range(0, 100, 10):
+            await asyncio.gather(*map(one, range(start, start + 10)))
+        assert connection.restarts == 0
+        assert connection.in_flight == 0
 
 
 # Down, and back.
 
 
-def test_a_server_that_is_down_fails_episodes_until_it_is_back(rig: Any, tmp_path: Path) -> None:
+async def test_a_server_that_is_down_fails_episodes_until_it_is_back(rig: Any, tmp_path: Path) -> None:
     switch = tmp_path / "broken"
     code = f"import os, sys; os.path.exists({str(switch)!r}) and sys.exit(9); exec(open({rig.raw!r}).read())"
     server = {"command": sys.executable, "args": ["-c", code]}
 
-    async def work() -> None:
-        options = rig.options(server=server, restart={"attempts": 2, "first_delay": 0.01, "max_delay": 0.2})
-        async with rig.started(options) as toolset:
-            switch.touch()
-            async with rig.episode(toolset) as session:
-                with pytest.raises(ToolError, match="was lost during the call"):
-                    await session.call(ToolCall("raw-crash", {}))
-                with pytest.raises(ToolError, match="is down: "):
-                    await session.call(ToolCall("raw-echo", {}))
-            with pytest.raises(ToolsetError, match=r"MCP server 'raw' is down: ended \(exit 9\)"):
-                async with rig.episode(toolset):
-                    pass
-            switch.unlink()
-            await until(lambda: toolset.servers["raw"].connections[0].usable)
-            assert await rig.call(toolset, "echo") == "{}"
-
-    rig.run(work)
+    options = rig.options(server=server, restart={"attempts": 2, "first_delay": 0.01, "max_delay": 0.2})
+    async with rig.started(options) as toolset:
+        switch.touch()
+        async with rig.episode(toolset) as session:
+            with pytest.raises(ToolError, match="was lost during the call"):
+                await session.call(ToolCall("raw-crash", {}))
+            with pytest.raises(ToolError, match="is down: "):
+                await session.call(ToolCall("raw-echo", {}))
+        with pytest.raises(ToolsetError, match=r"MCP server 'raw' is down: ended \(exit 9\)"):
+            async with rig.episode(toolset):
+                pass
+        switch.unlink()
+        await until(lambda: toolset.servers["raw"].connections[0].usable)
+        assert await rig.call(toolset, "echo") == "{}"
 
 
 # Nothing is left.
@@ -445,23 +382,20 @@ def test_a_server_that_is_down_fails_episodes_until_it_is_back(rig: Any, tmp_pat
 
 @needs_linux
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_what_a_server_started_ends_with_it(rig: Any, how: str) -> None:
-    async def work() -> None:
-        server = {"command": sys.executable, "args": [rig.toy]}
-        async with rig.started(rig.options(server=server)) as toolset:
-            own = int(await rig.call(toolset, "whoami"))
-            pids = [own]
-            for ignore in (False, True):
-                pids += map(int, (await rig.call(toolset, "children", ignore_term=ignore)).split())
-            assert all(map(alive, pids))
-            if how != "stop":
-                with pytest.raises(ToolError, match="was lost during the call"):
-                    await rig.call(toolset, "crash")
-                await rig.call(toolset, "whoami")
-                wait_until_gone(*pids)
-        wait_until_gone(*pids)
-
-    rig.run(work)
+async def test_what_a_server_started_ends_with_it(rig: Any, how: str) -> None:
+    server = {"command": sys.executable, "args": [rig.toy]}
+    async with rig.started(rig.options(server=server)) as toolset:
+        own = int(await rig.call(toolset, "whoami"))
+        pids = [own]
+        for ignore in (False, True):
+            pids += map(int, (await rig.call(toolset, "children", ignore_term=ignore)).split())
+        assert all(map(alive, pids))
+        if how != "stop":
+            with pytest.raises(ToolError, match="was lost during the call"):
+                await rig.call(toolset, "crash")
+            await rig.call(toolset, "whoami")
+            wait_until_gone(*pids)
+    wait_until_gone(*pids)
 
 
 @needs_linux
@@ -505,37 +439,28 @@ def test_the_death_of_the_run_ends_its_servers(rig: Any, tmp_path: Path) -> None
 
 
 @needs_linux
-def test_a_guard_that_is_killed_takes_the_server_along(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options()) as toolset:
-            pid = int(await rig.call(toolset, "pid"))
-            os.kill(parent_of(pid), signal.SIGKILL)
-            await until(lambda: not toolset.servers["raw"].connections[0].usable)
-            await until(lambda: not alive(pid))
-            assert int(await rig.call(toolset, "pid")) != pid
-
-    rig.run(work)
+async def test_a_guard_that_is_killed_takes_the_server_along(rig: Any) -> None:
+    async with rig.started(rig.options()) as toolset:
+        pid = int(await rig.call(toolset, "pid"))
+        os.kill(parent_of(pid), signal.SIGKILL)
+        await until(lambda: not toolset.servers["raw"].connections[0].usable)
+        await until(lambda: not alive(pid))
+        assert int(await rig.call(toolset, "pid")) != pid
 
 
-def test_the_environment_is_the_servers_own(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_is_the_servers_own(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUN_SECRET", "hunter2")
     server = {"command": sys.executable, "args": [rig.toy], "env": {"OWN": "yes"}}
 
-    async def work() -> None:
-        async with rig.started(rig.options(server=server)) as toolset:
-            assert await rig.call(toolset, "environment", name="RUN_SECRET") == "not set"
-            assert await rig.call(toolset, "environment", name="OWN") == "yes"
-            assert await rig.call(toolset, "environment", name="PATH") == os.environ["PATH"]
-
-    rig.run(work)
+    async with rig.started(rig.options(server=server)) as toolset:
+        assert await rig.call(toolset, "environment", name="RUN_SECRET") == "not set"
+        assert await rig.call(toolset, "environment", name="OWN") == "yes"
+        assert await rig.call(toolset, "environment", name="PATH") == os.environ["PATH"]
 
 
-def test_the_folder_that_it_starts_in(rig: Any, tmp_path: Path) -> None:
+async def test_the_folder_that_it_starts_in(rig: Any, tmp_path: Path) -> None:
     code = f"import os, sys; assert os.getcwd() == {str(tmp_path)!r}; exec(open({rig.raw!r}).read())"
     server = {"command": sys.executable, "args": ["-c", code], "cwd": str(tmp_path)}
 
-    async def work() -> None:
-        async with rig.started(rig.options(server=server)) as toolset:
-            assert await rig.call(toolset, "echo") == "{}"
-
-    rig.run(work)
+    async with rig.started(rig.options(server=server)) as toolset:
+        assert await rig.call(toolset, "echo") == "{}"

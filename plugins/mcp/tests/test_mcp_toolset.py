@@ -28,237 +28,198 @@ def servers(rig: Any, *names: str, **options: Any) -> McpOptions:
 # Shared servers.
 
 
-def test_two_servers_and_short_names(rig: Any) -> None:
-    async def work() -> None:
-        options = servers(rig, "one", "two", exclude=["two-pid"])
-        async with rig.started(options) as toolset, rig.episode(toolset) as session:
-            assert session.resolve("pid") == "one-pid"
-            assert session.resolve("echo") is None
-            assert (await session.call(ToolCall("pid", {}))).text
-            with pytest.raises(ToolError, match="no tool 'echo'"):
-                await session.call(ToolCall("echo", {}))
-
-    rig.run(work)
+async def test_two_servers_and_short_names(rig: Any) -> None:
+    options = servers(rig, "one", "two", exclude=["two-pid"])
+    async with rig.started(options) as toolset, rig.episode(toolset) as session:
+        assert session.resolve("pid") == "one-pid"
+        assert session.resolve("echo") is None
+        assert (await session.call(ToolCall("pid", {}))).text
+        with pytest.raises(ToolError, match="no tool 'echo'"):
+            await session.call(ToolCall("echo", {}))
 
 
-def test_instances_share_the_calls(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(instances=3)) as toolset:
-            pids = [await rig.call(toolset, "pid") for _ in range(9)]
-            assert sorted(Counter(pids).values()) == [3, 3, 3]
-            busy = [asyncio.create_task(rig.call(toolset, "slow", seconds=60)) for _ in range(2)]
-            while sum(one.in_flight for one in toolset.servers["raw"].connections) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            free = {await rig.call(toolset, "pid") for _ in range(4)}
-            assert len(free) == 1  # the one without a call under way
-            for call in busy:
-                call.cancel()
-            await asyncio.gather(*busy, return_exceptions=True)
-            # A connection whose call was cancelled is asked whether it still works before it gets calls again.
-            seen = set()
-            async with asyncio.timeout(60):
-                while len(seen) < 3:
-                    seen.add(await rig.call(toolset, "pid"))
-
-    rig.run(work)
+async def test_instances_share_the_calls(rig: Any) -> None:
+    async with rig.started(rig.options(instances=3)) as toolset:
+        pids = [await rig.call(toolset, "pid") for _ in range(9)]
+        assert sorted(Counter(pids).values()) == [3, 3, 3]
+        busy = [asyncio.create_task(rig.call(toolset, "slow", seconds=60)) for _ in range(2)]
+        while sum(one.in_flight for one in toolset.servers["raw"].connections) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        free = {await rig.call(toolset, "pid") for _ in range(4)}
+        assert len(free) == 1  # the one without a call under way
+        for call in busy:
+            call.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        # A connection whose call was cancelled is asked whether it still works before it gets calls again.
+        seen = set()
+        async with asyncio.timeout(60):
+            while len(seen) < 3:
+                seen.add(await rig.call(toolset, "pid"))
 
 
-def test_a_changed_list_that_cant_be_used_keeps_the_old_one(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        server = {"command": sys.executable, "args": [rig.toy]}
-        async with rig.started(rig.options(server=server)) as toolset:
-            before = toolset.names()
-            assert await rig.call(toolset, "learn", name="a.b") == "learned a.b"
-            while toolset.names() == before:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await rig.call(toolset, "learn", name="a/b")
-            while "can't be used, the old ones stay" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            assert toolset.names() == (*before, "raw-a_b")
-
-    rig.run(work)
+async def test_a_changed_list_that_cant_be_used_keeps_the_old_one(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = {"command": sys.executable, "args": [rig.toy]}
+    async with rig.started(rig.options(server=server)) as toolset:
+        before = toolset.names()
+        assert await rig.call(toolset, "learn", name="a.b") == "learned a.b"
+        while toolset.names() == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await rig.call(toolset, "learn", name="a/b")
+        while "can't be used, the old ones stay" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert toolset.names() == (*before, "raw-a_b")
 
 
 # Servers of an episode.
 
 
-def test_each_episode_has_servers_of_its_own(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(session="episode")) as toolset:
-            assert toolset.servers == {}
+async def test_each_episode_has_servers_of_its_own(rig: Any) -> None:
+    async with rig.started(rig.options(session="episode")) as toolset:
+        assert toolset.servers == {}
 
-            async def episode(name: str) -> tuple[str, str]:
-                async with rig.episode(toolset) as session:
-                    await session.call(ToolCall("raw-note", {"text": name}))
-                    notes = await session.call(ToolCall("raw-note", {"text": name}))
-                    return notes.text, (await session.call(ToolCall("raw-pid", {}))).text
+        async def episode(name: str) -> tuple[str, str]:
+            async with rig.episode(toolset) as session:
+                await session.call(ToolCall("raw-note", {"text": name}))
+                notes = await session.call(ToolCall("raw-note", {"text": name}))
+                return notes.text, (await session.call(ToolCall("raw-pid", {}))).text
 
-            done = await asyncio.gather(*(episode(name) for name in "abc"))
-            assert [notes for notes, _ in done] == ["a, a", "b, b", "c, c"]
-            assert len({pid for _, pid in done}) == 3
-
-    rig.run(work)
+        done = await asyncio.gather(*(episode(name) for name in "abc"))
+        assert [notes for notes, _ in done] == ["a, a", "b, b", "c, c"]
+        assert len({pid for _, pid in done}) == 3
 
 
-def test_an_episode_without_calls_starts_nothing(rig: Any, tmp_path: Path) -> None:
+async def test_an_episode_without_calls_starts_nothing(rig: Any, tmp_path: Path) -> None:
     log = tmp_path / "starts"
     code = f"import sys; open({str(log)!r}, 'a').write('x'); exec(open({rig.raw!r}).read())"
     options = rig.options(server={"command": sys.executable, "args": ["-c", code]}, session="episode")
 
-    async def work() -> None:
-        async with rig.started(options) as toolset:
+    async with rig.started(options) as toolset:
+        async with rig.episode(toolset) as session:
+            assert len(session.specs()) == 9
+        assert log.read_text() == "x"  # to list the tools
+        async with rig.episode(toolset) as session:
+            await asyncio.gather(*(session.call(ToolCall("raw-echo", {})) for _ in range(4)))
+        assert log.read_text() == "xx"
+
+
+async def test_a_bound_on_episodes_with_servers(rig: Any) -> None:
+    async with rig.started(rig.options(session="episode", max_sessions=2)) as toolset:
+        running = most = 0
+
+        async def episode() -> None:
+            nonlocal running, most
             async with rig.episode(toolset) as session:
-                assert len(session.specs()) == 9
-            assert log.read_text() == "x"  # to list the tools
-            async with rig.episode(toolset) as session:
-                await asyncio.gather(*(session.call(ToolCall("raw-echo", {})) for _ in range(4)))
-            assert log.read_text() == "xx"
+                running += 1
+                most = max(most, running)
+                await session.call(ToolCall("raw-echo", {}))
+                running -= 1
 
-    rig.run(work)
-
-
-def test_a_bound_on_episodes_with_servers(rig: Any) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(session="episode", max_sessions=2)) as toolset:
-            running = most = 0
-
-            async def episode() -> None:
-                nonlocal running, most
-                async with rig.episode(toolset) as session:
-                    running += 1
-                    most = max(most, running)
-                    await session.call(ToolCall("raw-echo", {}))
-                    running -= 1
-
-            await asyncio.gather(*(episode() for _ in range(6)))
-            assert most == 2
-
-    rig.run(work)
+        await asyncio.gather(*(episode() for _ in range(6)))
+        assert most == 2
 
 
-def test_a_crash_in_an_episode_is_its_own(rig: Any) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(rig.options(session="episode"))
-        await toolset.start()
-        async with rig.episode(toolset) as one, rig.episode(toolset) as other:
-            await one.call(ToolCall("raw-note", {"text": "a"}))
-            await other.call(ToolCall("raw-note", {"text": "b"}))
-            with pytest.raises(ToolError, match="was lost during the call"):
-                await one.call(ToolCall("raw-crash", {}))
-            assert (await one.call(ToolCall("raw-note", {"text": "c"}))).text == "c"  # a fresh process
-            assert (await other.call(ToolCall("raw-note", {"text": "d"}))).text == "b, d"
-        await toolset.stop()
-
-    rig.run(work)
+async def test_a_crash_in_an_episode_is_its_own(rig: Any) -> None:
+    toolset = rig.toolset(rig.options(session="episode"))
+    await toolset.start()
+    async with rig.episode(toolset) as one, rig.episode(toolset) as other:
+        await one.call(ToolCall("raw-note", {"text": "a"}))
+        await other.call(ToolCall("raw-note", {"text": "b"}))
+        with pytest.raises(ToolError, match="was lost during the call"):
+            await one.call(ToolCall("raw-crash", {}))
+        assert (await one.call(ToolCall("raw-note", {"text": "c"}))).text == "c"  # a fresh process
+        assert (await other.call(ToolCall("raw-note", {"text": "d"}))).text == "b, d"
+    await toolset.stop()
 
 
-def test_a_server_that_doesnt_start_for_an_episode_fails_the_next(rig: Any, tmp_path: Path) -> None:
+async def test_a_server_that_doesnt_start_for_an_episode_fails_the_next(rig: Any, tmp_path: Path) -> None:
     switch = tmp_path / "broken"
     code = f"import os, sys; os.path.exists({str(switch)!r}) and sys.exit(9); exec(open({rig.raw!r}).read())"
     options = rig.options(server={"command": sys.executable, "args": ["-c", code]}, session="episode")
 
-    async def work() -> None:
-        async with rig.started(options) as toolset:
-            switch.touch()
-            with pytest.raises(ToolError, match=r"didn't start: .*ended \(exit 9\)"):
+    async with rig.started(options) as toolset:
+        switch.touch()
+        with pytest.raises(ToolError, match=r"didn't start: .*ended \(exit 9\)"):
+            await rig.call(toolset, "echo")
+        for _ in range(2):
+            with pytest.raises(ToolsetError, match=r"didn't start: ended \(exit 9\)"):
                 await rig.call(toolset, "echo")
-            for _ in range(2):
-                with pytest.raises(ToolsetError, match=r"didn't start: ended \(exit 9\)"):
-                    await rig.call(toolset, "echo")
-            switch.unlink()
-            assert await rig.call(toolset, "echo") == "{}"
-
-    rig.run(work)
+        switch.unlink()
+        assert await rig.call(toolset, "echo") == "{}"
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.3])
-def test_episodes_that_are_cancelled_leave_nothing(rig: Any, seconds: float) -> None:
-    async def work() -> None:
-        async with rig.started(rig.options(session="episode")) as toolset:
-            before = asyncio.all_tasks()
+async def test_episodes_that_are_cancelled_leave_nothing(rig: Any, seconds: float) -> None:
+    async with rig.started(rig.options(session="episode")) as toolset:
+        before = asyncio.all_tasks()
 
-            async def episode() -> None:
-                async with rig.episode(toolset) as session:
-                    await session.call(ToolCall("raw-slow", {"seconds": 60}))
+        async def episode() -> None:
+            async with rig.episode(toolset) as session:
+                await session.call(ToolCall("raw-slow", {"seconds": 60}))
 
-            episodes = [asyncio.create_task(episode()) for _ in range(4)]
-            await asyncio.sleep(seconds)
-            for one in episodes:
-                one.cancel()
-            results = await asyncio.gather(*episodes, return_exceptions=True)
-            assert all(isinstance(result, asyncio.CancelledError) for result in results)
-            assert asyncio.all_tasks() == before
-
-    rig.run(work)
+        episodes = [asyncio.create_task(episode()) for _ in range(4)]
+        await asyncio.sleep(seconds)
+        for one in episodes:
+            one.cancel()
+        results = await asyncio.gather(*episodes, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert asyncio.all_tasks() == before
 
 
 # In a ToolBox.
 
 
-def test_names_selection_and_renaming(rig: Any) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(rig.options(include=["echo", "note"]))
-        box = ToolBox([ToolEntry("mcp", toolset, rename={"raw-echo": "say"})])
-        await box.start()
-        try:
-            task = make_task(tools=("say",))
-            async with box.open(task, make_episode_context(task)) as session:
-                assert [spec.name for spec in session.specs()] == ["say"]
-                (record,) = await session.answer([ToolCall("say", {"a": 1})])
-                assert record.result.text == '{"a": 1}'
-        finally:
-            await box.stop()
-
-    rig.run(work)
+async def test_names_selection_and_renaming(rig: Any) -> None:
+    toolset = rig.toolset(rig.options(include=["echo", "note"]))
+    box = ToolBox([ToolEntry("mcp", toolset, rename={"raw-echo": "say"})])
+    await box.start()
+    try:
+        task = make_task(tools=("say",))
+        async with box.open(task, make_episode_context(task)) as session:
+            assert [spec.name for spec in session.specs()] == ["say"]
+            (record,) = await session.answer([ToolCall("say", {"a": 1})])
+            assert record.result.text == '{"a": 1}'
+    finally:
+        await box.stop()
 
 
-def test_what_the_policy_may_know(rig: Any) -> None:
-    async def work() -> None:
-        options = rig.options(pure=["raw-echo"])
-        async with rig.started(options, where="environments.a.tools[0]") as toolset, rig.episode(toolset) as session:
-            echo, slow, crash = map(session.traits, ("raw-echo", "raw-slow", "raw-crash"))
-        assert (echo.pure, slow.pure) == (True, False)
-        assert [traits.repeatable for traits in (echo, slow, crash)] == [True, True, False]
-        assert echo.endpoint == "environments.a.tools[0].servers.raw"
-        assert not echo.per_episode
-
-    rig.run(work)
+async def test_what_the_policy_may_know(rig: Any) -> None:
+    options = rig.options(pure=["raw-echo"])
+    async with rig.started(options, where="environments.a.tools[0]") as toolset, rig.episode(toolset) as session:
+        echo, slow, crash = map(session.traits, ("raw-echo", "raw-slow", "raw-crash"))
+    assert (echo.pure, slow.pure) == (True, False)
+    assert [traits.repeatable for traits in (echo, slow, crash)] == [True, True, False]
+    assert echo.endpoint == "environments.a.tools[0].servers.raw"
+    assert not echo.per_episode
 
 
-def test_a_lost_call_is_made_again_where_that_does_no_harm(rig: Any) -> None:
-    async def work() -> None:
-        policy = PolicyOptions.model_validate({"retry": {"attempts": 3, "first_delay": 0.01}})
-        box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()), policy=policy)])
-        await box.start()
-        try:
-            task = make_task()
-            async with box.open(task, make_episode_context(task)) as session:
-                items = [ToolCall("raw-slow", {"seconds": 0.5}), ToolCall("raw-crash", {})]
-                slow, crash = await session.answer(items)
-        finally:
-            await box.stop()
-        assert (slow.result.error, slow.result.text) == (None, '{"seconds": 0.5}')
-        assert crash.result.error == "tool_error"
-
-    rig.run(work)
+async def test_a_lost_call_is_made_again_where_that_does_no_harm(rig: Any) -> None:
+    policy = PolicyOptions.model_validate({"retry": {"attempts": 3, "first_delay": 0.01}})
+    box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()), policy=policy)])
+    await box.start()
+    try:
+        task = make_task()
+        async with box.open(task, make_episode_context(task)) as session:
+            items = [ToolCall("raw-slow", {"seconds": 0.5}), ToolCall("raw-crash", {})]
+            slow, crash = await session.answer(items)
+    finally:
+        await box.stop()
+    assert (slow.result.error, slow.result.text) == (None, '{"seconds": 0.5}')
+    assert crash.result.error == "tool_error"
 
 
-def test_a_lost_call_is_an_answer(rig: Any) -> None:
-    async def work() -> None:
-        box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()))])
-        await box.start()
-        try:
-            task = make_task()
-            async with box.open(task, make_episode_context(task)) as session:
-                items = [ToolCall("raw-crash", {}), ToolCall("raw-slow", {"seconds": 60}), ToolCall("raw-none", {})]
-                records = await session.answer(items)
-                assert [record.result.error for record in records] == ["tool_error", "tool_error", "unknown_tool"]
-                assert "lost during the call" in records[0].result.text
-                assert session.failures == []  # no crash of the tool's own code
-        finally:
-            await box.stop()
-
-    rig.run(work)
+async def test_a_lost_call_is_an_answer(rig: Any) -> None:
+    box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()))])
+    await box.start()
+    try:
+        task = make_task()
+        async with box.open(task, make_episode_context(task)) as session:
+            items = [ToolCall("raw-crash", {}), ToolCall("raw-slow", {"seconds": 60}), ToolCall("raw-none", {})]
+            records = await session.answer(items)
+            assert [record.result.error for record in records] == ["tool_error", "tool_error", "unknown_tool"]
+            assert "lost during the call" in records[0].result.text
+            assert session.failures == []  # no crash of the tool's own code
+    finally:
+        await box.stop()
 
 
 # Secrets.

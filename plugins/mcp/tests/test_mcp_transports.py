@@ -17,20 +17,9 @@ from toolrl.types import ToolCall
 Toy = tuple[dict[str, Any], Any]
 
 
-def test_a_session(rig: Any, toy: Toy) -> None:
+async def test_a_session(rig: Any, toy: Toy) -> None:
     """Everything that needs no restart, in one server: its start takes longer than all of it."""
     server, _ = toy
-
-    async def work() -> None:
-        async with rig.started(rig.options(server=server, resources=True)) as toolset:
-            await answers(toolset)
-            await errors(toolset)
-            await several_contents(toolset)
-            await resources(toolset)
-            await parallel_calls(toolset)
-            await a_call_that_is_cancelled(toolset)
-            await a_list_that_changes(toolset)
-            assert toolset.servers["raw"].connections[0].restarts == 0
 
     async def answers(toolset: Any) -> None:
         assert await rig.call(toolset, "raw-add", a=2, b=40) == "42"
@@ -84,81 +73,77 @@ def test_a_session(rig: Any, toy: Toy) -> None:
             assert session.specs() == before
         assert await rig.call(toolset, "more", text="x") == "x"
 
-    rig.run(work)
+    async with rig.started(rig.options(server=server, resources=True)) as toolset:
+        await answers(toolset)
+        await errors(toolset)
+        await several_contents(toolset)
+        await resources(toolset)
+        await parallel_calls(toolset)
+        await a_call_that_is_cancelled(toolset)
+        await a_list_that_changes(toolset)
+        assert toolset.servers["raw"].connections[0].restarts == 0
 
 
-def test_images_for_a_model_that_takes_them(rig: Any) -> None:
+async def test_images_for_a_model_that_takes_them(rig: Any) -> None:
     pytest.importorskip("PIL", reason="Pillow isn't installed")
     server = {"command": rig.options().servers["raw"].command, "args": [rig.toy]}
 
-    async def work() -> None:
-        options = rig.options(server=server)
-        async with rig.started(options, processor=object()) as toolset, rig.episode(toolset) as session:
-            result = await session.call(ToolCall("contents", {"kinds": ["image", "broken", "scan"]}))
-        assert [item.data.size for item in result.media] == [(2, 3), (2, 3)]
-        assert "can't be shown" in result.text
-
-    rig.run(work)
+    options = rig.options(server=server)
+    async with rig.started(options, processor=object()) as toolset, rig.episode(toolset) as session:
+        result = await session.call(ToolCall("contents", {"kinds": ["image", "broken", "scan"]}))
+    assert [item.data.size for item in result.media] == [(2, 3), (2, 3)]
+    assert "can't be shown" in result.text
 
 
-def test_a_server_that_dies_in_mid_call(rig: Any, toy: Toy) -> None:
+async def test_a_server_that_dies_in_mid_call(rig: Any, toy: Toy) -> None:
     server, process = toy
 
-    async def work() -> None:
-        options = rig.options(server=server, restart={"attempts": 100, "first_delay": 0.1, "max_delay": 0.5})
-        async with rig.started(options) as toolset:
-            first = await rig.call(toolset, "whoami")
-            calls = [rig.call(toolset, "nap", seconds=100) for _ in range(4)]
-            results = await asyncio.gather(*calls, rig.call(toolset, "crash", how="kill"), return_exceptions=True)
-            assert [type(result) for result in results] == [ToolError] * 5
-            assert all("was lost during the call" in str(result) for result in results)
-            if process is not None:
-                # What keeps it going elsewhere starts it again.
-                process.kill()
-                await asyncio.to_thread(process.start)
-            assert await rig.call(toolset, "whoami") != first
-            assert toolset.servers["raw"].connections[0].restarts >= 1
-
-    rig.run(work)
+    options = rig.options(server=server, restart={"attempts": 100, "first_delay": 0.1, "max_delay": 0.5})
+    async with rig.started(options) as toolset:
+        first = await rig.call(toolset, "whoami")
+        calls = [rig.call(toolset, "nap", seconds=100) for _ in range(4)]
+        results = await asyncio.gather(*calls, rig.call(toolset, "crash", how="kill"), return_exceptions=True)
+        assert [type(result) for result in results] == [ToolError] * 5
+        assert all("was lost during the call" in str(result) for result in results)
+        if process is not None:
+            # What keeps it going elsewhere starts it again.
+            process.kill()
+            await asyncio.to_thread(process.start)
+        assert await rig.call(toolset, "whoami") != first
+        assert toolset.servers["raw"].connections[0].restarts >= 1
 
 
-def test_a_server_that_freezes(rig: Any, toy: Toy, tmp_path: Path) -> None:
+async def test_a_server_that_freezes(rig: Any, toy: Toy, tmp_path: Path) -> None:
     server, process = toy
     sign = tmp_path / "frozen"
 
-    async def work() -> None:
-        restart = {"probe_timeout": 1.0, "attempts": 100, "first_delay": 0.1, "max_delay": 0.5}
-        async with rig.started(rig.options(server=server, restart=restart)) as toolset:
-            call = asyncio.create_task(rig.call(toolset, "freeze", seconds=600, sign=str(sign)))
-            while not sign.exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            call = asyncio.create_task(rig.call(toolset, "add", a=1, b=2))
-            while toolset.servers["raw"].connections[0].state == "ready":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            if process is not None:
-                process.kill()
-                await asyncio.to_thread(process.start)
-            assert await call == "3"
-
-    rig.run(work)
+    restart = {"probe_timeout": 1.0, "attempts": 100, "first_delay": 0.1, "max_delay": 0.5}
+    async with rig.started(rig.options(server=server, restart=restart)) as toolset:
+        call = asyncio.create_task(rig.call(toolset, "freeze", seconds=600, sign=str(sign)))
+        while not sign.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        call = asyncio.create_task(rig.call(toolset, "add", a=1, b=2))
+        while toolset.servers["raw"].connections[0].state == "ready":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        if process is not None:
+            process.kill()
+            await asyncio.to_thread(process.start)
+        assert await call == "3"
 
 
 @pytest.mark.parametrize("toy", ["streamable-http"], indirect=True)
-def test_a_server_that_forgot_the_session(rig: Any, toy: Toy) -> None:
+async def test_a_server_that_forgot_the_session(rig: Any, toy: Toy) -> None:
     """It was restarted while nothing was under way: the next call is made, not lost."""
     server, process = toy
 
-    async def work() -> None:
-        restart = {"attempts": 100, "first_delay": 0.1, "max_delay": 0.5}
-        async with rig.started(rig.options(server=server, restart=restart)) as toolset:
-            assert await rig.call(toolset, "add", a=1, b=2) == "3"
-            process.kill()
-            await asyncio.to_thread(process.start)
-            assert await rig.call(toolset, "add", a=3, b=4) == "7"
-
-    rig.run(work)
+    restart = {"attempts": 100, "first_delay": 0.1, "max_delay": 0.5}
+    async with rig.started(rig.options(server=server, restart=restart)) as toolset:
+        assert await rig.call(toolset, "add", a=1, b=2) == "3"
+        process.kill()
+        await asyncio.to_thread(process.start)
+        assert await rig.call(toolset, "add", a=3, b=4) == "7"
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -285,25 +270,19 @@ def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streamable-http", "sse"])
-def test_nobody_listens(rig: Any, kind: str) -> None:
-    async def work() -> None:
-        toolset = rig.toolset(rig.options(server={"url": "http://127.0.0.1:9/x?key=hunter2", "type": kind}))
-        with pytest.raises(ToolsetError, match="didn't start: .*ConnectError") as caught:
-            await toolset.start()
-        assert "hunter2" not in str(caught.value)
-
-    rig.run(work)
+async def test_nobody_listens(rig: Any, kind: str) -> None:
+    toolset = rig.toolset(rig.options(server={"url": "http://127.0.0.1:9/x?key=hunter2", "type": kind}))
+    with pytest.raises(ToolsetError, match="didn't start: .*ConnectError") as caught:
+        await toolset.start()
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("toy", ["streamable-http", "sse"], indirect=True)
-def test_a_message_that_is_too_long(rig: Any, toy: Toy) -> None:
+async def test_a_message_that_is_too_long(rig: Any, toy: Toy) -> None:
     server, _ = toy
 
-    async def work() -> None:
-        async with rig.started(rig.options(server=server, max_message_bytes=2**20)) as toolset:
-            assert len(await rig.call(toolset, "big", characters=400_000)) == 400_000
-            with pytest.raises(ToolError):
-                await rig.call(toolset, "big", characters=3_000_000)
-            assert await rig.call(toolset, "add", a=1, b=2) == "3"
-
-    rig.run(work)
+    async with rig.started(rig.options(server=server, max_message_bytes=2**20)) as toolset:
+        assert len(await rig.call(toolset, "big", characters=400_000)) == 400_000
+        with pytest.raises(ToolError):
+            await rig.call(toolset, "big", characters=3_000_000)
+        assert await rig.call(toolset, "add", a=1, b=2) == "3"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from openenv_events import CLOSED, HOLD
-from openenv_help import box_of, episode, run, turn, until
+from openenv_help import box_of, episode, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.tools.process_tools import PROCESSES
@@ -40,167 +40,134 @@ async def say(session: Any, word: str) -> tuple[str, float | None, bool]:
 
 
 @both
-def test_an_episode_from_reset_to_done(isolation: str) -> None:
-    async def work() -> None:
-        given = options(isolation=isolation, seed=5, kwargs={"start": 10}, reset={"start": 20})
-        async with box_of(given, name="game") as box:
-            async with episode(box) as session:
-                assert session.specs() == ()
-                (first,) = await session.opening()
-                assert first.content == "seed 5, options {'start': 20}"
-                assert await say(session, "go") == ("21 go", 5.25, False)
-                assert await say(session, "stop") == ("22 stop", 5.5, True)
-                assert await session.respond(turn("more")) is None
-            async with episode(box, tools_kwargs={"game": {"create_kwargs": {"start": 0, "seed": 9}}}) as session:
-                (first,) = await session.opening()
-                assert first.content == "seed 9, options {'start': 0}"
-                assert (await say(session, "late"))[2]
-
-    run(work)
+async def test_an_episode_from_reset_to_done(isolation: str) -> None:
+    given = options(isolation=isolation, seed=5, kwargs={"start": 10}, reset={"start": 20})
+    async with box_of(given, name="game") as box:
+        async with episode(box) as session:
+            assert session.specs() == ()
+            (first,) = await session.opening()
+            assert first.content == "seed 5, options {'start': 20}"
+            assert await say(session, "go") == ("21 go", 5.25, False)
+            assert await say(session, "stop") == ("22 stop", 5.5, True)
+            assert await session.respond(turn("more")) is None
+        async with episode(box, tools_kwargs={"game": {"create_kwargs": {"start": 0, "seed": 9}}}) as session:
+            (first,) = await session.opening()
+            assert first.content == "seed 9, options {'start': 0}"
+            assert (await say(session, "late"))[2]
 
 
 @both
-def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail(isolation: str) -> None:
-    async def work() -> None:
-        async with box_of(options(isolation=isolation)) as box, episode(box) as session:
+async def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail(isolation: str) -> None:
+    async with box_of(options(isolation=isolation)) as box, episode(box) as session:
+        await session.opening()
+        for _ in range(2):
+            said, reward, done = await say(session, "raise")
+            assert "KeyError: 'no such key'" in said
+            assert (reward, done) == (None, False)
+        assert (await say(session, "print"))[0] == "1 print"
+        assert "finite" in (await say(session, "nan"))[0]
+        await say(session, "raise")
+        with pytest.raises(ToolsetError, match="none of the last 3 steps"):
+            await session.respond(turn("raise"))
+
+
+@both
+async def test_a_step_that_hangs_fails_its_episode_and_no_other(isolation: str) -> None:
+    async with box_of(options(isolation=isolation, step_timeout=2.0, reset_timeout=100)) as box:
+        async with episode(box) as session:
             await session.opening()
-            for _ in range(2):
-                said, reward, done = await say(session, "raise")
-                assert "KeyError: 'no such key'" in said
-                assert (reward, done) == (None, False)
-            assert (await say(session, "print"))[0] == "1 print"
-            assert "finite" in (await say(session, "nan"))[0]
-            await say(session, "raise")
-            with pytest.raises(ToolsetError, match="none of the last 3 steps"):
-                await session.respond(turn("raise"))
+            with pytest.raises(ToolsetError, match="no answer to step within 2 s"):
+                await session.respond(turn("hang" if isolation == "thread" else "sleep"))
+            with pytest.raises(ToolsetError, match="no answer"):
+                await session.rewards()
+        async with episode(box) as session:
+            await session.opening()
+            assert (await say(session, "go"))[0] == "1 go"
+        HOLD.set()
 
-    run(work)
+
+async def test_a_process_that_ends_fails_its_episode() -> None:
+    async with box_of(options(isolation="process", max_sessions=1)) as box:
+        async with episode(box) as session:
+            await session.opening()
+            with pytest.raises(ToolsetError, match="status 3"):
+                await session.respond(turn("exit"))
+        async with episode(box) as session:
+            await session.opening()
+            assert (await say(session, "go"))[0] == "1 go"
+
+
+async def test_environments_in_threads_are_closed() -> None:
+    async with box_of(options()) as box:
+        assert CLOSED == [0]  # The look at the start.
+        async with episode(box) as session:
+            await session.opening()
+            await say(session, "go")
+        assert CLOSED == [0, 1]
+        async with episode(box):
+            pass
+        assert CLOSED == [0, 1]
+
+
+async def test_a_thread_that_comes_back_late_closes_its_environment() -> None:
+    async with box_of(options(step_timeout=0.5)) as box, episode(box) as session:
+        await session.opening()
+        with pytest.raises(ToolsetError):
+            await session.respond(turn("hang"))
+        HOLD.set()
+        await until(lambda: len(CLOSED) >= 2)
+
+
+async def test_an_environment_that_cant_be_made_or_reset() -> None:
+    for target in ("openenv_games:Nothing", "no_such_module:X"):
+        toolset = build(options(target=target), make_build_context("game"))
+        with pytest.raises(ToolsetError, match="can't be made"):
+            await toolset.start()
+        await toolset.stop()
+    async with box_of(options(target="openenv_games:Broken")) as box, episode(box) as session:
+        with pytest.raises(ToolsetError, match="no reset today"):
+            await session.opening()
+
+
+async def test_the_old_form_of_environments() -> None:
+    async with box_of(options(target="openenv_games:OldStyle")) as box, episode(box) as session:
+        assert [it.content for it in await session.opening()] == ["[1, 2]"]
+        assert await say(session, "x") == ("[3]", 1.0, True)
+
+
+async def test_final_reward_and_choices() -> None:
+    action = {"choices": {"forward": "go"}, "pattern": r"<(\w+)>", "invalid_reward": -0.5}
+    async with box_of(options(reward="final", action=action)) as box, episode(box) as session:
+        await session.opening()
+        said, reward, _ = await say(session, "I go forward.")
+        assert (reward, "forward" in said) == (-0.5, True)
+        assert await say(session, "<stay> no, <forward>") == ("1 go", None, False)
+        (entry,) = await session.rewards()
+        assert (entry.turn, entry.value) == (None, 0.25)
 
 
 @both
-def test_a_step_that_hangs_fails_its_episode_and_no_other(isolation: str) -> None:
-    async def work() -> None:
-        async with box_of(options(isolation=isolation, step_timeout=2.0, reset_timeout=100)) as box:
-            async with episode(box) as session:
-                await session.opening()
-                with pytest.raises(ToolsetError, match="no answer to step within 2 s"):
-                    await session.respond(turn("hang" if isolation == "thread" else "sleep"))
-                with pytest.raises(ToolsetError, match="no answer"):
-                    await session.rewards()
-            async with episode(box) as session:
-                await session.opening()
-                assert (await say(session, "go"))[0] == "1 go"
-            HOLD.set()
+async def test_256_episodes_at_once_never_mix(isolation: str) -> None:
+    async with box_of(options(isolation=isolation, max_sessions=256 if isolation == "thread" else 4)) as box:
 
-    run(work)
+        async def one(number: int) -> None:
+            kwargs = {"openenv": {"create_kwargs": {"start": 1000 * number, "seed": number}}}
+            async with episode(box, number, tools_kwargs=kwargs) as session:
+                (first,) = await session.opening()
+                assert first.content.startswith(f"seed {number},")
+                for step in range(1, 4):
+                    assert (await say(session, "go"))[0] == f"{1000 * number + step} go"
 
-
-def test_a_process_that_ends_fails_its_episode() -> None:
-    async def work() -> None:
-        async with box_of(options(isolation="process", max_sessions=1)) as box:
-            async with episode(box) as session:
-                await session.opening()
-                with pytest.raises(ToolsetError, match="status 3"):
-                    await session.respond(turn("exit"))
-            async with episode(box) as session:
-                await session.opening()
-                assert (await say(session, "go"))[0] == "1 go"
-
-    run(work)
+        async with asyncio.TaskGroup() as scope:
+            for number in range(256):
+                scope.create_task(one(number))
 
 
-def test_environments_in_threads_are_closed() -> None:
-    async def work() -> None:
-        async with box_of(options()) as box:
-            assert CLOSED == [0]  # The look at the start.
-            async with episode(box) as session:
-                await session.opening()
-                await say(session, "go")
-            assert CLOSED == [0, 1]
-            async with episode(box):
+async def test_waiting_for_an_environment_has_a_limit() -> None:
+    async with box_of(options(max_sessions=1, queue_timeout=0.2)) as box, episode(box):
+        with pytest.raises(ToolsetError, match="queue_timeout"):
+            async with episode(box, 1):
                 pass
-            assert CLOSED == [0, 1]
-
-    run(work)
-
-
-def test_a_thread_that_comes_back_late_closes_its_environment() -> None:
-    async def work() -> None:
-        async with box_of(options(step_timeout=0.5)) as box, episode(box) as session:
-            await session.opening()
-            with pytest.raises(ToolsetError):
-                await session.respond(turn("hang"))
-            HOLD.set()
-            await until(lambda: len(CLOSED) >= 2)
-
-    run(work)
-
-
-def test_an_environment_that_cant_be_made_or_reset() -> None:
-    async def work() -> None:
-        for target in ("openenv_games:Nothing", "no_such_module:X"):
-            toolset = build(options(target=target), make_build_context("game"))
-            with pytest.raises(ToolsetError, match="can't be made"):
-                await toolset.start()
-            await toolset.stop()
-        async with box_of(options(target="openenv_games:Broken")) as box, episode(box) as session:
-            with pytest.raises(ToolsetError, match="no reset today"):
-                await session.opening()
-
-    run(work)
-
-
-def test_the_old_form_of_environments() -> None:
-    async def work() -> None:
-        async with box_of(options(target="openenv_games:OldStyle")) as box, episode(box) as session:
-            assert [it.content for it in await session.opening()] == ["[1, 2]"]
-            assert await say(session, "x") == ("[3]", 1.0, True)
-
-    run(work)
-
-
-def test_final_reward_and_choices() -> None:
-    async def work() -> None:
-        action = {"choices": {"forward": "go"}, "pattern": r"<(\w+)>", "invalid_reward": -0.5}
-        async with box_of(options(reward="final", action=action)) as box, episode(box) as session:
-            await session.opening()
-            said, reward, _ = await say(session, "I go forward.")
-            assert (reward, "forward" in said) == (-0.5, True)
-            assert await say(session, "<stay> no, <forward>") == ("1 go", None, False)
-            (entry,) = await session.rewards()
-            assert (entry.turn, entry.value) == (None, 0.25)
-
-    run(work)
-
-
-@both
-def test_256_episodes_at_once_never_mix(isolation: str) -> None:
-    async def work() -> None:
-        async with box_of(options(isolation=isolation, max_sessions=256 if isolation == "thread" else 4)) as box:
-
-            async def one(number: int) -> None:
-                kwargs = {"openenv": {"create_kwargs": {"start": 1000 * number, "seed": number}}}
-                async with episode(box, number, tools_kwargs=kwargs) as session:
-                    (first,) = await session.opening()
-                    assert first.content.startswith(f"seed {number},")
-                    for step in range(1, 4):
-                        assert (await say(session, "go"))[0] == f"{1000 * number + step} go"
-
-            async with asyncio.TaskGroup() as scope:
-                for number in range(256):
-                    scope.create_task(one(number))
-
-    run(work)
-
-
-def test_waiting_for_an_environment_has_a_limit() -> None:
-    async def work() -> None:
-        async with box_of(options(max_sessions=1, queue_timeout=0.2)) as box, episode(box):
-            with pytest.raises(ToolsetError, match="queue_timeout"):
-                async with episode(box, 1):
-                    pass
-
-    run(work)
 
 
 # Gymnasium itself.
@@ -222,42 +189,36 @@ LAKE = {
 
 
 @both
-def test_a_real_environment_with_a_drawn_observation(isolation: str) -> None:
+async def test_a_real_environment_with_a_drawn_observation(isolation: str) -> None:
     pytest.importorskip("gymnasium", reason="pip install 'toolrl-plugin-openenv[gymnasium]'")
 
-    async def work() -> None:
-        async with (
-            box_of(GymnasiumOptions.model_validate({**LAKE, "isolation": isolation})) as box,
-            episode(box) as session,
-        ):
-            (first,) = await session.opening()
-            assert "F" in first.content
-            said, reward, done = await say(session, "swim")
-            assert "left, down, right, up" in said
-            said, reward, done = await say(session, "Right")
-            assert ("(Right)" in said, reward, done) == (True, 0.0, False)
-            said, reward, done = await say(session, "down")
-            assert (reward, done) == (1.0, True)
-
-    run(work)
+    async with (
+        box_of(GymnasiumOptions.model_validate({**LAKE, "isolation": isolation})) as box,
+        episode(box) as session,
+    ):
+        (first,) = await session.opening()
+        assert "F" in first.content
+        said, reward, done = await say(session, "swim")
+        assert "left, down, right, up" in said
+        said, reward, done = await say(session, "Right")
+        assert ("(Right)" in said, reward, done) == (True, 0.0, False)
+        said, reward, done = await say(session, "down")
+        assert (reward, done) == (1.0, True)
 
 
-def test_numbers_that_are_no_action_and_choices_that_are_too_few() -> None:
+async def test_numbers_that_are_no_action_and_choices_that_are_too_few() -> None:
     pytest.importorskip("gymnasium", reason="pip install 'toolrl-plugin-openenv[gymnasium]'")
 
-    async def work() -> None:
-        async with box_of(GymnasiumOptions.model_validate({**LAKE, "action": {}})) as box, episode(box) as session:
-            await session.opening()
-            assert "Discrete(4)" in (await say(session, "7"))[0]
-            assert "no whole number" in (await say(session, "down"))[0]
-            assert (await say(session, "2"))[1:] == (0.0, False)
-        toolset = build(
-            GymnasiumOptions.model_validate({**LAKE, "action": {"choices": ["left", "right"]}}),
-            make_build_context("game"),
-        )
-        with pytest.raises(ConfigError, match="names 2 actions, and the environment has 4"):
-            await toolset.start()
-        await toolset.stop()
-        assert "gymnasium" in check()
-
-    run(work)
+    async with box_of(GymnasiumOptions.model_validate({**LAKE, "action": {}})) as box, episode(box) as session:
+        await session.opening()
+        assert "Discrete(4)" in (await say(session, "7"))[0]
+        assert "no whole number" in (await say(session, "down"))[0]
+        assert (await say(session, "2"))[1:] == (0.0, False)
+    toolset = build(
+        GymnasiumOptions.model_validate({**LAKE, "action": {"choices": ["left", "right"]}}),
+        make_build_context("game"),
+    )
+    with pytest.raises(ConfigError, match="names 2 actions, and the environment has 4"):
+        await toolset.start()
+    await toolset.stop()
+    assert "gymnasium" in check()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openenv_help import HAS_OPENENV, SERVERS, box_of, episode, run
+from openenv_help import HAS_OPENENV, SERVERS, box_of, episode
 from openenv_wire_server import TOOLS, FakeServer
 
 from toolrl.cli.main import main
@@ -66,66 +66,51 @@ def of(image: str, **more: Any) -> OpenEnvOptions:
     return OpenEnvOptions.model_validate({"image": image, **more})
 
 
-def test_an_image_is_run_and_removed(docker: Path) -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            (docker / "port").write_text(server.url.rpartition(":")[2])
-            async with box_of(of("echo-env:latest", env_vars={"LEVEL": "secret"})) as box, episode(box) as session:
-                assert [spec.name for spec in session.specs()] == ["count", "echo"]
-        started, asked, removed = (docker / "calls").read_text().splitlines()
-        name = removed.split()[-1]
-        assert started == f"run -d --name {name} -p 127.0.0.1::8000 -e LEVEL echo-env:latest"
-        assert (asked, removed) == (f"port {name} 8000/tcp", f"rm -f {name}")
-        assert (docker / "level").read_text() == "secret"
-
-    run(work)
+async def test_an_image_is_run_and_removed(docker: Path) -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        (docker / "port").write_text(server.url.rpartition(":")[2])
+        async with box_of(of("echo-env:latest", env_vars={"LEVEL": "secret"})) as box, episode(box) as session:
+            assert [spec.name for spec in session.specs()] == ["count", "echo"]
+    started, asked, removed = (docker / "calls").read_text().splitlines()
+    name = removed.split()[-1]
+    assert started == f"run -d --name {name} -p 127.0.0.1::8000 -e LEVEL echo-env:latest"
+    assert (asked, removed) == (f"port {name} 8000/tcp", f"rm -f {name}")
+    assert (docker / "level").read_text() == "secret"
 
 
 @pytest.mark.skipif(not HAS_OPENENV, reason="pip install 'toolrl-plugin-openenv[server]'")
-def test_a_real_server_is_played(docker: Path) -> None:
-    async def work() -> None:
-        async with box_of(of("real:1")) as box, episode(box) as session:
-            (record,) = await session.answer([ToolCall("add", {"a": 2, "b": 3}, id="1")])
-            assert record.result.text == "5"
-
-    run(work, 600)
+async def test_a_real_server_is_played(docker: Path) -> None:
+    async with box_of(of("real:1")) as box, episode(box) as session:
+        (record,) = await session.answer([ToolCall("add", {"a": 2, "b": 3}, id="1")])
+        assert record.result.text == "5"
 
 
-def test_an_image_is_shown(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            (docker / "port").write_text(server.url.rpartition(":")[2])
-            assert await asyncio.to_thread(main, ["openenv", "show", "--image", "echo-env:latest"]) == 0
-        assert "echo {" in capsys.readouterr().out
-        assert "rm -f toolrl-openenv-" in (docker / "calls").read_text()
-
-    run(work)
+async def test_an_image_is_shown(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        (docker / "port").write_text(server.url.rpartition(":")[2])
+        assert await asyncio.to_thread(main, ["openenv", "show", "--image", "echo-env:latest"]) == 0
+    assert "echo {" in capsys.readouterr().out
+    assert "rm -f toolrl-openenv-" in (docker / "calls").read_text()
 
 
 @pytest.mark.parametrize(
     ("image", "said"), [("broken:1", "Unable to find image 'broken:1'"), ("dead:1", "ended at once: no module named")]
 )
-def test_a_container_that_does_not_start(docker: Path, image: str, said: str) -> None:
-    async def work() -> None:
-        with pytest.raises(ToolsetError, match=f"(?s){image}.*{said}"):
-            async with box_of(of(image)):
-                pass
-        assert (docker / "calls").read_text().splitlines()[-1].startswith("rm -f toolrl-openenv-")
-
-    run(work)
+async def test_a_container_that_does_not_start(docker: Path, image: str, said: str) -> None:
+    with pytest.raises(ToolsetError, match=f"(?s){image}.*{said}"):
+        async with box_of(of(image)):
+            pass
+    assert (docker / "calls").read_text().splitlines()[-1].startswith("rm -f toolrl-openenv-")
 
 
-def test_without_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        toolset = build(of("echo-env:latest"), make_build_context("openenv"))
-        with pytest.raises(ToolsetError, match="needs docker, which isn't on PATH.*`url`"):
-            await toolset.start()
-        await toolset.stop()
-
+async def test_without_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolsetError, match="needs docker"):
         of("echo-env:latest").check_files()
-    run(work)
+    toolset = build(of("echo-env:latest"), make_build_context("openenv"))
+    with pytest.raises(ToolsetError, match="needs docker, which isn't on PATH.*`url`"):
+        await toolset.start()
+    await toolset.stop()
 
 
 @pytest.mark.parametrize(

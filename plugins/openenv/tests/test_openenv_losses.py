@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from openenv_help import box_of, episode, options, run, turn, until
+from openenv_help import box_of, episode, options, turn, until
 from openenv_wire_server import TOOLS, Drop, FakeEnv, FakeServer, error, observation
 
 from toolrl.errors import ToolsetError
@@ -23,7 +23,7 @@ def steps_of(message: dict[str, Any], what: str = "call_tool") -> bool:
 # Late answers.
 
 
-def test_a_late_answer_belongs_to_no_other_step() -> None:
+async def test_a_late_answer_belongs_to_no_other_step() -> None:
     go = asyncio.Event()
 
     async def script(env: FakeEnv, message: dict[str, Any]) -> Any:
@@ -31,25 +31,22 @@ def test_a_late_answer_belongs_to_no_other_step() -> None:
             await go.wait()
         return None
 
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = script
-            async with box_of(options(server.url, step_timeout=1.0)) as box, episode(box) as session:
-                slow, after = await session.answer([ToolCall("echo", {"text": "slow"}), COUNT])
-                assert slow.result.error == "timeout"
-                assert "look before you call it again" in slow.result.text
-                assert after.result.error == "unavailable"
-                assert "didn't run" in after.result.text
-                go.set()
-                (record,) = await session.answer([COUNT])
-                assert (record.result.text, record.result.reward) == ("2", 0.5)
-                (entry,) = await session.rewards()
-                assert (entry.turn, entry.value) == (None, 0.5)  # The slow step's.
-
-    run(work)
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = script
+        async with box_of(options(server.url, step_timeout=1.0)) as box, episode(box) as session:
+            slow, after = await session.answer([ToolCall("echo", {"text": "slow"}), COUNT])
+            assert slow.result.error == "timeout"
+            assert "look before you call it again" in slow.result.text
+            assert after.result.error == "unavailable"
+            assert "didn't run" in after.result.text
+            go.set()
+            (record,) = await session.answer([COUNT])
+            assert (record.result.text, record.result.reward) == ("2", 0.5)
+            (entry,) = await session.rewards()
+            assert (entry.turn, entry.value) == (None, 0.5)  # The slow step's.
 
 
-def test_a_slow_step_of_a_talk_fails_the_episode() -> None:
+async def test_a_slow_step_of_a_talk_fails_the_episode() -> None:
     go = asyncio.Event()
 
     async def script(env: FakeEnv, message: dict[str, Any]) -> Any:
@@ -57,18 +54,15 @@ def test_a_slow_step_of_a_talk_fails_the_episode() -> None:
             await go.wait()
         return None
 
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = script
-            async with box_of(options(server.url, step_timeout=1.0, close_timeout=0.2)) as box:
-                async with episode(box) as session:
-                    await session.opening()
-                    with pytest.raises(ToolsetError, match="no answer within"):
-                        await session.respond(turn("slow"))
-                go.set()
-                await until(lambda: not server.open)
-
-    run(work)
+    async with FakeServer().running() as server:
+        server.script = script
+        async with box_of(options(server.url, step_timeout=1.0, close_timeout=0.2)) as box:
+            async with episode(box) as session:
+                await session.opening()
+                with pytest.raises(ToolsetError, match="no answer within"):
+                    await session.respond(turn("slow"))
+            go.set()
+            await until(lambda: not server.open)
 
 
 # Lost connections.
@@ -88,56 +82,47 @@ def drop_once(when: Any) -> Any:
 
 
 @pytest.mark.parametrize("when", ["reset", "first step"])
-def test_a_connection_lost_before_the_first_step_is_made_again(when: str) -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = drop_once(
-                lambda env, message: message["type"] == "reset" if when == "reset" else steps_of(message)
-            )
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                await session.opening()
-                (record,) = await session.answer([COUNT])
-                assert record.result.text == "1"
-                assert await session.rewards() == []
-            assert len(server.order) == 2
-            assert server.order[0] == server.order[1]
-
-    run(work)
+async def test_a_connection_lost_before_the_first_step_is_made_again(when: str) -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = drop_once(
+            lambda env, message: message["type"] == "reset" if when == "reset" else steps_of(message)
+        )
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            await session.opening()
+            (record,) = await session.answer([COUNT])
+            assert record.result.text == "1"
+            assert await session.rewards() == []
+        assert len(server.order) == 2
+        assert server.order[0] == server.order[1]
 
 
-def test_a_connection_lost_later_ends_the_episode_as_failed() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
-            server.script = drop_once(lambda env, message: steps_of(message) and env.count == 1)
-            async with episode(box) as session:
-                first, second, third = await session.answer([COUNT, COUNT, COUNT])
-                assert (first.result.text, first.result.done) == ("1", False)
-                for lost in (second, third):
-                    assert (lost.result.error, lost.result.done) == ("unavailable", True)
-                assert "lost" in second.result.text
-                with pytest.raises(ToolsetError, match="lost"):
-                    await session.rewards()
-            async with episode(box) as session:
-                assert (await session.answer([COUNT]))[0].result.text == "1"
-
-    run(work)
+async def test_a_connection_lost_later_ends_the_episode_as_failed() -> None:
+    async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
+        server.script = drop_once(lambda env, message: steps_of(message) and env.count == 1)
+        async with episode(box) as session:
+            first, second, third = await session.answer([COUNT, COUNT, COUNT])
+            assert (first.result.text, first.result.done) == ("1", False)
+            for lost in (second, third):
+                assert (lost.result.error, lost.result.done) == ("unavailable", True)
+            assert "lost" in second.result.text
+            with pytest.raises(ToolsetError, match="lost"):
+                await session.rewards()
+        async with episode(box) as session:
+            assert (await session.answer([COUNT]))[0].result.text == "1"
 
 
-def test_replay_makes_the_steps_again() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = drop_once(lambda env, message: message["type"] == "step" and env.count == 2)
-            async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
-                await session.opening()
-                replies = [await session.respond(turn(word)) for word in "abc"]
-                assert [it.messages[0].content for it in replies if it] == ["1: a", "2: b", "3: c"]
-                assert [it.reward for it in replies if it] == [1.0, 2.0, 3.0]
-                assert await session.rewards() == []
-
-    run(work)
+async def test_replay_makes_the_steps_again() -> None:
+    async with FakeServer().running() as server:
+        server.script = drop_once(lambda env, message: message["type"] == "step" and env.count == 2)
+        async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
+            await session.opening()
+            replies = [await session.respond(turn(word)) for word in "abc"]
+            assert [it.messages[0].content for it in replies if it] == ["1: a", "2: b", "3: c"]
+            assert [it.reward for it in replies if it] == [1.0, 2.0, 3.0]
+            assert await session.rewards() == []
 
 
-def test_a_replay_that_goes_another_way_fails() -> None:
+async def test_a_replay_that_goes_another_way_fails() -> None:
     dice = iter(range(100))
 
     def script(env: FakeEnv, message: dict[str, Any]) -> Any:
@@ -146,16 +131,13 @@ def test_a_replay_that_goes_another_way_fails() -> None:
             return Drop if message["data"]["text"] == "drop" else observation({"text": str(next(dice))})
         return None
 
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = script
-            async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
-                await session.opening()
-                await session.respond(turn("a"))
-                with pytest.raises(ToolsetError, match="step 1 gave something else"):
-                    await session.respond(turn("drop"))
-
-    run(work)
+    async with FakeServer().running() as server:
+        server.script = script
+        async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
+            await session.opening()
+            await session.respond(turn("a"))
+            with pytest.raises(ToolsetError, match="step 1 gave something else"):
+                await session.respond(turn("drop"))
 
 
 UNSAID = [error("SESSION_ERROR", "Unable to serialize unknown type: <class 'ValueError'>"), Drop]
@@ -172,56 +154,47 @@ def refuses(word: str) -> Any:
     return script
 
 
-def test_an_action_that_costs_the_session_ends_a_talk_as_played() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = refuses("bad")
-            given = options(server.url, action={"invalid_reward": -0.5})
-            async with box_of(given) as box, episode(box) as session:
-                await session.opening()
-                replies = [await session.respond(turn(word)) for word in ("a", "bad", "b")]
-                assert replies[1] is not None
-                assert "valid action" in replies[1].messages[0].content
-                assert (replies[1].reward, replies[1].done, replies[2]) == (-0.5, True, None)
-                assert await session.rewards() == []
-            await until(lambda: not server.open)
-
-    run(work)
+async def test_an_action_that_costs_the_session_ends_a_talk_as_played() -> None:
+    async with FakeServer().running() as server:
+        server.script = refuses("bad")
+        given = options(server.url, action={"invalid_reward": -0.5})
+        async with box_of(given) as box, episode(box) as session:
+            await session.opening()
+            replies = [await session.respond(turn(word)) for word in ("a", "bad", "b")]
+            assert replies[1] is not None
+            assert "valid action" in replies[1].messages[0].content
+            assert (replies[1].reward, replies[1].done, replies[2]) == (-0.5, True, None)
+            assert await session.rewards() == []
+        await until(lambda: not server.open)
 
 
-def test_an_action_that_costs_the_session_ends_an_episode_of_tools_as_played() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = refuses("bad")
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                first, bad, after = await session.answer([COUNT, ToolCall("echo", {"text": "bad"}), COUNT])
-                assert (first.result.text, first.result.reward) == ("1", 0.5)
-                assert (bad.result.error, bad.result.done) == ("bad_arguments", True)
-                assert "Right form" in bad.result.text
-                assert after.result.error == "unavailable"
-                assert await session.rewards() == []
-
-    run(work)
+async def test_an_action_that_costs_the_session_ends_an_episode_of_tools_as_played() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = refuses("bad")
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            first, bad, after = await session.answer([COUNT, ToolCall("echo", {"text": "bad"}), COUNT])
+            assert (first.result.text, first.result.reward) == ("1", 0.5)
+            assert (bad.result.error, bad.result.done) == ("bad_arguments", True)
+            assert "Right form" in bad.result.text
+            assert after.result.error == "unavailable"
+            assert await session.rewards() == []
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_an_action_that_costs_a_session_which_can_be_had_again_costs_a_turn(replay: bool) -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = refuses("bad")
-            words = ("a", "bad", "bad", "b") if replay else ("bad", "bad", "a", "b")
-            async with box_of(options(server.url, reconnect={"replay": replay})) as box, episode(box) as session:
-                await session.opening()
-                replies = [await session.respond(turn(word)) for word in words]
-                said = [it.messages[0].content for it in replies if it is not None]
-                assert [text for text in said if "valid action" not in text] == ["1: a", "2: b"]
-                assert [it.done for it in replies if it is not None] == [False] * 4
-
-    run(work)
+async def test_an_action_that_costs_a_session_which_can_be_had_again_costs_a_turn(replay: bool) -> None:
+    async with FakeServer().running() as server:
+        server.script = refuses("bad")
+        words = ("a", "bad", "bad", "b") if replay else ("bad", "bad", "a", "b")
+        async with box_of(options(server.url, reconnect={"replay": replay})) as box, episode(box) as session:
+            await session.opening()
+            replies = [await session.respond(turn(word)) for word in words]
+            said = [it.messages[0].content for it in replies if it is not None]
+            assert [text for text in said if "valid action" not in text] == ["1: a", "2: b"]
+            assert [it.done for it in replies if it is not None] == [False] * 4
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: bool) -> None:
+async def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: bool) -> None:
     """Nobody knows what it did; in a new session it would be undone."""
     go = asyncio.Event()
 
@@ -233,22 +206,19 @@ def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: b
         await go.wait()
         return None
 
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = script
-            given = options(server.url, step_timeout=1.0, reconnect={"replay": replay})
-            async with box_of(given) as box, episode(box) as session:
-                (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
-                assert slow.result.error == "timeout"
-                assert server.url not in slow.result.text
-                go.set()
-                (lost,) = await session.answer([COUNT])
-                assert (lost.result.error, lost.result.done) == ("unavailable", True)
-                with pytest.raises(ToolsetError, match="lost"):
-                    await session.rewards()
-                assert len(server.order) == 1
-
-    run(work)
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = script
+        given = options(server.url, step_timeout=1.0, reconnect={"replay": replay})
+        async with box_of(given) as box, episode(box) as session:
+            (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
+            assert slow.result.error == "timeout"
+            assert server.url not in slow.result.text
+            go.set()
+            (lost,) = await session.answer([COUNT])
+            assert (lost.result.error, lost.result.done) == ("unavailable", True)
+            with pytest.raises(ToolsetError, match="lost"):
+                await session.rewards()
+            assert len(server.order) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,81 +230,66 @@ def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: b
         ({"type": "state", "data": {}}, "state"),
     ],
 )
-def test_nonsense_in_the_midst_of_an_episode_fails_it(answer: Any, said: str) -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = lambda env, message: answer if steps_of(message) and env.count == 1 else None
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                await session.answer([COUNT])
-                (record,) = await session.answer([COUNT])
-                assert (record.result.error, record.result.done) == ("unavailable", True)
-                with pytest.raises(ToolsetError, match=said):
-                    await session.rewards()
-
-    run(work)
+async def test_nonsense_in_the_midst_of_an_episode_fails_it(answer: Any, said: str) -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = lambda env, message: answer if steps_of(message) and env.count == 1 else None
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            await session.answer([COUNT])
+            (record,) = await session.answer([COUNT])
+            assert (record.result.error, record.result.done) == ("unavailable", True)
+            with pytest.raises(ToolsetError, match=said):
+                await session.rewards()
 
 
-def test_an_answer_that_comes_twice_is_not_that_of_the_next_step() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = lambda env, message: (
-                [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
-            )
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                (first,) = await session.answer([COUNT])
-                assert first.result.text == "1"
-                (second,) = await session.answer([COUNT])
-                assert (second.result.error, second.result.done) == ("unavailable", True)
-                with pytest.raises(ToolsetError, match="no request asked for"):
-                    await session.rewards()
-
-    run(work)
+async def test_an_answer_that_comes_twice_is_not_that_of_the_next_step() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = lambda env, message: (
+            [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
+        )
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            (first,) = await session.answer([COUNT])
+            assert first.result.text == "1"
+            (second,) = await session.answer([COUNT])
+            assert (second.result.error, second.result.done) == ("unavailable", True)
+            with pytest.raises(ToolsetError, match="no request asked for"):
+                await session.rewards()
 
 
-def test_a_reset_that_fails_fails_the_episode() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = lambda env, message: (
-                error("EXECUTION_ERROR", "no such level") if message["type"] == "reset" else None
-            )
-            async with box_of(options(server.url)) as box, episode(box) as session:
-                with pytest.raises(ToolsetError, match="no such level"):
-                    await session.opening()
-            server.script = None
-            async with box_of(options(server.url, reset={"x": float("nan")})) as box, episode(box) as session:
-                with pytest.raises(ToolsetError, match="JSON can't hold"):
-                    await session.opening()
-
-    run(work)
-
-
-def test_the_reward_of_a_reset_counts_for_the_episode() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            server.script = lambda env, message: observation({}, -2.0) if message["type"] == "reset" else None
-            async with box_of(options(server.url)) as box, episode(box) as session:
+async def test_a_reset_that_fails_fails_the_episode() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = lambda env, message: (
+            error("EXECUTION_ERROR", "no such level") if message["type"] == "reset" else None
+        )
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            with pytest.raises(ToolsetError, match="no such level"):
                 await session.opening()
-                (entry,) = await session.rewards()
-                assert (entry.turn, entry.value) == (None, -2.0)
-
-    run(work)
-
-
-def test_an_environment_that_makes_no_step_fails_the_talk() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = lambda env, message: (
-                error("EXECUTION_ERROR", "boom")
-                if message["type"] == "step" and message["data"].get("text") == "bad"
-                else None
-            )
-            async with box_of(options(server.url)) as box, episode(box) as session:
+        server.script = None
+        async with box_of(options(server.url, reset={"x": float("nan")})) as box, episode(box) as session:
+            with pytest.raises(ToolsetError, match="JSON can't hold"):
                 await session.opening()
-                for word in ("bad", "bad", "good", "bad", "bad"):
-                    reply = await session.respond(turn(word))
-                    assert reply is not None
-                    assert ("boom" in reply.messages[0].content) == (word == "bad")
-                with pytest.raises(ToolsetError, match="none of the last 3 steps"):
-                    await session.respond(turn("bad"))
 
-    run(work)
+
+async def test_the_reward_of_a_reset_counts_for_the_episode() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = lambda env, message: observation({}, -2.0) if message["type"] == "reset" else None
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            await session.opening()
+            (entry,) = await session.rewards()
+            assert (entry.turn, entry.value) == (None, -2.0)
+
+
+async def test_an_environment_that_makes_no_step_fails_the_talk() -> None:
+    async with FakeServer().running() as server:
+        server.script = lambda env, message: (
+            error("EXECUTION_ERROR", "boom")
+            if message["type"] == "step" and message["data"].get("text") == "bad"
+            else None
+        )
+        async with box_of(options(server.url)) as box, episode(box) as session:
+            await session.opening()
+            for word in ("bad", "bad", "good", "bad", "bad"):
+                reply = await session.respond(turn(word))
+                assert reply is not None
+                assert ("boom" in reply.messages[0].content) == (word == "bad")
+            with pytest.raises(ToolsetError, match="none of the last 3 steps"):
+                await session.respond(turn("bad"))

@@ -34,76 +34,64 @@ async def all_of(one: Callable[[int], Coroutine[Any, Any, None]], count: int) ->
 # Modes.
 
 
-def test_tools_are_listed_called_and_rewarded() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
-            async with episode(box) as session:
-                assert [spec.name for spec in session.specs()] == ["count", "echo"]
-                assert await session.opening() == []
-                records = await session.answer([COUNT, ToolCall("echo", {"text": "é"}), COUNT])
-                assert [(it.result.text, it.result.reward) for it in records] == [("1", 0.5), ("é", 0.5), ("3", 0.5)]
-                assert await session.rewards() == []
-                assert await session.respond(turn("bye")) is None
-            assert server.open == []
-
-    run(work)
-
-
-def test_a_talk_ends_with_the_environment() -> None:
-    async def work() -> None:
-        async with (
-            FakeServer().running() as server,
-            box_of(options(server.url)) as box,
-            episode(box) as session,
-        ):
-            assert session.specs() == ()
-            (first,) = await session.opening()
-            assert (first.role, first.content) == ("user", "Ready.")
-            replies = [await session.respond(turn(word)) for word in ("a", " b ", "c")]
-            assert [(it.messages[0].content, it.reward, it.done) for it in replies if it] == [
-                ("1: a", 1.0, False),
-                ("2: b", 2.0, False),
-                ("3: c", 3.0, True),
-            ]
-            assert await session.respond(turn("d")) is None
+async def test_tools_are_listed_called_and_rewarded() -> None:
+    async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
+        async with episode(box) as session:
+            assert [spec.name for spec in session.specs()] == ["count", "echo"]
+            assert await session.opening() == []
+            records = await session.answer([COUNT, ToolCall("echo", {"text": "é"}), COUNT])
+            assert [(it.result.text, it.result.reward) for it in records] == [("1", 0.5), ("é", 0.5), ("3", 0.5)]
             assert await session.rewards() == []
-
-    run(work)
-
-
-def test_final_reward_is_of_the_whole_episode() -> None:
-    async def work() -> None:
-        async with (
-            FakeServer().running() as server,
-            box_of(options(server.url, reward="final")) as box,
-            episode(box) as session,
-        ):
-            await session.opening()
-            replies = [await session.respond(turn(word)) for word in "ab"]
-            assert [it.reward for it in replies if it] == [None, None]
-            (entry,) = await session.rewards()
-            assert (entry.turn, entry.value) == (None, 2.0)
-
-    run(work)
+            assert await session.respond(turn("bye")) is None
+        assert server.open == []
 
 
-def test_the_action_as_a_tool() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            given = options(server.url, mode="action", tool_name="say", tool_description="Says it.")
-            async with box_of(given) as box, episode(box) as session:
-                (spec,) = session.specs()
-                assert (spec.name, spec.description) == ("say", "Says it.")
-                assert spec.parameters["required"] == ["text"]
-                assert "metadata" not in spec.parameters["properties"]
-                good, bad = await session.answer([ToolCall("say", {"text": "x"}), ToolCall("say", {})])
-                assert (good.result.text, good.result.reward) == ("1: x", 1.0)
-                assert bad.result.error == "bad_arguments"
+async def test_a_talk_ends_with_the_environment() -> None:
+    async with (
+        FakeServer().running() as server,
+        box_of(options(server.url)) as box,
+        episode(box) as session,
+    ):
+        assert session.specs() == ()
+        (first,) = await session.opening()
+        assert (first.role, first.content) == ("user", "Ready.")
+        replies = [await session.respond(turn(word)) for word in ("a", " b ", "c")]
+        assert [(it.messages[0].content, it.reward, it.done) for it in replies if it] == [
+            ("1: a", 1.0, False),
+            ("2: b", 2.0, False),
+            ("3: c", 3.0, True),
+        ]
+        assert await session.respond(turn("d")) is None
+        assert await session.rewards() == []
 
-    run(work)
+
+async def test_final_reward_is_of_the_whole_episode() -> None:
+    async with (
+        FakeServer().running() as server,
+        box_of(options(server.url, reward="final")) as box,
+        episode(box) as session,
+    ):
+        await session.opening()
+        replies = [await session.respond(turn(word)) for word in "ab"]
+        assert [it.reward for it in replies if it] == [None, None]
+        (entry,) = await session.rewards()
+        assert (entry.turn, entry.value) == (None, 2.0)
 
 
-def test_action_field_constants_choices_and_invalid_reward() -> None:
+async def test_the_action_as_a_tool() -> None:
+    async with FakeServer().running() as server:
+        given = options(server.url, mode="action", tool_name="say", tool_description="Says it.")
+        async with box_of(given) as box, episode(box) as session:
+            (spec,) = session.specs()
+            assert (spec.name, spec.description) == ("say", "Says it.")
+            assert spec.parameters["required"] == ["text"]
+            assert "metadata" not in spec.parameters["properties"]
+            good, bad = await session.answer([ToolCall("say", {"text": "x"}), ToolCall("say", {})])
+            assert (good.result.text, good.result.reward) == ("1: x", 1.0)
+            assert bad.result.error == "bad_arguments"
+
+
+async def test_action_field_constants_choices_and_invalid_reward() -> None:
     seen: list[Any] = []
 
     def script(env: FakeEnv, message: dict[str, Any]) -> Any:
@@ -111,96 +99,81 @@ def test_action_field_constants_choices_and_invalid_reward() -> None:
             seen.append(message["data"])
         return None
 
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.script = script
-            action = {"field": "text", "constants": {"kind": "word"}, "choices": ["yes", "no"], "invalid_reward": -1.0}
-            async with box_of(options(server.url, action=action)) as box, episode(box) as session:
-                await session.opening()
-                wrong = await session.respond(turn("maybe"))
-                right = await session.respond(turn("YES"))
-                assert wrong is not None
-                assert right is not None
-                assert (wrong.reward, wrong.done) == (-1.0, False)
-                assert "yes, no" in wrong.messages[0].content
-                assert right.messages[0].content == "1: yes"
-        assert seen == [{"kind": "word", "text": "yes"}]
-
-    run(work)
-
-
-def test_a_schema_that_isnt_there_needs_a_field() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            server.schema = "no json"
-            toolset = build(options(server.url), make_build_context("openenv"))
-            with pytest.raises(ToolsetError, match="can't be read") as raised:
-                await toolset.start()
-            assert "action.field" in str(raised.value)
-            await toolset.stop()
-            async with box_of(options(server.url, action={"field": "text"})) as box, episode(box) as session:
-                await session.opening()
-                reply = await session.respond(turn("x"))
-                assert reply is not None
-                assert reply.messages[0].content == "1: x"
-
-    run(work)
-
-
-def test_tools_that_arent_there_are_an_error_at_the_start() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            toolset = build(options(server.url, mode="tools"), make_build_context("openenv"))
-            with pytest.raises(ToolsetError, match="lists no tools") as raised:
-                await toolset.start()
-            assert "mode: text" in str(raised.value)
-            await toolset.stop()
-
-    run(work)
-
-
-def test_headers_and_query_reach_the_server_and_no_error() -> None:
-    async def work() -> None:
-        async with FakeServer().running() as server:
-            given = options(f"{server.url}/?key=geheim", headers={"Authorization": "Bearer tokentoken"})
-            async with box_of(given) as box, episode(box) as session:
-                await session.opening()
-            assert {request.headers["Authorization"] for request in server.requests} == {"Bearer tokentoken"}
-            assert {request.path for request in server.requests} == {"/ws?key=geheim", "/schema?key=geheim"}
-        toolset = build(given.model_copy(update={"start_timeout": 0.2}), make_build_context("openenv"))
-        with pytest.raises(ToolsetError) as raised:
-            await toolset.start()
-        assert "geheim" not in str(raised.value)
-        assert "tokentoken" not in repr(given)
-
-    run(work)
-
-
-def test_results_are_cut_to_256_tokens_and_observations_too() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            toolset = build(options(server.url), make_build_context("openenv"))
-            policy = PolicyOptions(max_output_tokens=256)
-            box = ToolBox([ToolEntry("openenv", toolset, policy=policy)], cut=token_cut(FakeChatFormat()))
-            await box.start()
-            try:
-                async with episode(box) as session:
-                    (record,) = await session.answer([ToolCall("echo", {"text": "x" * 5000})])
-                    assert record.result.truncated
-                    assert len(record.result.text) <= 256
-            finally:
-                await box.stop()
-        async with (
-            FakeServer().running() as server,
-            box_of(options(server.url, max_observation_tokens=100)) as box,
-            episode(box) as session,
-        ):
+    async with FakeServer().running() as server:
+        server.script = script
+        action = {"field": "text", "constants": {"kind": "word"}, "choices": ["yes", "no"], "invalid_reward": -1.0}
+        async with box_of(options(server.url, action=action)) as box, episode(box) as session:
             await session.opening()
-            reply = await session.respond(turn("x" * 5000))
-            assert reply is not None
-            assert len(reply.messages[0].content) <= 100
+            wrong = await session.respond(turn("maybe"))
+            right = await session.respond(turn("YES"))
+            assert wrong is not None
+            assert right is not None
+            assert (wrong.reward, wrong.done) == (-1.0, False)
+            assert "yes, no" in wrong.messages[0].content
+            assert right.messages[0].content == "1: yes"
+    assert seen == [{"kind": "word", "text": "yes"}]
 
-    run(work)
+
+async def test_a_schema_that_isnt_there_needs_a_field() -> None:
+    async with FakeServer().running() as server:
+        server.schema = "no json"
+        toolset = build(options(server.url), make_build_context("openenv"))
+        with pytest.raises(ToolsetError, match="can't be read") as raised:
+            await toolset.start()
+        assert "action.field" in str(raised.value)
+        await toolset.stop()
+        async with box_of(options(server.url, action={"field": "text"})) as box, episode(box) as session:
+            await session.opening()
+            reply = await session.respond(turn("x"))
+            assert reply is not None
+            assert reply.messages[0].content == "1: x"
+
+
+async def test_tools_that_arent_there_are_an_error_at_the_start() -> None:
+    async with FakeServer().running() as server:
+        toolset = build(options(server.url, mode="tools"), make_build_context("openenv"))
+        with pytest.raises(ToolsetError, match="lists no tools") as raised:
+            await toolset.start()
+        assert "mode: text" in str(raised.value)
+        await toolset.stop()
+
+
+async def test_headers_and_query_reach_the_server_and_no_error() -> None:
+    async with FakeServer().running() as server:
+        given = options(f"{server.url}/?key=geheim", headers={"Authorization": "Bearer tokentoken"})
+        async with box_of(given) as box, episode(box) as session:
+            await session.opening()
+        assert {request.headers["Authorization"] for request in server.requests} == {"Bearer tokentoken"}
+        assert {request.path for request in server.requests} == {"/ws?key=geheim", "/schema?key=geheim"}
+    toolset = build(given.model_copy(update={"start_timeout": 0.2}), make_build_context("openenv"))
+    with pytest.raises(ToolsetError) as raised:
+        await toolset.start()
+    assert "geheim" not in str(raised.value)
+    assert "tokentoken" not in repr(given)
+
+
+async def test_results_are_cut_to_256_tokens_and_observations_too() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        toolset = build(options(server.url), make_build_context("openenv"))
+        policy = PolicyOptions(max_output_tokens=256)
+        box = ToolBox([ToolEntry("openenv", toolset, policy=policy)], cut=token_cut(FakeChatFormat()))
+        await box.start()
+        try:
+            async with episode(box) as session:
+                (record,) = await session.answer([ToolCall("echo", {"text": "x" * 5000})])
+                assert record.result.truncated
+                assert len(record.result.text) <= 256
+        finally:
+            await box.stop()
+    async with (
+        FakeServer().running() as server,
+        box_of(options(server.url, max_observation_tokens=100)) as box,
+        episode(box) as session,
+    ):
+        await session.opening()
+        reply = await session.respond(turn("x" * 5000))
+        assert reply is not None
+        assert len(reply.messages[0].content) <= 100
 
 
 # Waiting.
@@ -233,97 +206,82 @@ def test_episodes_wait_for_a_free_session_in_their_order(caplog: pytest.LogCaptu
     assert "max_concurrent_envs" in caplog.text
 
 
-def test_waiting_for_a_place_has_a_limit_of_its_own() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server:
-            given = options(server.url, max_sessions=1, queue_timeout=1.0)
-            # The session's own time limit is shorter than the wait, and doesn't count.
-            async with box_of(given, policy={"session_timeout": 0.5}) as box, episode(box, 0):
-                with pytest.raises(ToolsetError, match="queue_timeout"):
-                    async with episode(box, 1):
-                        pass
-
-    run(work)
+async def test_waiting_for_a_place_has_a_limit_of_its_own() -> None:
+    async with FakeServer(tools=TOOLS).running() as server:
+        given = options(server.url, max_sessions=1, queue_timeout=1.0)
+        # The session's own time limit is shorter than the wait, and doesn't count.
+        async with box_of(given, policy={"session_timeout": 0.5}) as box, episode(box, 0):
+            with pytest.raises(ToolsetError, match="queue_timeout"):
+                async with episode(box, 1):
+                    pass
 
 
-def test_a_server_full_of_others_sessions_is_tried_again() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS, sessions=1).running() as server, box_of(options(server.url)) as box:
+async def test_a_server_full_of_others_sessions_is_tried_again() -> None:
+    async with FakeServer(tools=TOOLS, sessions=1).running() as server, box_of(options(server.url)) as box:
 
-            async def one() -> None:
-                async with episode(box) as session:
-                    assert (await session.answer([COUNT]))[0].result.text == "1"
+        async def one() -> None:
+            async with episode(box) as session:
+                assert (await session.answer([COUNT]))[0].result.text == "1"
 
-            other = FakeEnv(server)
-            server.open.append(other)
-            async with asyncio.TaskGroup() as scope:
-                scope.create_task(one())
-                scope.create_task(one())
-                await until(lambda: server.refused >= 3)
-                server.open.remove(other)
-
-    run(work)
+        other = FakeEnv(server)
+        server.open.append(other)
+        async with asyncio.TaskGroup() as scope:
+            scope.create_task(one())
+            scope.create_task(one())
+            await until(lambda: server.refused >= 3)
+            server.open.remove(other)
 
 
 # Nothing is left, nothing is mixed.
 
 
-def test_episodes_that_are_cancelled_leave_no_session() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS, sessions=4).running() as server:
-            async with box_of(options(server.url, close_timeout=1.0)) as box:
-
-                async def one(number: int) -> None:
-                    async with episode(box, number) as session:
-                        await session.opening()
-                        await session.answer([COUNT, COUNT])
-
-                for ticks in range(16):
-                    tasks = [asyncio.create_task(one(number)) for number in range(6)]
-                    for _ in range(ticks):
-                        await asyncio.sleep(0)
-                    await asyncio.sleep(0.001 * (ticks % 5))
-                    for task in tasks:
-                        task.cancel()
-                    done = await asyncio.gather(*tasks, return_exceptions=True)
-                    assert all(it is None or isinstance(it, asyncio.CancelledError) for it in done), done
-                await one(0)
-                toolset: Any = box._entries[0].toolset
-                assert toolset.door.sessions == 0
-            await until(lambda: not server.open)
-
-    run(work)
-
-
-def test_256_episodes_at_once_never_mix() -> None:
-    async def work() -> None:
-        async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
-            together = asyncio.Barrier(256)
+async def test_episodes_that_are_cancelled_leave_no_session() -> None:
+    async with FakeServer(tools=TOOLS, sessions=4).running() as server:
+        async with box_of(options(server.url, close_timeout=1.0)) as box:
 
             async def one(number: int) -> None:
-                async with episode(box, number, id=f"task-{number}") as session:
+                async with episode(box, number) as session:
                     await session.opening()
-                    await together.wait()
-                    for step in range(1, 4):
-                        echo = ToolCall("echo", {"text": f"{number}/{step}"})
-                        said, count = await session.answer([echo, COUNT])
-                        assert said.result.text == f"{number}/{step}"
-                        assert count.result.text == str(2 * step)
+                    await session.answer([COUNT, COUNT])
 
-            await all_of(one, 256)
-            assert server.most_open == 256
-            assert len(set(server.order)) == 256
-            assert server.open == []
+            for ticks in range(16):
+                tasks = [asyncio.create_task(one(number)) for number in range(6)]
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.001 * (ticks % 5))
+                for task in tasks:
+                    task.cancel()
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                assert all(it is None or isinstance(it, asyncio.CancelledError) for it in done), done
+            await one(0)
+            toolset: Any = box._entries[0].toolset
+            assert toolset.door.sessions == 0
+        await until(lambda: not server.open)
 
-    run(work)
+
+async def test_256_episodes_at_once_never_mix() -> None:
+    async with FakeServer(tools=TOOLS).running() as server, box_of(options(server.url)) as box:
+        together = asyncio.Barrier(256)
+
+        async def one(number: int) -> None:
+            async with episode(box, number, id=f"task-{number}") as session:
+                await session.opening()
+                await together.wait()
+                for step in range(1, 4):
+                    echo = ToolCall("echo", {"text": f"{number}/{step}"})
+                    said, count = await session.answer([echo, COUNT])
+                    assert said.result.text == f"{number}/{step}"
+                    assert count.result.text == str(2 * step)
+
+        await all_of(one, 256)
+        assert server.most_open == 256
+        assert len(set(server.order)) == 256
+        assert server.open == []
 
 
-def test_an_episode_of_a_toolset_that_isnt_started() -> None:
-    async def work() -> None:
-        toolset = build(OpenEnvOptions(url="http://127.0.0.1:1"), make_build_context("openenv"))
-        task = make_task()
-        with pytest.raises(ToolsetError, match="wasn't started"):
-            async with toolset.open(task, make_episode_context(task)):
-                pass
-
-    run(work)
+async def test_an_episode_of_a_toolset_that_isnt_started() -> None:
+    toolset = build(OpenEnvOptions(url="http://127.0.0.1:1"), make_build_context("openenv"))
+    task = make_task()
+    with pytest.raises(ToolsetError, match="wasn't started"):
+        async with toolset.open(task, make_episode_context(task)):
+            pass

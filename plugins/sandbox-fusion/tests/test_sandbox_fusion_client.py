@@ -126,20 +126,17 @@ class TestErrors:
         with pytest.raises(TransientToolError):
             ask(stub.url)
 
-    def test_something_else_than_http(self) -> None:
-        async def run() -> None:
-            async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
-                await writer.drain()
-                writer.close()
+    async def test_something_else_than_http(self) -> None:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
+            await writer.drain()
+            writer.close()
 
-            server = await asyncio.start_server(talk, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            async with server, SandboxClient(f"http://127.0.0.1:{port}") as client:
-                with pytest.raises(ToolError):
-                    await client.run(RunRequest("1"))
-
-        asyncio.run(run())
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, SandboxClient(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(ToolError):
+                await client.run(RunRequest("1"))
 
     def test_no_answer_in_time(self, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client_module, "MARGIN_SECONDS", 0.1)
@@ -152,27 +149,21 @@ class TestErrors:
 
 
 class TestConnections:
-    def test_one_connection_serves_calls_one_after_the_other(self, stub: Stub) -> None:
-        async def run() -> None:
-            async with SandboxClient(stub.url) as client:
-                for _ in range(3):
-                    await client.run(RunRequest("1"))
-
-        asyncio.run(run())
+    async def test_one_connection_serves_calls_one_after_the_other(self, stub: Stub) -> None:
+        async with SandboxClient(stub.url) as client:
+            for _ in range(3):
+                await client.run(RunRequest("1"))
         assert len(stub.requests) == 3
         assert len(stub.connections) == 1
 
-    def test_the_last_user_closes(self, stub: Stub) -> None:
-        async def run() -> None:
-            client = SandboxClient(stub.url)
+    async def test_the_last_user_closes(self, stub: Stub) -> None:
+        client = SandboxClient(stub.url)
+        async with client:
             async with client:
-                async with client:
-                    await client.run(RunRequest("1"))
-                await client.run(RunRequest("2"))
-            with pytest.raises(RuntimeError, match="async with"):
-                await client.run(RunRequest("3"))
-
-        asyncio.run(run())
+                await client.run(RunRequest("1"))
+            await client.run(RunRequest("2"))
+        with pytest.raises(RuntimeError, match="async with"):
+            await client.run(RunRequest("3"))
 
     def test_headers_are_sent(self, stub: Stub) -> None:
         ask(stub.url, headers={"Authorization": "Bearer key"})
