@@ -317,6 +317,14 @@ class Episode:
         """What the model wrote in its last turn; empty where there is none."""
         return self.turns[-1].text if self.turns else ""
 
+    def content_of(self, part: Literal["final", "answer", "all"]) -> str:
+        """The model's own words, without reasoning and calls: of the `final` turn, of `all` turns, or the `answer` that
+        an end flag found. Empty where there are none; never what a tool answered."""
+        if part == "answer":
+            return self.answer or ""
+        turns = self.turns if part == "all" else self.turns[-1:]
+        return "\n".join(turn.content for turn in turns)
+
     def transcript(
         self, *, prompt: bool = True, thinking: bool = True, calls: bool = True, tool_output: bool = True
     ) -> str:

@@ -124,11 +124,8 @@ def judged_text(episode: Episode, options: JudgeOptions) -> str:
     """The response: the model's own words, never a tool's, but for a transcript, in which each part has its heading."""
     if options.judge == "transcript":
         text = episode.transcript(prompt=False, thinking=False)
-    elif options.judge == "answer":
-        text = episode.answer or ""
     else:
-        turns = episode.turns if options.judge == "all" else episode.turns[-1:]
-        text = "\n".join(turn.content for turn in turns)
+        text = episode.content_of(options.judge)
     left_out = len(text) - options.max_chars
     if left_out <= 0:
         return text

@@ -11,9 +11,8 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_plugin_math import verifier
-from toolrl_plugin_math.judged import judged_text, score
 from toolrl_plugin_math.options import MathOptions
-from toolrl_plugin_math.rewards import gold_texts
+from toolrl_plugin_math.rewards import gold_texts, score
 
 _BOXED = EndFlags(("boxed",))
 
@@ -28,7 +27,7 @@ class MathReward:
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""
         golds = gold_texts(episode.task)
-        text = judged_text(episode, self._options)
+        text = episode.content_of(self._options.judge)
         boxed = _BOXED.find(text)
         if boxed is not None:
             text = f"\\boxed{{{boxed}}}"

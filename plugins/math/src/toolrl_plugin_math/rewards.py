@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
-from toolrl_plugin_math.judged import judged_text, score
-from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions
+from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions, JudgedTextOptions
 from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
 
 
@@ -22,7 +21,7 @@ class ExactReward:
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task without an answer."""
         golds = gold_texts(episode.task)
-        said = self._normal(judged_text(episode, self._options))
+        said = self._normal(episode.content_of(self._options.judge))
         return score(any(said == self._normal(gold) for gold in golds), self._options)
 
     def _normal(self, text: str) -> str:
@@ -45,7 +44,7 @@ class Gsm8kReward:
                 f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which holds no number",
                 hint="The reward `gsm8k` needs a number, or a solution that ends with `#### N`.",
             )
-        text = judged_text(episode, options)
+        text = episode.content_of(options.judge)
         marked = marked_number(text)
         said = marked
         if said is None and options.method == "flexible":
@@ -67,3 +66,8 @@ def gold_texts(task: Task) -> list[str]:
             hint="Give its row an answer, or say where it is with `fields: {answer: …}`.",
         )
     return golds
+
+
+def score(correct: bool, options: JudgedTextOptions, **metrics: float) -> Score:
+    """The value of a right or wrong answer, with `correct` as metric."""
+    return Score(options.correct if correct else options.wrong, metrics={"correct": float(correct), **metrics})

@@ -72,11 +72,7 @@ class CodeReward:
         return Score(passed / len(cases), metrics={**metrics, "pass_rate": passed / len(cases)})
 
     def _program(self, episode: Episode) -> str | None:
-        if self._options.judge == "answer":
-            text = episode.answer or ""
-        else:
-            turns = episode.turns if self._options.judge == "all" else episode.turns[-1:]
-            text = "\n".join(turn.content for turn in turns)
+        text = episode.content_of(self._options.judge)
         program = text if self._options.code == "text" else solution(text)
         return program if program is not None and program.strip() else None
 

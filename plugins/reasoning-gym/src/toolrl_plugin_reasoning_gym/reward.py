@@ -52,10 +52,8 @@ class ReasoningGymReward:
 
     def _answer(self, episode: Episode) -> str | None:
         options = self._options
-        if options.judge == "answer":
-            return (episode.answer or "").strip() or None
-        turns = episode.turns if options.judge == "all" else episode.turns[-1:]
-        return answer_in("\n".join(turn.content for turn in turns), options.form)
+        text = episode.content_of(options.judge)
+        return answer_in(text, "text" if options.judge == "answer" else options.form)
 
     def _result(self, generator: str, value: float, **metrics: float) -> Score:
         correct = float(value >= self._options.correct_at - _TOLERANCE)

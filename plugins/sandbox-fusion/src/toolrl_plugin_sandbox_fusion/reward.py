@@ -36,7 +36,7 @@ class SandboxReward:
         """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none."""
         options = self._options
         cases = self._cases(episode)
-        program = solution(self._judged_text(episode), options.language)
+        program = solution(episode.content_of(options.judge), options.language)
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
         verdicts = await self._judge(cases, program, options.language)
@@ -57,9 +57,3 @@ class SandboxReward:
         where = f"task {task.id!r}"
         cases = read_cases(task.answer if key is None else task.extra.get(key), where, self._options.language)
         return cases.first(CONTINUOUS_CASES) if self._options.continuous else cases
-
-    def _judged_text(self, episode: Episode) -> str:
-        if self._options.judge == "answer":
-            return episode.answer or ""
-        turns = episode.turns if self._options.judge == "all" else episode.turns[-1:]
-        return "\n".join(turn.content for turn in turns)
