@@ -29,7 +29,6 @@ from toolrl.types import (
     ToolCall,
     ToolResult,
     ToolSpec,
-    Turn,
 )
 from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 
@@ -371,44 +370,6 @@ def test_a_budget_that_ends_at_a_stop_string_which_ends_nothing_cuts_the_turn(
     episode, engine = play(script, env, limits=limits)
     assert (engine.calls, episode.turns[0].text) == (1, "a" + stop)
     assert (episode.stop_reason, episode.turns[0].finish) == (reason, "length")
-
-
-def test_an_environment_opens_and_replies() -> None:
-    class Game:
-        def specs(self) -> Sequence[ToolSpec]:
-            return ()
-
-        async def opening(self) -> Sequence[Message]:
-            return (Message("user", "You see a door."),)
-
-        async def respond(self, turn: Turn) -> Any:
-            from toolrl.protocols import Reply
-
-            done = turn.index == 1
-            return Reply((Message("user", "won" if done else "locked"),), reward=float(done), done=done)
-
-        async def call(self, call: ToolCall) -> ToolResult:
-            raise AssertionError("there is no tool")
-
-        async def reward(self) -> float | None:
-            return None
-
-    class Games:
-        async def start(self) -> None: ...
-
-        async def stop(self) -> None: ...
-
-        def open(self, task: Task, episode: Any) -> Any:
-            import contextlib
-
-            return contextlib.nullcontext(Game())
-
-    episode, _ = play(["open", "push"], environment(Games(), rewards=()))
-    assert [m.content for m in episode.messages] == [
-        "What is 2 + 2?", "You see a door.", "open", "locked", "push", "won",
-    ]  # fmt: skip
-    assert episode.stop_reason == "tool_done"
-    assert episode.reward == 1.0
 
 
 def test_the_conversation_holds_the_answers_of_the_last_turn_too() -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
-from toolrl.protocols import ChatFormat, ReadsTokens, StartsAndStops, ToolParser
+from toolrl.protocols import ChatFormat, StartsAndStops, ToolParser
 from toolrl.rollout.rewards import NamedReward as NamedReward
 from toolrl.tools.toolbox import ToolBox
 from toolrl.tools.toolset import stop_in_time
@@ -37,11 +37,6 @@ class Environment:
     def scores_groups(self) -> bool:
         """True where a reward has to see all episodes of a task at once."""
         return any(named.scores_groups for named in self.rewards)
-
-    @cached_property
-    def reads_tokens(self) -> ReadsTokens | None:
-        """The parser, where it is one that reads the sampled ids themselves."""
-        return self.parser if isinstance(self.parser, ReadsTokens) else None
 
     async def start(self) -> None:
         """Start tools and rewards, before the first episode."""

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
-from toolrl.errors import ExactnessError, ParserError, ToolsetError
+from toolrl.errors import ExactnessError, ToolsetError
 from toolrl.parsing.results import tool_messages
-from toolrl.protocols import EpisodeContext, StopsByTools
+from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.rewards import EpisodeReward, failure_of
 from toolrl.rollout.scoring import score_of
-from toolrl.rollout.turn import TurnText
+from toolrl.rollout.turn import TurnReader, TurnText
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import (
@@ -41,7 +41,6 @@ from toolrl.types import (
     StopReason,
     Task,
     ToolCall,
-    ToolSpec,
     Turn,
 )
 
@@ -108,6 +107,7 @@ class EpisodeRun:
         self._waiting = waiting
         self.state = State.PENDING
         self._buffer = TokenBuffer()
+        self._reader = TurnReader(environment.parser, environment.end_flags)
         self._random = random.Random(plan.seed)
         self._turns: list[Turn] = []
         self._messages: list[Message] = []
@@ -220,13 +220,12 @@ class EpisodeRun:
         text = TurnText(environment.chat, len(self._buffer))
         while True:
             left = min(self.limits.max_turn_tokens - len(text.ids), self._room)
-            stops = tuple(self._parser_stops(text.text, specs)) + environment.end_flags.stops()
             sampling = Sampling(
                 max_new_tokens=left,
                 temperature=self.limits.temperature,
                 top_p=self.limits.top_p,
                 top_k=self.limits.top_k,
-                stop=stops,
+                stop=self._reader.stops(text.text, specs),
                 stop_token_ids=tuple(environment.chat.end_ids),
                 seed=self._random.getrandbits(63),
             )
@@ -237,14 +236,14 @@ class EpisodeRun:
                 raise _wrong_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             text.extend(generation)
-            parsed = self._parse(text, specs)
+            parsed = self._reader.read(text, specs, in_thinking=self._in_thinking)
             if parsed.status != "continue" or text.stopped_by is None:
                 return text, parsed
             if not generation.ids:
                 raise _wrong_count(generation, left)  # It would be asked for ever.
             if len(text.ids) >= self.limits.max_turn_tokens or self._room <= 0:
                 text.cut()
-                return text, self._parse(text, specs)
+                return text, self._reader.read(text, specs, in_thinking=self._in_thinking)
 
     async def _with_calls(self, session: ToolBoxSession, turn: Turn, text: TurnText) -> StopReason | None:
         self.state = State.CALLING_TOOLS
@@ -302,42 +301,6 @@ class EpisodeRun:
         # A thinking block that the prompt opened was closed before the call, or the call would be part of it.
         self._in_thinking = False
         return None
-
-    # The parser, which must not raise: where it does, the blame is its own.
-
-    def _parser_stops(self, text: str, specs: Sequence[ToolSpec]) -> Sequence[str]:
-        parser = self.environment.parser
-        try:
-            return parser.stops_for(text, specs) if isinstance(parser, StopsByTools) else parser.stops(text)
-        except Exception as error:
-            raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
-
-    def _parse(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
-        parsed = self._parsed(text, specs)
-        return self.environment.end_flags.read(parsed, text.text, stopped_by=text.stopped_by)
-
-    def _parsed(self, text: TurnText, specs: Sequence[ToolSpec]) -> ParsedTurn:
-        by_ids = self.environment.reads_tokens
-        try:
-            if by_ids is not None:
-                return by_ids.parse_ids(
-                    tuple(text.ids),
-                    text.decoded,
-                    tools=specs,
-                    finish=text.finish,
-                    stopped_by=text.stopped_by,
-                    prompt_in_thinking=self._in_thinking,
-                )
-            return self.environment.parser.parse(
-                text.text,
-                tools=specs,
-                finish=text.finish,
-                stopped_by=text.stopped_by,
-                prefilled_thinking=self._in_thinking,
-            )
-        except Exception as error:
-            method = "parse" if by_ids is None else "parse_ids"
-            raise ParserError(f"{method}() raised {type(error).__name__}: {error}") from error
 
     def _identified(self, item: ToolCall | CallError, text: TurnText) -> ToolCall | CallError:
         self._calls += 1

@@ -1,12 +1,16 @@
-"""The text of one turn while it is sampled: decoded once from its ids, with the way back from characters to tokens."""
+"""The text of one turn while it is sampled: decoded from its ids, with the way back from characters to tokens; and what
+the parser makes of it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Literal
 
-from toolrl.protocols import ChatFormat
-from toolrl.types import Decoded, Generation, Segment, Span
+from toolrl.errors import ParserError
+from toolrl.parsing.flags import EndFlags
+from toolrl.protocols import ChatFormat, ReadsTokens, StopsByTools, ToolParser
+from toolrl.types import Decoded, Generation, ParsedTurn, Segment, Span, ToolSpec
 
 
 class TurnText:
@@ -59,3 +63,46 @@ class TurnText:
     def tool_segment(text: str, start: int, length: int) -> Segment:
         """A tool's result that stands inside a turn."""
         return Segment("tool", text, (start, start + length))
+
+
+class TurnReader:
+    """Asks the parser and the end flags. A parser must not raise: where it does, a ParserError blames it."""
+
+    def __init__(self, parser: ToolParser, end_flags: EndFlags) -> None:
+        self._parser = parser
+        self._end_flags = end_flags
+
+    def stops(self, text: str, specs: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """What ends generation now, given the turn's text so far."""
+        parser = self._parser
+        try:
+            stops = parser.stops_for(text, specs) if isinstance(parser, StopsByTools) else parser.stops(text)
+        except Exception as error:
+            raise ParserError(f"stops() raised {type(error).__name__}: {error}") from error
+        return (*stops, *self._end_flags.stops())
+
+    def read(self, text: TurnText, specs: Sequence[ToolSpec], *, in_thinking: bool) -> ParsedTurn:
+        """The turn. `in_thinking` says that the prompt ended inside an opened thinking block."""
+        parser = self._parser
+        method = "parse_ids" if isinstance(parser, ReadsTokens) else "parse"
+        try:
+            if isinstance(parser, ReadsTokens):
+                parsed = parser.parse_ids(
+                    tuple(text.ids),
+                    text.decoded,
+                    tools=specs,
+                    finish=text.finish,
+                    stopped_by=text.stopped_by,
+                    prompt_in_thinking=in_thinking,
+                )
+            else:
+                parsed = parser.parse(
+                    text.text,
+                    tools=specs,
+                    finish=text.finish,
+                    stopped_by=text.stopped_by,
+                    prefilled_thinking=in_thinking,
+                )
+        except Exception as error:
+            raise ParserError(f"{method}() raised {type(error).__name__}: {error}") from error
+        return self._end_flags.read(parsed, text.text, stopped_by=text.stopped_by)

@@ -2,14 +2,16 @@
 
 A prompt is the library's rendering; what follows a turn and what a turn says are read off its renderings of made-up
 conversations (`turns.py`), so that turns put together are what the library makes of the whole. Control strings in texts
-from outside (user messages, tool results, tool descriptions) are encoded as plain text (`shielding.py`).
+from outside (user messages, tool results, tool descriptions) are encoded as plain text (`setup.py`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from toolrl.chat.abilities import ANSWER, QUESTION, RESULT
 from toolrl.chat.control import Shield, finder
 from toolrl.chat.tokens import refuse_media
 from toolrl.chat.trial import WholeFormat
@@ -17,11 +19,17 @@ from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
 from toolrl_plugin_renderers.options import FormatOptions
-from toolrl_plugin_renderers.preamble import with_preamble
 from toolrl_plugin_renderers.setup import Setup
-from toolrl_plugin_renderers.turns import ANSWER, QUESTION, RESULT, Turns
+from toolrl_plugin_renderers.turns import Turns
 
 _PROBE = ToolSpec("probe_tool", "Looks a probe up.", {"type": "object", "properties": {"a": {"type": "string"}}})
+_PREAMBLE = """# Tools
+
+You may call one or more functions to assist with the user query. Their signatures:
+{tools}
+
+Write a call like this, TOOL, ARGUMENT and VALUE replaced, and as many as you need:
+{form}"""
 
 
 class RenderersFormat(WholeFormat):
@@ -109,7 +117,7 @@ class RenderersFormat(WholeFormat):
         shield = Shield()
         hidden, specs = self._hide(messages, shield), self._shielded(tools, shield)
         if specs and not self._turns.shows_tools:
-            hidden = with_preamble(hidden, specs, self._turns.form)
+            hidden = _with_preamble(hidden, specs, self._turns.form)
         with self._setup.tokenizer.hiding(shield):
             return self._turns.ids(hidden, specs, generation_prompt=generation_prompt)
 
@@ -180,3 +188,13 @@ class RenderersFormat(WholeFormat):
             name=shield.hide(message.name, self._tool_output) if message.name else message.name,
             tool_call_id=shield.hide(message.tool_call_id, self._tool_output) if message.tool_call_id else None,
         )
+
+
+def _with_preamble(messages: Sequence[Message], specs: Sequence[ToolSpec], form: str) -> list[Message]:
+    """The messages with the tools in their system message, for families whose renderer ignores them (DeepSeek V3, R1).
+    `form` shows how the family writes a call."""
+    lines = "\n".join(json.dumps(spec.as_function(), ensure_ascii=False) for spec in specs)
+    text = _PREAMBLE.replace("{form}", form).replace("{tools}", lines, 1)
+    if messages and messages[0].role == "system":
+        return [Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:]]
+    return [Message("system", text), *messages]

@@ -18,10 +18,9 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_plugin_renderers import marks as reading
 from toolrl_plugin_renderers.bounds import too_much
-from toolrl_plugin_renderers.encoding import TextEncoder
 from toolrl_plugin_renderers.items import Items
 from toolrl_plugin_renderers.options import ParserOptions
-from toolrl_plugin_renderers.prompts import Prompts
+from toolrl_plugin_renderers.prompts import Prompts, TextEncoder
 from toolrl_plugin_renderers.setup import Setup, functions
 from toolrl_plugin_renderers.turns import Turns
 

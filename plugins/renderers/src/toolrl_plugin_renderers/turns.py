@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from toolrl.chat.abilities import ANSWER, QUESTION, RESULT
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers.conversation import NAMELESS, Dict, dicts
 from toolrl_plugin_renderers.setup import TAIL, Setup, functions
 
-QUESTION, ANSWER, RESULT, PROBE_TOOL = "zqUSERqz", "zqANSWERqz", "zqRESULTqz", "zqTOOLqz"
+PROBE_TOOL = "zqTOOLqz"
 _WAY_OUT = "Use another renderer, or `chat_format: template` and a parser for the model's syntax."
 _ASK = Message("user", QUESTION)
 
