@@ -11,10 +11,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import ANSWER, QUESTION, RESULT
 from toolrl.chat.control import Shield, finder
 from toolrl.chat.tokens import refuse_media
-from toolrl.chat.trial import WholeFormat
+from toolrl.chat.trial import ANSWER, QUESTION, RESULT, WholeFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.chat.abilities import QUESTION, RESULT
 from toolrl.chat.control import Shield, finder
+from toolrl.chat.trial import QUESTION, RESULT
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded, Message, ToolCall
 from toolrl_plugin_renderers.conversation import NAMELESS
