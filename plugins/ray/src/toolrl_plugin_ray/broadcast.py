@@ -184,7 +184,7 @@ class WeightReceiver:
     async def receive(self, update: WeightUpdate, module: Any) -> None:
         """Write weights into a module's own tensors. Raises TransferBrokenError where some of them are written and the
         rest won't come; EngineError where they don't fit or are incomplete."""
-        assert update.rendezvous is not None, "the trainer says where"
+        assert update.rendezvous is not None, "the trainer sets it"
         await asyncio.to_thread(self._receive, update, update.rendezvous, module)
 
     def close(self) -> None:

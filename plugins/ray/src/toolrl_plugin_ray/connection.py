@@ -91,7 +91,7 @@ def reason_of_wait(wanted: Mapping[str, float]) -> str:
 
 
 def death_reason(error: BaseException) -> str:
-    """The part of Ray's message about a dead actor that says what happened."""
+    """Why an actor died, from Ray's message."""
     detail = str(error).partition("exit detail:")[2].partition("Some common causes")[0].strip()
     lines = [line.strip() for line in (detail or str(error)).splitlines() if line.strip()]
     if not detail:

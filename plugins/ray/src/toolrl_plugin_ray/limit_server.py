@@ -46,7 +46,7 @@ class LimitServer:
     """All limits of a cluster. All methods run on one event loop."""
 
     def __init__(self, *, recovering: bool = False) -> None:
-        """`recovering`: this takes the place of a server that was lost, and with it who holds what. A limit then grants
+        """`recovering`: this replaces a server that was lost with its list of holders. A limit then grants
         nothing for one lease, in which living clients renew what they hold; so it isn't exceeded."""
         self._life = uuid.uuid4().hex
         self._recovering = recovering
@@ -94,7 +94,7 @@ class LimitServer:
         return self._life, [it for it, name in held.items() if it not in me.claims and not self._keep(me, it, name)]
 
     async def leave(self, client: str) -> None:
-        """A client ends, and gives back all that it has."""
+        """A client ends, and releases all that it has."""
         self._forget(client)
 
     async def state(self) -> dict[str, dict[str, int]]:

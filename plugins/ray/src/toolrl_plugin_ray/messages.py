@@ -138,10 +138,10 @@ class Hello:
 
 @dataclass
 class WorkerReport:
-    """What has happened on a worker since its last report."""
+    """Events on a worker since its last report."""
 
     ended: dict[int, int] = field(default_factory=dict)
-    """By group: episodes that gave their place back."""
+    """By group: episodes that ended and freed their place."""
     done: list[tuple[int, bytes]] = field(default_factory=list)
     """Finished groups, packed."""
     failed: list[tuple[int, bytes]] = field(default_factory=list)
@@ -152,12 +152,12 @@ class WorkerReport:
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing."""
+        """Whether there is nothing to report."""
         return not (self.ended or self.done or self.failed or self.log)
 
 
 def pack_error(error: BaseException) -> bytes:
-    """An exception as bytes; one that doesn't pickle becomes a ToolrlError that says the same."""
+    """An exception as bytes; one that doesn't pickle becomes a ToolrlError with the same text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
@@ -168,7 +168,7 @@ def pack_error(error: BaseException) -> bytes:
 
 
 def unpack_error(data: bytes) -> BaseException:
-    """The exception again; where its class isn't known here, one that says so."""
+    """The exception again; where its class isn't known here, a ToolrlError."""
     try:
         error = pickle.loads(data)
     except Exception as reason:  # noqa: BLE001 - a class of the worker's alone

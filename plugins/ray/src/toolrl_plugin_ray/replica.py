@@ -45,7 +45,7 @@ class PolicyReplica:
 
     async def load(self, update: WeightUpdate) -> None:
         """See Replica. The engine stands still meanwhile, as it may sample from the very tensors. After a transfer that
-        was broken off, when some of them are new and some old, it does so until the next one."""
+        was aborted, when some of them are new and some old, it does so until the next one."""
         engine, before = self._engine, self._still.pop_all()
         async with AsyncExitStack() as still:
             if isinstance(engine, HoldsStill):

@@ -88,14 +88,14 @@ class RolloutWorker:
                 self._groups[order.key] = asyncio.create_task(self._sample(order))
 
     async def drop(self, keys: Sequence[int]) -> None:
-        """Stop sampling these groups; nothing more is told of them."""
+        """Stop sampling these groups; nothing more is reported of them."""
         tasks = [task for key in keys if (task := self._groups.pop(key, None)) is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll(self, seconds: float) -> WorkerReport:
-        """What has happened since the last report, as soon as there is something; at the latest after so long."""
+        """Events since the last report, as soon as there are some; at the latest after so many seconds."""
         if self._report.empty:
             self._news.clear()
             try:
@@ -149,7 +149,7 @@ class RolloutWorker:
                 ended=ended,
             )
             self._report.done.append((key, _packed(group, order)))
-        except Exception as error:  # noqa: BLE001 - the driver is who must hear of it
+        except Exception as error:  # noqa: BLE001 - reported to the driver
             self._report.failed.append((key, pack_error(error)))
         self._groups.pop(key, None)
         self._news.set()
@@ -172,7 +172,7 @@ def _packed(group: Any, order: GroupOrder) -> bytes:
 
 
 def _portable(error: Exception) -> BaseException:
-    """The error, or one that says the same and pickles."""
+    """The error, or one with the same text that pickles."""
     return unpack_error(pack_error(error))
 
 

@@ -185,7 +185,7 @@ class WorkerPool:
     # Dealing.
 
     def _deal(self) -> None:
-        """Hand out what waits, while somebody has room."""
+        """Deal waiting groups to workers that have room."""
         dealt: dict[int, list[PendingGroup]] = {}
         while self._waiting:
             free = [worker for worker in self._workers if worker.state == "ready" and worker.load < self._concurrency]
@@ -193,7 +193,7 @@ class WorkerPool:
                 break
             worker = min(free, key=lambda it: it.load)
             job = self._waiting.popleft()
-            if job.result.done():  # Who asked has given up.
+            if job.result.done():  # The caller was cancelled.
                 continue
             worker.jobs[job.order.key] = job
             worker.load += job.left
@@ -215,7 +215,7 @@ class WorkerPool:
             self._deal()
 
     def _drop(self, job: PendingGroup) -> None:
-        """Nobody waits for it any more."""
+        """No caller waits for it any more."""
         if job in self._waiting:
             self._waiting.remove(job)
         for worker in self._workers:
@@ -277,7 +277,7 @@ class WorkerPool:
                 job.result.set_exception(unpack_error(data))
         self._deal()
 
-    def lost(self, worker: WorkerSupervisor, reason: str, said: str) -> None:
+    def lost(self, worker: WorkerSupervisor, reason: str, last_lines: str) -> None:
         """Put what a dead worker was sampling to the front of the queue."""
         jobs = [job for job in worker.jobs.values() if not job.result.done()]
         worker.jobs.clear()
@@ -286,13 +286,13 @@ class WorkerPool:
         self._losses.groups += len(jobs)
         _log.warning(
             "rollout worker %d died (%s); %d of its groups start again on others. %s",
-            worker.number, reason, len(jobs), said,
+            worker.number, reason, len(jobs), last_lines,
         )  # fmt: skip
         for job in sorted(jobs, key=lambda it: it.order.key, reverse=True):
             job.left = job.order.group_size
             job.deaths += 1
             if job.deaths > self._restarts:
-                job.result.set_exception(_deadly(job, reason, said))
+                job.result.set_exception(_deadly(job, reason, last_lines))
             else:
                 self._waiting.appendleft(job)
         self._deal()
@@ -343,8 +343,8 @@ def _unsent(job: PendingGroup, error: Exception) -> Exception:
     )
 
 
-def _deadly(job: PendingGroup, reason: str, said: str) -> Exception:
+def _deadly(job: PendingGroup, reason: str, last_lines: str) -> Exception:
     return RunStoppedError(
-        f"{job.deaths} rollout workers died while they sampled {job.order.name}, the last one: {reason}; {said}",
+        f"{job.deaths} rollout workers died while they sampled {job.order.name}, the last one: {reason}; {last_lines}",
         hint="A tool may take its process down with it, or too much memory; or raise cluster.worker_restarts.",
     )

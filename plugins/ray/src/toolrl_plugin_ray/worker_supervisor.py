@@ -97,9 +97,9 @@ class WorkerSupervisor:
                 await self._lost(error)
 
     async def ask(self, method: str, *arguments: Any, patience: float = 0.0) -> Any:
-        """A method of the worker. Raises WorkerLostError, also where no answer comes in time; an answer isn't missed
-        for the first `patience` seconds. A worker that one message didn't reach is ended, whatever others do: nobody
-        knows any more what it has and what it lacks."""
+        """What a method of the worker gives; no answer is expected for the first `patience` seconds. Raises
+        WorkerLostError, also where none comes in time. A worker that one message didn't reach is killed, since it isn't
+        known any more what it has."""
         handle = self.handle
         if handle is None:
             raise WorkerLostError("it is gone")
@@ -130,7 +130,7 @@ class WorkerSupervisor:
             answer.cancel()
 
     async def update(self, update: WeightUpdate, part: WeightUpdate | None = None) -> None:
-        """Hand weights over, where the worker doesn't have them yet; `part` is what this one is told of them. Raises
+        """Hand weights over, where the worker doesn't have them yet; `part` is how this worker receives them. Raises
         WorkerLostError, EngineError."""
         if self.has is not update:
             await self.ask("take_weights", part if part is not None else update)
@@ -148,7 +148,7 @@ class WorkerSupervisor:
                     await handle.call("stop")
         handle.kill()
 
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """The last lines of its log, for a message."""
         printed = self.handle.last_words() if self.handle is not None else ()
         lines = list(printed or self.log)[-KEPT_LINES:]
@@ -185,15 +185,15 @@ class WorkerSupervisor:
 
     async def _lost(self, error: WorkerLostError) -> None:
         """Give its groups back, and wait a moment; raises RunStoppedError where it died too often."""
-        said, handle = self.said(), self.handle
+        last_lines, handle = self.last_lines(), self.handle
         if handle is not None:
             handle.kill()
         self.handle, self.hello, self.state = None, None, "starting"
         self.deaths += 1
-        self.owner.lost(self, str(error), said)
+        self.owner.lost(self, str(error), last_lines)
         if self.deaths > self.restarts:
             raise RunStoppedError(
-                f"rollout worker {self.number} died {self.deaths} times in a row, at last: {error}; {said}",
+                f"rollout worker {self.number} died {self.deaths} times in a row, at last: {error}; {last_lines}",
                 hint="Mend the cause, or raise cluster.worker_restarts; then go on with --resume.",
             )
         await asyncio.sleep(min(0.5 * 2 ** (self.deaths - 1), LONGEST_PAUSE) if self.deaths > 1 else 0.0)
@@ -219,13 +219,13 @@ class SupervisorOwner(Protocol):
         ...
 
     def reported(self, worker: WorkerSupervisor, report: WorkerReport) -> None:
-        """A worker has something to tell."""
+        """A worker has something to report."""
         ...
 
-    def lost(self, worker: WorkerSupervisor, reason: str, said: str) -> None:
-        """A worker died; `said` is the end of its log."""
+    def lost(self, worker: WorkerSupervisor, reason: str, last_lines: str) -> None:
+        """A worker died; `last_lines` is the end of its log."""
         ...
 
     def reason_of_wait(self, method: str) -> str:
-        """What may be said of why an answer takes long; empty for nothing."""
+        """Why an answer may take long, for a message; empty where that isn't known."""
         ...
