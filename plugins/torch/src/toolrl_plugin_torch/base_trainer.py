@@ -107,7 +107,7 @@ class BaseTrainer:
 
     def gather_state(self, directory: Path) -> Path | None:
         """What ranks write together: a folder of shards; None in one process."""
-        return trainer_checkpoint.gather_state(self, directory)
+        return self._parallel.gather_state(directory, self.step, self.optimizers())
 
     def save(self, folder: Path, gathered: Path | None) -> None:
         """Write model, tokenizer and state into a checkpoint's folder."""

@@ -64,7 +64,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
             warnings.simplefilter("ignore", UserWarning)
             writer = FileSystemWriter(folder)
             dcp.save(
-                _tensors(optimizers), storage_writer=writer, process_group=_group(ranks), no_dist=not ranks.several
+                _tensors(optimizers), storage_writer=writer, process_group=_group(ranks), no_dist=_group(ranks) is None
             )
     except (OSError, dcp.api.CheckpointException) as error:
         if ranks.first:
@@ -108,7 +108,7 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=not ranks.several)
+            dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=_group(ranks) is None)
     except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"it can't be read: {_first_of(error)}", where=str(checkpoint / FOLDER)) from error
     for optimizer in optimizers.values():

@@ -40,16 +40,6 @@ class Saved(Protocol):
         ...
 
 
-def gather_state(trainer: Saved, directory: Path) -> Path | None:
-    """The folder of shards that all ranks wrote together; None in one process."""
-    if not trainer.ranks.several:
-        return None
-    from toolrl_plugin_torch.checkpoints.shards import write_shards
-
-    trainer.ranks.use_device()
-    return write_shards(directory, trainer.step, trainer.optimizers(), trainer.ranks)
-
-
 def save(trainer: Saved, folder: Path, shards: Path | None) -> None:
     """Write model, tokenizer and state; `shards` is moved into the folder, or deleted where something fails."""
     policy = trainer.policy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from toolrl.loop.ranks import Ranks
 from toolrl.protocols import AdvantageEstimator
 from toolrl.types import Group
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
+from toolrl_plugin_torch.checkpoints.shards import write_shards
 from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import Policy
 from toolrl_plugin_torch.sharding.balancing import filled_up, share_of
 from toolrl_plugin_torch.sharding.fsdp import ShardedScorer, copy_into, load_from, meta_copy, shard
@@ -63,6 +66,10 @@ class Sharded(SingleProcess):
 
     def write_back(self, score: TokenScorer, model: Any) -> None:
         copy_into(score.model, model)
+
+    def gather_state(self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer]) -> Path | None:
+        self.ranks.use_device()
+        return write_shards(directory, step, optimizers, self.ranks)
 
     def read_from(self, score: TokenScorer, model: Any) -> None:
         load_from(score.model, model)

@@ -6,7 +6,8 @@ knowledge of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from toolrl.protocols import AdvantageEstimator
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_additions
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import Policy
 
 
@@ -57,6 +59,11 @@ class SingleProcess:
 
     def write_back(self, score: TokenScorer, model: Any) -> None:
         """Write the trained weights into the model that engines and checkpoints read."""
+
+    def gather_state(self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer]) -> Path | None:
+        """The folder in `directory` where all ranks wrote the optimizers' state; None where one process holds it all.
+        Raises CheckpointError."""
+        return None
 
     def read_from(self, score: TokenScorer, model: Any) -> None:
         """Take up the weights of that model, after a checkpoint was loaded into it."""
