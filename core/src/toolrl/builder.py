@@ -214,19 +214,18 @@ class Builder:
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):
             observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
-        observers |= self._observers_of_every_run({use.use for use in uses})
-        return Events(folder, observers, self._hide)
+        events = Events(folder, observers, self._hide)
+        self._add_observers_of_every_run(events, {use.use for use in uses})
+        return events
 
-    def _observers_of_every_run(self, named: set[str]) -> dict[str, Observer]:
+    def _add_observers_of_every_run(self, events: Events, named: set[str]) -> None:
         """Those that plugins add to each run. One that can't be built is logged: no config asked for it."""
-        observers: dict[str, Observer] = {}
         for found in self._registry.components("observers"):
             if found.component.every_run and named.isdisjoint(found.names):
                 try:
-                    observers[found.qualified] = self.build("observers", ComponentUse(use=found.qualified), "")
+                    events.add(found.qualified, self.build("observers", ComponentUse(use=found.qualified), ""))
                 except ToolrlError as error:
                     _log.warning("the run goes on without the observer %s: %s", found.qualified, error)
-        return observers
 
     def limits(self) -> Limits:
         rollout = self._config.rollout
