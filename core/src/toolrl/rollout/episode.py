@@ -24,8 +24,7 @@ from toolrl.parsing.results import tool_messages
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes
-from toolrl.rollout.rewards import EpisodeReward, failure_of
-from toolrl.rollout.scoring import score_of
+from toolrl.rollout.scoring import EpisodeReward, failure_of, score_of
 from toolrl.rollout.turn import TurnReader, TurnText
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession

@@ -1,4 +1,6 @@
-"""What rewards say of finished episodes: of one when it has ended, or of a whole group when its last one has.
+"""An episode's reward: asked of reward functions when it has ended, and put together from all its parts.
+
+    reward = Σ step rewards − call_cost · calls + Σ weight · tool's reward + Σ weight · reward function
 
 A reward is asked on the event loop where it is a coroutine function; a plain function runs in a thread, one call of a
 reward at a time, so that it may compute and wait without holding up the episodes. A reward that scores groups is asked
@@ -11,21 +13,198 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from toolrl.errors import RewardError
-from toolrl.protocols import ScoresGroups
-from toolrl.rollout.one_at_a_time import StuckError
-from toolrl.rollout.rewards import EpisodeReward, NamedReward, failure_of, reward_raised
+from toolrl.errors import RewardError, ToolrlError, ToolsetError
+from toolrl.protocols import Reward, ScoresGroups
 from toolrl.tools import cancellation
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import call_component, run_component
 from toolrl.tools.threads import POOL, Job
-from toolrl.types import Episode
+from toolrl.tracebacks import format_error
+from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
 _log = logging.getLogger(__name__)
+
+LARGEST = 1e100
+"""Of a reward or a metric: sums and squares of larger ones overflow in a batch."""
+
+
+class StuckError(Exception):
+    """An earlier call has had its time and still runs."""
+
+
+class OneAtATime:
+    """Admits calls to a component in a thread one at a time, in the order in which they came. For one event loop.
+
+    A function that runs in a thread can't be stopped. One that has had its time keeps the component until it returns:
+    calls that come meanwhile are rejected rather than kept waiting for what may never end.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._stuck = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def begin(self) -> None:
+        """Wait for the turn, which `end` gives back. Raises StuckError."""
+        if self._stuck:
+            raise StuckError
+        if not self._taken:
+            self._taken = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # The turn was given, and the cancellation came before that could be known.
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """The call has returned: the next one's turn."""
+        self._stuck = False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
+
+    def give_up(self) -> None:
+        """The call that has the turn has had its time. `end` comes when it returns, if ever."""
+        self._stuck = True
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(StuckError())
+
+
+@dataclass(frozen=True)
+class NamedReward:
+    """A reward function of an environment."""
+
+    name: str
+    reward: Reward | ScoresGroups
+    weight: float = 1.0
+    timeout: float | None = None
+    """Seconds for one episode, or one group; None for no limit. Waiting for a thread isn't counted."""
+    turn: OneAtATime = field(default_factory=OneAtATime, repr=False, compare=False)
+    """Admits one call at a time to a thread, for a reward that is no coroutine function."""
+
+    @cached_property
+    def scores_groups(self) -> bool:
+        """True where it sees all episodes of a task at once."""
+        return isinstance(self.reward, ScoresGroups)
+
+
+class EpisodeReward:
+    """The parts of one episode's reward, and the metrics that come with them."""
+
+    def __init__(self, functions: Sequence[NamedReward], call_cost: float = 0.0) -> None:
+        self._functions = functions
+        self._call_cost = call_cost
+        self.entries: list[RewardEntry] = []
+        self.metrics: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, episode: Episode, functions: Sequence[NamedReward]) -> EpisodeReward:
+        """What a finished episode has so far."""
+        reward = cls(functions)
+        reward.entries, reward.metrics = list(episode.rewards), dict(episode.metrics)
+        return reward
+
+    def put_on(self, episode: Episode) -> Episode:
+        """The episode with these parts and metrics."""
+        return replace(episode, rewards=tuple(self.entries), metrics=dict(self.metrics))
+
+    def add_turn(self, turn: Turn) -> None:
+        """Step rewards and metrics of a turn's calls, and what the calls cost. Raises ToolsetError."""
+        for record in turn.calls:
+            name = record.call.name or "malformed"
+            if record.result.reward is not None:
+                value = finite(name, record.result.reward, ToolsetError)
+                self.entries.append(RewardEntry(turn.index, f"step:{name}", value))
+            for key, value in record.result.metrics.items():
+                key = f"tool/{name}/{key}"
+                self.metrics[key] = finite(key, self.metrics.get(key, 0.0) + float(value), ToolsetError)
+        if self._call_cost:
+            self.entries.append(RewardEntry(turn.index, "call_cost", -float(len(turn.calls)), self._call_cost))
+
+    def add_reply(self, turn: Turn, value: float | None) -> None:
+        """An environment's reward for a turn that it replied to."""
+        if value is not None:
+            self.entries.append(RewardEntry(turn.index, "step:environment", value))
+
+    def add_toolsets(self, entries: Iterable[RewardEntry]) -> None:
+        """The toolsets' own rewards."""
+        self.entries += entries
+
+    def add_score(self, named: NamedReward, score: Any, turns: int) -> None:
+        """What a reward function gave for an episode with so many turns. Raises RewardError for what is no Score."""
+        if not isinstance(score, Score):
+            raise RewardError(f"reward {named.name!r} gave {type(score).__name__} {score!r:.80}, expected a Score")
+        try:
+            entries, metrics = _read(named, score, turns)
+        except RewardError:
+            raise
+        except Exception as error:  # a value that isn't even a number
+            raise reward_raised(named, error) from error
+        self.entries += entries
+        self.metrics.update(metrics)
+        judged = (self.metrics[key] for it in self._functions if (key := f"{it.name}/correct") in self.metrics)
+        for first in judged:  # The first one of the config that judges the answer is what accuracy means.
+            self.metrics["correct"] = first
+            break
+
+    def check(self) -> None:
+        """Raises RewardError where the parts add up to no finite number."""
+        finite("the sum of all rewards", sum(entry.weight * entry.value for entry in self.entries))
+
+
+def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> float:
+    """The value as a float. Raises `error` for what is no number to train on."""
+    value = float(value)
+    if not abs(value) <= LARGEST:
+        raise error(
+            f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
+            hint="Return 0.0 where there is nothing to say.",
+        )
+    return value
+
+
+def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> EpisodeFailure:
+    """An exception as an episode keeps it; `fault` is the faulty part where the exception doesn't name it."""
+    fault = error.fault if isinstance(error, ToolrlError) else fault
+    component = (error.where if isinstance(error, ToolrlError) else None) or fault
+    text = f"{type(error).__name__}: {error}"
+    return EpisodeFailure(fault, component, hide(text), hide(format_error(error)))
+
+
+def reward_raised(named: NamedReward, error: BaseException) -> RewardError:
+    """The error that names a reward function which raised."""
+    return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}")
+
+
+def _read(named: NamedReward, score: Score, turns: int) -> tuple[list[RewardEntry], dict[str, float]]:
+    """The parts of the reward that a score stands for, and its metrics under their full names."""
+    source = f"reward:{named.name}"
+    entries = [RewardEntry(None, source, finite(named.name, score.value), named.weight)]
+    for index, credit in score.per_turn.items():
+        if index not in range(turns):
+            raise ValueError(f"per_turn names the turn {index!r}, and the episode has {turns}")
+        entries.append(RewardEntry(int(index), source, finite(named.name, credit), named.weight))
+    metrics = {f"{named.name}/{key}": value for key, value in score.metrics.items()}
+    return entries, {key: finite(key, value) for key, value in metrics.items()}
+
+
+# Asking reward functions.
 
 
 async def score_of(named: NamedReward, episode: Episode) -> Any:
