@@ -173,3 +173,22 @@ def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(r
 
     asyncio.run(main())
     assert stages == ["create", *([] if raises else ["calc_reward"]), "release"]
+
+
+@pytest.mark.parametrize("stage", ["create", "calc_reward"])
+def test_a_stage_that_ends_as_its_episode_is_cancelled_counts(stage: str) -> None:
+    class Cancels(Staged):
+        async def _note(self, name: str) -> None:
+            await super()._note(name)
+            if name == stage:
+                running[0].cancel()  # The stage returns before its caller hears of it.
+
+    tool, running = Cancels(), []
+
+    async def main() -> None:
+        running.append(asyncio.create_task(episode(tool, "call", "done").run()))
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+
+    asyncio.run(main())
+    assert tool.stages == (["create", "calc_reward", "release"] if stage == "create" else ONCE)

@@ -153,8 +153,9 @@ def test_the_end_of_an_abandoned_function_is_reported() -> None:
         assert jobs == [running, never]
         running.when_ended(lambda: ended.append("running"))
         never.when_ended(lambda: ended.append("never"))
-        never.cancel()
+        never.abandon()
         assert ended == ["never"]
+        assert never.cancelled()
         running.abandon()
         leave.set()
         await asyncio.wait_for(running, 10)  # Left, but not cancelled: its value may still be read.

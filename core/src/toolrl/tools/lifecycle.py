@@ -171,10 +171,10 @@ class ToolInstance:
         self._id = uuid.uuid4().hex
         self._jobs: set[asyncio.Future[Any]] = set()
         """Stages that run: threads, and tasks that didn't end when they were cancelled."""
-        self._began = not bound.has("create")
-        """Whether `create` began: one that was cancelled before its first step made nothing to release."""
-        self._created = False
-        self._rewarded = False
+        skipped = () if bound.has("create") else ("create",)
+        self._begun: set[str] = {*skipped}
+        """Stages that began: a `create` that was cancelled before its first step made nothing to release."""
+        self._succeeded: set[str] = {*skipped}
         self._opening: tuple[Message, ...] = ()
         self._kwargs = {stage: bound.kwargs(stage, episode) for stage in STAGES}
         """Of all stages from the beginning, so that a mistake in them is known before anything is created."""
@@ -183,9 +183,7 @@ class ToolInstance:
         """First of all stages."""
         if self._bound.has("create"):
             made = await self._run("create", **self._kwargs["create"])
-            self._created = True
             self._opening = _messages(made, self._bound.spec.name)
-        self._created = True
 
     def specs(self) -> Sequence[ToolSpec]:
         return (self._bound.spec,)
@@ -207,14 +205,13 @@ class ToolInstance:
     async def reward(self) -> float | None:
         if not self._bound.has("calc_reward"):
             return None
-        self._rewarded = True
         value = await self._run("calc_reward", **self._kwargs["calc_reward"])
         return None if value is None else float(value)
 
     async def release(self) -> None:
         """Last of all stages; runs to its end even if the episode is cancelled meanwhile. A failure is logged: the
         episode is over, and its result stands."""
-        if self._began and (self._bound.has("calc_reward") or self._bound.has("release")):
+        if "create" in self._begun and (self._bound.has("calc_reward") or self._bound.has("release")):
             await uninterrupted(self._finish())
 
     async def _finish(self) -> None:
@@ -232,7 +229,7 @@ class ToolInstance:
         await self._run("release", **self._kwargs["release"])
 
     async def _reward_unless_asked(self) -> None:
-        if self._created and not self._rewarded:
+        if "create" in self._succeeded and "calc_reward" not in self._begun:
             await self.reward()
 
     async def _last(self, stage: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -253,25 +250,32 @@ class ToolInstance:
         if not isinstance(work, Job):
             # Around a call stands the policy's time limit.
             return await (work if stage == "execute" else self._stoppable(stage, work))
-        self._began = True
         self._jobs.add(work)
         work.add_done_callback(self._jobs.discard)
+        work.when_ended(functools.partial(self._note_thread, stage, work))
         try:
             # A thread can't be stopped: a cancelled caller leaves, the future stays until the function returns.
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            work.abandon()
-            if stage == "create":
-                # The thread goes on with it, so there may be an instance all the same.
-                work.when_ended(lambda: setattr(self, "_created", work.begun and not work.raised))
+            if stage != "release" or work.begun:  # A release that hasn't begun has its turn all the same.
+                work.abandon()
+            self._note_thread(stage, work)
             raise
 
-    async def _stoppable(self, stage: str, work: Awaitable[Any]) -> Any:
-        async def begin() -> Any:
-            self._began = True
-            return await work
+    def _note_thread(self, stage: str, work: Job[Any]) -> None:
+        if work.begun:
+            self._begun.add(stage)
+        if work.begun and work.ended and not work.raised:
+            self._succeeded.add(stage)
 
-        return await stoppable(run_component(f"tool {self._bound.name!r}", begin), functools.partial(self._left, stage))
+    async def _stoppable(self, stage: str, work: Awaitable[Any]) -> Any:
+        async def run() -> Any:
+            self._begun.add(stage)
+            value = await work
+            self._succeeded.add(stage)  # Here: the caller may be cancelled before it hears of it.
+            return value
+
+        return await stoppable(run_component(f"tool {self._bound.name!r}", run), functools.partial(self._left, stage))
 
     def _left(self, stage: str, work: asyncio.Task[Any]) -> None:
         """A stage that isn't a thread goes on although it was cancelled."""

@@ -53,6 +53,7 @@ class Job(asyncio.Future[T]):
     def abandon(self) -> None:
         """Stop waiting: a job that hasn't begun never will, a running one is left to itself."""
         if self._pool.abandon(self):
+            super().cancel()
             self._end()
 
     def when_ended(self, callback: Callable[[], None]) -> None:
@@ -71,7 +72,7 @@ class Job(asyncio.Future[T]):
         try:
             value = work()
         except BaseException as raised:  # noqa: BLE001 - it belongs to the caller, whatever it is
-            error = raised
+            error, self.raised = raised, True
 
         def report() -> None:
             # Where the loop closed while the function ran, there is no caller any more.
@@ -81,7 +82,6 @@ class Job(asyncio.Future[T]):
         return report
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        self.raised = error is not None
         self._end()
         if self.done():
             return
@@ -131,13 +131,12 @@ class ThreadPool:
         return job
 
     def abandon(self, job: Job[Any]) -> bool:
-        """See Job.abandon; True for a job that was still waiting."""
+        """See Job.abandon; True for a job that hadn't begun."""
         with self._lock:
             if job.ended or job.abandoned:
                 return False
-            if not job.begun:
+            if not job.begun:  # It waits, or is on its way to a thread, which will leave it out.
                 job.ended = True
-                self._waiting.remove(job)
                 return True
             job.abandoned = True
             self.abandoned += 1
@@ -158,7 +157,8 @@ class ThreadPool:
         """Give waiting jobs to threads, under the lock."""
         while self._waiting and self._running < self._limit:
             job = self._waiting.popleft()
-            job.begun = True
+            if job.ended:
+                continue
             self._running += 1
             if self._idle:
                 self._idle.pop().put(job)
@@ -168,7 +168,9 @@ class ThreadPool:
     def _work(self, job: Job[Any] | None) -> None:
         inbox: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         while job is not None:
-            report = job.run()
+            with self._lock:
+                job.begun = not job.ended
+            report = job.run() if job.begun else None
             with self._lock:
                 job.ended = True
                 if job.abandoned:
@@ -180,7 +182,8 @@ class ThreadPool:
                     self._running -= 1
                     self._idle.append(inbox)
                     self._start_waiting()
-            report()
+            if report is not None:
+                report()
             del job, report  # An idle thread must not keep the last call's data alive.
             job = inbox.get()
 
