@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.metadata
+import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +33,6 @@ from toolrl.types import (
     Score,
     Task,
     ToolCall,
-    ToolSpec,
 )
 from toolrl_testing.checks import chat_formats, datasets, engines, others, parsers, rewards, training
 from toolrl_testing.checks import plugin as plugins
@@ -57,56 +57,29 @@ class SoundParser:
         return [Message("tool", record.result.text) for record in records]
 
 
-class Raises(SoundParser):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        if "{" in text:
-            raise ValueError("unexpected {")
-        return super().parse(text)
+def variant(sound: type, **methods: Any) -> Any:
+    """A class with some methods of its own."""
+    return type("Broken", (sound,), methods)
 
 
-class WrongSpans(SoundParser):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        turn = super().parse(text)
-        return replace(turn, items=tuple(replace(item, span=(0, 1)) for item in turn.items))
+def changed(change: Callable[[ParsedTurn], ParsedTurn]) -> Any:
+    """A parser whose turns are changed."""
+    return variant(SoundParser, parse=lambda self, text, **_: change(SoundParser.parse(self, text)))
 
 
-class OutOfOrder(SoundParser):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        turn = super().parse(text)
-        return replace(turn, items=turn.items[::-1])
+def refusing(self: SoundParser, text: str, **_: Any) -> ParsedTurn:
+    if "{" in text:
+        raise ValueError("unexpected {")
+    return SoundParser.parse(self, text)
 
 
-class Random(SoundParser):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        self.count += 1
-        return replace(super().parse(text), content=str(self.count))
+def slow(self: SoundParser, text: str, **_: Any) -> ParsedTurn:
+    for start in range(0, len(text), 8):
+        text[start:].count("\ufffe")
+    return SoundParser.parse(self, text)
 
 
-class WrongStatus(SoundParser):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return replace(super().parse(text), status="final")
-
-
-class BadStops(SoundParser):
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ("",)
-
-
-class DropsResults(SoundParser):
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
-        return "ok" if records else ""
-
-
-class Quadratic(SoundParser):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        for start in range(0, len(text), 8):
-            text[start:].count("\ufffe")
-        return super().parse(text)
-
-
+NUMBERS = itertools.count()
 TEXTS = ("first !calculator then !search.",)
 
 
@@ -119,13 +92,19 @@ def test_a_sound_parser_keeps_every_contract() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (Raises, "parse\\(\\) raised ValueError: unexpected {"),
-        (WrongSpans, "raw is '!calculator', the span holds"),
-        (OutOfOrder, "begins before the last one's end"),
-        (Random, "two different turns"),
-        (WrongStatus, "status is 'final' with 2 items"),
-        (BadStops, "expected a text that isn't empty"),
-        (DropsResults, "leaves out 'result 0'"),
+        (variant(SoundParser, parse=refusing), "parse\\(\\) raised ValueError: unexpected {"),
+        (
+            changed(lambda turn: replace(turn, items=tuple(replace(it, span=(0, 1)) for it in turn.items))),
+            "raw is '!calculator', the span holds",
+        ),
+        (changed(lambda turn: replace(turn, items=turn.items[::-1])), "begins before the last one's end"),
+        (changed(lambda turn: replace(turn, content=str(next(NUMBERS)))), "two different turns"),
+        (changed(lambda turn: replace(turn, status="final")), "status is 'final' with 2 items"),
+        (variant(SoundParser, stops=lambda self, text: ("",)), "expected a text that isn't empty"),
+        (
+            variant(SoundParser, render_results=lambda self, records: "ok" if records else ""),
+            "leaves out 'result 0'",
+        ),
     ],
 )
 def test_a_broken_parser_is_found(broken: type[SoundParser], message: str) -> None:
@@ -135,7 +114,7 @@ def test_a_broken_parser_is_found(broken: type[SoundParser], message: str) -> No
 
 def test_a_parser_that_takes_quadratic_time_is_found() -> None:
     with pytest.raises(AssertionError, match="more than 32 times as long"):
-        parsers.check_linear(Quadratic(), TEXTS)
+        parsers.check_linear(variant(SoundParser, parse=slow)(), TEXTS)
 
 
 def test_a_parser_that_finds_no_call() -> None:
@@ -370,51 +349,25 @@ def test_a_data_set_that_does_not_pickle() -> None:
 # Chat formats.
 
 
-class NoEndInBridge(FakeChatFormat):
-    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        return super().bridge((END_ID,), messages, tools)
+def format_with(**methods: Any) -> Any:
+    return variant(FakeChatFormat, **methods)
 
 
-class DropsHeaders(FakeChatFormat):
-    def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        return Rendered(super().bridge(sampled_ids, messages, tools).ids[:-1])
+def decoded_with(change: Callable[[Decoded], Decoded]) -> Any:
+    return format_with(decode=lambda self, ids: change(FakeChatFormat.decode(self, ids)))
 
 
-class IgnoresTools(FakeChatFormat):
-    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-        return super().open(messages, ())
+def keeps_end_mark(self: FakeChatFormat, ids: Sequence[int]) -> Decoded:
+    return FakeChatFormat.decode(self, [*ids, END_ID] if ids and ids[-1] == END_ID else ids)
 
 
-class NoEndIds(FakeChatFormat):
-    end_ids = ()
+def reads_specials(self: FakeChatFormat, text: str) -> tuple[int, ...]:
+    head, mark, tail = text.partition("<|end|>")
+    return (*map(ord, head), *((END_ID, *map(ord, tail)) if mark else ()))
 
 
-class KeepsEndMark(FakeChatFormat):
-    def decode(self, ids: Sequence[int]) -> Decoded:
-        return super().decode([*ids, END_ID] if ids and ids[-1] == END_ID else ids)
-
-
-class WrongOffsets(FakeChatFormat):
-    def decode(self, ids: Sequence[int]) -> Decoded:
-        decoded = super().decode(ids)
-        return replace(decoded, offsets=decoded.offsets[:-1])
-
-
-class Strips(FakeChatFormat):
-    def decode(self, ids: Sequence[int]) -> Decoded:
-        decoded = super().decode(ids)
-        return replace(decoded, text=decoded.text.strip())
-
-
-class ReadsSpecials(FakeChatFormat):
-    def inline(self, text: str) -> tuple[int, ...]:
-        head, mark, tail = text.partition("<|end|>")
-        return (*super().inline(head), *((END_ID, *super().inline(tail)) if mark else ()))
-
-
-class MiscountsTokens(FakeChatFormat):
-    def token_count(self, text: str) -> int:
-        return len(text) + 1
+BRIDGE, OPEN = FakeChatFormat.bridge, FakeChatFormat.open
+IgnoresTools = format_with(open=lambda self, messages, tools: OPEN(self, messages, ()))
 
 
 def test_a_sound_chat_format() -> None:
@@ -426,10 +379,13 @@ def test_a_sound_chat_format() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (NoEndInBridge, "must begin with the end mark"),
-        (DropsHeaders, "differs from the conversation opened as a whole; from token"),
+        (format_with(bridge=lambda self, ids, *more: BRIDGE(self, (END_ID,), *more)), "must begin with the end mark"),
+        (
+            format_with(bridge=lambda self, *given: Rendered(BRIDGE(self, *given).ids[:-1])),
+            "differs from the conversation opened as a whole; from token",
+        ),
         (IgnoresTools, "doesn't tell the model of 'look_up_word'"),
-        (NoEndIds, "end_ids is empty"),
+        (format_with(end_ids=()), "end_ids is empty"),
     ],
 )
 def test_a_chat_format_that_breaks_a_law_is_found(broken: type[FakeChatFormat], message: str) -> None:
@@ -440,11 +396,11 @@ def test_a_chat_format_that_breaks_a_law_is_found(broken: type[FakeChatFormat], 
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (KeepsEndMark, "the closing end mark is left out"),
-        (WrongOffsets, "offsets"),
-        (Strips, r"decode\(inline\(' two  spaces '\)\)"),
-        (ReadsSpecials, "could end the turn"),
-        (MiscountsTokens, "token_count"),
+        (format_with(decode=keeps_end_mark), "the closing end mark is left out"),
+        (decoded_with(lambda it: replace(it, offsets=it.offsets[:-1])), "offsets"),
+        (decoded_with(lambda it: replace(it, text=it.text.strip())), r"decode\(inline\(' two  spaces '\)\)"),
+        (format_with(inline=reads_specials), "could end the turn"),
+        (format_with(token_count=lambda self, text: len(text) + 1), "token_count"),
     ],
 )
 def test_a_chat_format_that_mangles_text_is_found(broken: type[FakeChatFormat], message: str) -> None:
@@ -496,52 +452,31 @@ class Uniform:
         return Generation(tuple(ids), (-1.0,) * n, finish, stopped, (self.version,) * n)  # type: ignore[arg-type]
 
 
-class TooFewLogprobs(Uniform):
-    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
-        return replace(super().made(ids, stopped), logprobs=(-1.0,))
+def made_with(change: Callable[[Generation], Generation]) -> Any:
+    return variant(Uniform, made=lambda self, ids, stopped: change(Uniform.made(self, ids, stopped)))
 
 
-class PositiveLogprobs(Uniform):
-    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
-        return replace(super().made(ids, stopped), logprobs=(0.5,) * len(ids))
+def first_with(first: Callable[[str], int]) -> Any:
+    return variant(Uniform, first=lambda self, sampling, session: first(session))
 
 
-class SeedsBySession(Uniform):
-    def first(self, sampling: Sampling, session: str) -> int:
-        return 97 + len(session)
+def drops_stop_token(self: Uniform, ids: list[int], stopped: str | int | None) -> Generation:
+    return Uniform.made(self, ids[:-1] if stopped is not None else ids, stopped)
 
 
-class DropsStopToken(Uniform):
-    def made(self, ids: list[int], stopped: str | int | None) -> Generation:
-        return super().made(ids[:-1] if stopped is not None else ids, stopped)
+async def ignores_stops(self: Uniform, prompt: Sequence[int], sampling: Sampling, **more: Any) -> Generation:
+    return await Uniform.generate(self, prompt, replace(sampling, stop=()), **more)
 
 
-class IgnoresStops(Uniform):
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
-    ) -> Generation:
-        plain = replace(sampling, stop=(), stop_token_ids=sampling.stop_token_ids)
-        return await super().generate(prompt, plain, session=session)
+async def leaks_places(self: Uniform, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Generation:
+    await self.busy.acquire()
+    generation = self.made([97] * sampling.max_new_tokens, None)
+    await asyncio.sleep(0.02 if sampling.max_new_tokens > 50 else 0)
+    self.busy.release()
+    return generation
 
 
-class LeaksPlaces(Uniform):
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
-    ) -> Generation:
-        await self.busy.acquire()
-        generation = self.made([97] * sampling.max_new_tokens, None)
-        await asyncio.sleep(0.02 if sampling.max_new_tokens > 50 else 0)
-        self.busy.release()
-        return generation
-
-
-class ForgetsSessions(Uniform):
-    def first(self, sampling: Sampling, session: str) -> int:
-        return 98 if session == "another" else 97
-
-
-class IgnoresVersions(Uniform):
-    async def update_weights(self, weights: Any, version: int) -> None: ...
+async def ignores_versions(self: Uniform, weights: Any, version: int) -> None: ...
 
 
 PROMPT = tuple(range(3, 19))
@@ -571,13 +506,13 @@ def test_a_sound_engine(name: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "check", "message"),
     [
-        (TooFewLogprobs, "sampling", "12 ids and 1 log-probabilities"),
-        (PositiveLogprobs, "sampling", "at most 0"),
-        (SeedsBySession, "sampling", "seed 11 gave"),
-        (DropsStopToken, "stops", "stop id"),
-        (IgnoresStops, "stops", "stop '"),
-        (ForgetsSessions, "sessions", "in the session"),
-        (IgnoresVersions, "versions", "version 7"),
+        (made_with(lambda it: replace(it, logprobs=(-1.0,))), "sampling", "12 ids and 1 log-probabilities"),
+        (made_with(lambda it: replace(it, logprobs=(0.5,) * len(it.ids))), "sampling", "at most 0"),
+        (first_with(lambda session: 97 + len(session)), "sampling", "seed 11 gave"),
+        (variant(Uniform, made=drops_stop_token), "stops", "stop id"),
+        (variant(Uniform, generate=ignores_stops), "stops", "stop '"),
+        (first_with(lambda session: 98 if session == "another" else 97), "sessions", "in the session"),
+        (variant(Uniform, update_weights=ignores_versions), "versions", "version 7"),
     ],
 )
 def test_a_broken_engine_is_found(broken: type[Uniform], check: str, message: str) -> None:
@@ -588,7 +523,7 @@ def test_a_broken_engine_is_found(broken: type[Uniform], check: str, message: st
 def test_an_engine_that_leaks_places_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_PATIENCE", 0.5)
     with pytest.raises(AssertionError, match="a generation is stuck"):
-        run_engine(LeaksPlaces, ENGINE_CHECKS["cancel"])
+        run_engine(variant(Uniform, generate=leaks_places), ENGINE_CHECKS["cancel"])
 
 
 # Observers and commands.
