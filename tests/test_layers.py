@@ -36,8 +36,7 @@ LAYERS = [
 """From the top down. A module may import those of its own row's name and of the rows below."""
 
 HEAVY = {"torch", "transformers", "ray", "vllm"}
-MAY_BE_HEAVY = {"assembly", "jobs"}
-"""Parts that may import torch and transformers; no part imports ray or vllm."""
+"""What core never imports, also not inside of functions or by name."""
 
 
 def _modules() -> list[Path]:
@@ -97,7 +96,10 @@ def test_imports_go_down(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_heavy_imports_stay_where_they_belong(path: Path) -> None:
-    refused = HEAVY - {"torch", "transformers"} if _part(path) in MAY_BE_HEAVY else HEAVY
+def test_core_imports_no_torch_transformers_ray_or_vllm(path: Path) -> None:
     for name, checking_only in _imports(path):
-        assert checking_only or name.split(".")[0] not in refused, f"{path.relative_to(SOURCE)} imports {name}"
+        assert checking_only or name.split(".")[0] not in HEAVY, f"{path.relative_to(SOURCE)} imports {name}"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__", "find_spec")):
+            named = {value.value for value in node.args if isinstance(value, ast.Constant)}
+            assert not named & HEAVY, f"{path.relative_to(SOURCE)}, line {node.lineno}: {ast.unparse(node)}"

@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,11 +38,11 @@ from toolrl.protocols import (
     TaskSource,
     TrainedModel,
     TrainerBackend,
+    WeightSource,
     WorkerModel,
 )
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.long_prompts import LongPrompts
 from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import told_status
@@ -131,89 +131,133 @@ async def assemble(
     started; `observers` stand for the config's. With `workers` the config's rollout workers sample, if it asks for any.
     Of several `ranks` the first one writes the run folder and tells observers.
 
-    `data` names the data sets that the command will ask for, such as `data.train`, and whether each has to be there.
-    They are built first: a file that is missing should be told before a model is loaded.
-
-    At the end everything is stopped in reverse order; last, observers are told what ended the run, whatever it was.
+    `data` names the data sets that the command needs, such as `data.train`, and whether each has to be there. They are
+    built first: a missing file is reported before a model is loaded. At the end everything is stopped in reverse order;
+    last, observers are told what ended the run.
     """
     config = loaded.config
     backend = trainer_backend(registry, config)
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
-    if overwrite:
-        check_not_inside(config.model.path, config)
-    source = model_source(config.model.path)
-    base = backend.base_of(source)
-    if overwrite and base is not None:
-        check_not_inside(base, config)
+    source = _model_to_load(config, backend, overwrite=overwrite)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
         folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
         if ranks.first:
-            folder = RunFolder.create(
-                directory,
-                loaded.resolved,
-                total_steps=total_steps,
-                plugins={plugin.name: plugin.version for plugin in registry.plugins},
-                resume=resume,
-                overwrite=overwrite,
-            )
+            folder = _new_folder(folder, directory, registry, resume=resume, overwrite=overwrite)
             backend.clean(folder.directory)
         stack.callback(folder.close)
         model = backend.load_model(source)
         builder = Builder(loaded, registry, model, folder.directory, ranks)
-        spread = workers and config.cluster.rollout_workers > 0
         weights = model.weights(0, folder.directory)
-        environments = {} if spread else builder.environments()
-        # No other command samples while it trains.
-        trains = total_steps > 0 and "data.train" in (data or {})
-        overlap = trains and config.rollout.max_staleness > 0
-        # Of several ranks the first one leads those who sample.
-        leads = spread and ranks.first
-        own = None if spread else builder.engine(weights, overlap=overlap)
-        events = builder.events(folder, config.observers if observers is None else observers)
-        events.also = left_out(datasets.values())
+        here = None
+        if not (workers and config.cluster.rollout_workers):
+            # No other command samples while it trains.
+            trains = total_steps > 0 and "data.train" in (data or {})
+            engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
+            here = builder.environments(), engine
         limits = builder.limits()
-        if ranks.first:
-            of_model = config.rollout.max_episode_tokens is None
-            events.add("long prompts", LongPrompts(limits.max_episode_tokens, of_model=of_model))
+        events = builder.events(folder, config.observers if observers is None else observers, limits)
+        events.also = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
-        runner: GroupSource
-        engine: TakesWeights
-        watch: Callable[[], Mapping[str, float]] = dict
-        status: Callable[[], dict[str, Any]] = dict
-        if leads:
-            failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
-            cluster = build_cluster(registry, config, "cluster.rollout_workers")
-            known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
-            starting = cluster.rollout_workers(loaded, known, folder.directory, weights, failures)
-            engine = runner = pool = await stack.enter_async_context(starting)
-            watch, status = pool.metrics, pool.status
-            if ranks.several:
-                engine = runner = LedRollout(ranks, pool)
-        elif own is None:
-            engine = runner = LedRollout(ranks, None)
+        if here is not None:
+            starting = _sampler_here(builder, *here, events)
         else:
-            engine = own
-            runner = builder.runner(own, environments, events.episode_end)
-            count = RestartCount()
-            status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts, count)
-            watch = partial(_restarts_here, builder.restarts, count)
-            await stack.enter_async_context(sampling(builder, environments, own))
+            starting = _sampler_elsewhere(loaded, registry, source, model, folder, weights, events, ranks)
+        sampler = await stack.enter_async_context(starting)
         if folder.replaces:
             folder.begin()
         doing = Doing()
         if ranks.first:
-            await stack.enter_async_context(told_status(folder.directory, lambda: {**_phase(doing), **status()}))
-        parts = (loaded, registry, backend, model, environments, engine, runner, limits, folder, events)
-        yield Assembly(*parts, builder.build, bool(resume), datasets, watch, doing, ranks)
+            await stack.enter_async_context(_status_file(folder, doing, sampler))
+        built = (loaded, registry, backend, model, here[0] if here else {})
+        started = (sampler.engine, sampler.runner, limits, folder, events)
+        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.watch, doing, ranks)
+
+
+def _new_folder(
+    unopened: RunFolder, directory: Path, registry: Registry, *, resume: bool | None, overwrite: bool
+) -> RunFolder:
+    """The run's folder on the disk, for this process to write."""
+    return RunFolder.create(
+        directory,
+        unopened.config,
+        total_steps=unopened.total_steps,
+        plugins={plugin.name: plugin.version for plugin in registry.plugins},
+        resume=resume,
+        overwrite=overwrite,
+    )
+
+
+def _status_file(folder: RunFolder, doing: Doing, sampler: _Sampler) -> AbstractAsyncContextManager[None]:
+    return told_status(folder.directory, lambda: {**_phase(doing), **sampler.status()})
 
 
 def _phase(doing: Doing) -> dict[str, Any]:
     """What the run is busy with, and how often its ranks were started again: torchrun and trainer workers set that."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     return {"doing": doing.what, "doing_seconds": doing.seconds, "rank_restarts": restarts}
+
+
+def _model_to_load(config: Config, backend: TrainerBackend, *, overwrite: bool) -> str:
+    """The folder or hub name of the model. Raises ConfigError where `overwrite` would delete it."""
+    if overwrite:
+        check_not_inside(config.model.path, config)
+    source = model_source(config.model.path)
+    base = backend.base_of(source)
+    if overwrite and base is not None:
+        check_not_inside(base, config)
+    return source
+
+
+@dataclass
+class _Sampler:
+    """What samples episodes."""
+
+    engine: TakesWeights
+    runner: GroupSource
+    watch: Callable[[], Mapping[str, float]] = dict
+    """Metrics since it was last asked."""
+    status: Callable[[], dict[str, Any]] = dict
+    """For `toolrl status`."""
+
+
+@asynccontextmanager
+async def _sampler_here(
+    builder: Builder, environments: Mapping[str, Environment], engine: RolloutEngine, events: Events
+) -> AsyncIterator[_Sampler]:
+    """This process samples."""
+    runner = builder.runner(engine, environments, events.episode_end)
+    count = RestartCount()
+    status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts, count)
+    async with sampling(builder, environments, engine):
+        yield _Sampler(engine, runner, partial(_restarts_here, builder.restarts, count), status)
+
+
+@asynccontextmanager
+async def _sampler_elsewhere(
+    loaded: LoadedConfig,
+    registry: Registry,
+    source: str,
+    model: TrainedModel,
+    folder: RunFolder,
+    weights: WeightSource,
+    events: Events,
+    ranks: Ranks,
+) -> AsyncIterator[_Sampler]:
+    """The cluster's rollout workers sample; of several ranks the first one leads them."""
+    if not ranks.first:
+        led = LedRollout(ranks, None)
+        yield _Sampler(led, led)
+        return
+    config = loaded.config
+    failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
+    cluster = build_cluster(registry, config, "cluster.rollout_workers")
+    known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
+    async with cluster.rollout_workers(loaded, known, folder.directory, weights, failures) as pool:
+        groups = LedRollout(ranks, pool) if ranks.several else pool
+        yield _Sampler(groups, groups, pool.metrics, pool.status)
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from toolrl.protocols import (
     WeightSource,
 )
 from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.long_prompts import LongPrompts
 from toolrl.rollout.runner import Runner
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.recorder import RunRecorder
@@ -202,7 +203,7 @@ class Builder:
             lockstep=self._config.deterministic,
         )
 
-    def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
+    def events(self, folder: RunFolder, uses: Sequence[ComponentUse], limits: Limits) -> Events:
         if not self._ranks.first:
             return Events(folder, {})
         recorder = RunRecorder(
@@ -214,6 +215,8 @@ class Builder:
         observers: dict[str, Observer] = {"run folder": recorder}
         for index, use in enumerate(uses):
             observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
+        of_model = self._config.rollout.max_episode_tokens is None
+        observers["long prompts"] = LongPrompts(limits.max_episode_tokens, of_model=of_model)
         events = Events(folder, observers, self._hide)
         self._add_observers_of_every_run(events, {use.use for use in uses})
         return events

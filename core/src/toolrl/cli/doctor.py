@@ -7,7 +7,6 @@ because it takes time. A self-check that only misses an optional package says so
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import platform
 import sys
@@ -71,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
         _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
         findings += examine(plugin, COMMANDS)
     failures = sum(finding.is_failure for finding in findings)
-    if not args.plugin:
-        _show_progress("looking for a device")  # torch takes seconds to import
     facts = {} if args.plugin else machine()
     _show_progress("")
     if args.json:
@@ -164,26 +161,14 @@ def _is_missing_package(error: BaseException | None) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """Versions and the device that a run would pick; empty for what isn't installed."""
+    """Versions; empty for what isn't installed."""
     facts = {"toolrl": toolrl.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             facts[name] = importlib_metadata.version(name)
         except importlib_metadata.PackageNotFoundError:
             facts[name] = ""
-    facts["device"] = _device() if facts["torch"] else "unknown without torch"
     return facts
-
-
-def _device() -> str:
-    try:
-        torch = importlib.import_module("torch")
-    except (ImportError, OSError) as error:
-        return f"unknown: torch can't be imported: {error}"
-    if not torch.cuda.is_available():
-        return f"cpu ({torch.get_num_threads()} threads)"
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return f"cuda ({', '.join(names)})"
 
 
 def _notes(registry: Registry) -> Iterator[str]:
