@@ -221,14 +221,15 @@ def _forward_logs(tell: Any) -> Any:
             loop.call_soon_threadsafe(tell, line)
 
     handler, root = Forward(), logging.getLogger()
-    toolrl = logging.getLogger("toolrl")
-    before = toolrl.level
+    loggers = {it: it.level for it in map(logging.getLogger, ("toolrl", __package__))}
     root.addHandler(handler)
-    if toolrl.level == logging.NOTSET:
-        toolrl.setLevel(logging.INFO)
+    for logger, level in loggers.items():
+        if level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
 
     def end() -> None:
         root.removeHandler(handler)
-        toolrl.setLevel(before)
+        for logger, level in loggers.items():
+            logger.setLevel(level)
 
     return end
