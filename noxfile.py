@@ -61,6 +61,8 @@ KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry
 """What contract tests are written with, where that is a distribution of its own."""
 OWN_SESSION = {"openenv"}
 """Plugins whose tests run in a session of their own, as what they talk to needs other versions than the rest."""
+WITH_TRAINER = ["core/tests/cli/test_cheap_mistakes.py"]
+"""Files of core's tests with some that skip where nothing trains: they run with everything, too."""
 LIBRARIES = {
     "qwen-agent": ("qwen-agent>=0.0.31", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
@@ -111,6 +113,7 @@ def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
+    folders += WITH_TRAINER
     session.run(*PYTEST, *TWO, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     for name in ("core", "contracts", "openenv", "lint", "types"):
         session.notify(name)

@@ -57,6 +57,7 @@ def started(full_site: Any, config_file: Path, tmp_path: Path) -> Any:
 
 
 def test_a_run_without_such_a_mistake_gets_as_far_as_torch(started: Any) -> None:
+    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     for command in COMMANDS:
         assert "a heavy library is imported" in started([command]).stderr
 
@@ -100,6 +101,8 @@ def models(tmp_path: Path) -> None:
 def test_a_file_or_package_that_is_not_there_stops_every_command(started: Any, full_site: Any, override: str) -> None:
     if "cut" in override or "adapter" in override:
         pytest.importorskip("safetensors")
+    if "lora" in override:
+        pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     if "owner" in override:
         pytest.importorskip("huggingface_hub")
     (full_site.folder / "sitecustomize.py").write_text(HIDDEN)
