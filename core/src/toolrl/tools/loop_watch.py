@@ -91,23 +91,31 @@ class _Watch:
                 loop.call_soon_threadsafe(reached.set)
             except RuntimeError:  # The loop is closed.
                 return
-            if reached.wait(BLOCKED_SECONDS):
+            if reached.wait(BLOCKED_SECONDS / 2):
                 continue
-            frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(thread))]
-            name, inside = _component(frames)
-            if name is not None and name not in warned and not reached.is_set():
-                warned.add(name)
-                _log.warning(_WARNING, name, _place(inside))
+            before = _component(thread)
+            if reached.wait(BLOCKED_SECONDS / 2):
+                continue
+            frames = _component(thread)
+            # Another component by now: many short steps, and none that blocks.
+            if frames and before and frames[-1] is before[-1] and not reached.is_set():
+                name = frames[-1].f_locals["name"]
+                if name not in warned:
+                    warned.add(name)
+                    _log.warning(_WARNING, name, _place(frames[:-1]))
+            del before, frames
             while not reached.wait(BLOCKED_SECONDS) and not self.closed.is_set():
                 pass
 
 
-def _component(frames: list[FrameType]) -> tuple[str | None, list[FrameType]]:
-    """The innermost component of a stack, and its frames, the innermost first."""
-    for place, frame in enumerate(frames):
+def _component(thread: int) -> list[FrameType]:
+    """The frames of the component that a thread runs, the innermost first and `run_component` last."""
+    frames: list[FrameType] = []
+    for frame, _ in traceback.walk_stack(sys._current_frames().get(thread)):
+        frames.append(frame)
         if frame.f_code is run_component.__code__:
-            return frame.f_locals["name"], frames[:place]
-    return None, []
+            return frames
+    return []
 
 
 def _place(frames: list[FrameType]) -> str:
