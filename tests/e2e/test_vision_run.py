@@ -22,7 +22,7 @@ pytest.importorskip("toolrl_plugin_transformers")
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
-from toolrl.assembly import _check_images  # noqa: E402
+from toolrl.builder import _check_images  # noqa: E402
 from toolrl.chat.media import Images, load_image, parts  # noqa: E402
 from toolrl.chat.options import TemplateOptions  # noqa: E402
 from toolrl.chat.template import TemplateFormat  # noqa: E402

@@ -292,7 +292,7 @@ async def _stoppable(named: NamedReward, function: Callable[..., Awaitable[Any]]
             cancellation.CLEANUP_SECONDS,
         )
 
-    work = run_component(f"reward {named.name!r}", function, *args)
+    work = run_component(f"reward {named.name!r}", function, *args, seconds=named.timeout)
     return await cancellation.stoppable(work, left, named.timeout)
 
 

@@ -11,14 +11,17 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from toolrl.tools.cancellation import TooLateError
 from toolrl.tracebacks import from_author
 
 T = TypeVar("T")
@@ -33,13 +36,27 @@ what takes long: `asyncio.sleep`, `asyncio.to_thread`, an async client. It is at
 %s"""
 
 
-async def run_component(name: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Call and await a component's code under its name, such as `tool 'search'`."""
+@dataclass(eq=False)
+class _Running:
+    name: str
+    blocked: bool = False
+    """Whether it held up the loop."""
+
+
+async def run_component(
+    name: str, function: Callable[..., Awaitable[T]], *args: Any, seconds: float | None = None
+) -> T:
+    """Call and await a component's code under its name, such as `tool 'search'`. Raises TooLateError where it blocked
+    the loop and took more than `seconds`, since no timer could stop it meanwhile."""
+    running, started = _Running(name), time.monotonic()
     token = _inside.set(True)
     try:
-        return await function(*args)
+        result = await function(*args)
     finally:
         _inside.reset(token)
+    if running.blocked and seconds is not None and time.monotonic() - started > seconds:
+        raise TooLateError
+    return result
 
 
 def call_component(function: Callable[..., T], *args: Any) -> T:
@@ -99,10 +116,11 @@ class _Watch:
             frames = _component(thread)
             # Another component by now: many short steps, and none that blocks.
             if frames and before and frames[-1] is before[-1] and not reached.is_set():
-                name = frames[-1].f_locals["name"]
-                if name not in warned:
-                    warned.add(name)
-                    _log.warning(_WARNING, name, _place(frames[:-1]))
+                running = frames[-1].f_locals["running"]
+                running.blocked = True
+                if running.name not in warned:
+                    warned.add(running.name)
+                    _log.warning(_WARNING, running.name, _place(frames[:-1]))
             del before, frames
             while not reached.wait(BLOCKED_SECONDS) and not self.closed.is_set():
                 pass

@@ -26,10 +26,10 @@ class TimeLimit:
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         seconds = self._seconds or invocation.traits.timeout or DEFAULT_TIMEOUT
-        call = run_component(f"tool {invocation.shown!r}", following, invocation)
-        if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
-            return await call
+        call = run_component(f"tool {invocation.shown!r}", following, invocation, seconds=seconds)
         try:
+            if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
+                return await call
             return await cancellation.stoppable(call, functools.partial(_left, invocation), seconds)
         except cancellation.TooLateError:
             raise ToolTimeoutError(
