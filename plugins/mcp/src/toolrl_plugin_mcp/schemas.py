@@ -23,15 +23,17 @@ from toolrl.tools.validation import compile_schema
 MAX_SCHEMA_CHARS = 200_000
 MAX_CHECKS = 5_000
 """Schemas that arguments may be checked against, each counted as often as references lead to it."""
+MAX_RETURNS = 100
 _NAMED = ("properties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose keys are names and no keywords."""
 _DATA = ("const", "default", "enum", "examples", "required", "type")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_PARTS = (
-    "items", "prefixItems", "contains", "additionalItems", "unevaluatedItems",
-    "additionalProperties", "unevaluatedProperties",
-)  # fmt: skip
+_ITEMS = ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems")
+_MEMBERS = ("additionalProperties", "unevaluatedProperties")
 """Keywords whose schemas are for parts of the value."""
+Step = tuple[int, str]
+"""From a value to a part of it: by which schema, and to which."""
+Part = tuple[Step, ...]
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +71,7 @@ def _problem(schema: dict[str, Any]) -> str | None:
     missing = _missing_reference(schema)
     if missing is not None:
         return f"its schema refers to {missing!r:.200}, which isn't in it"
-    return _References(schema).problem()
+    return _Costs(schema).problem()
 
 
 def _without_patterns(node: Any) -> Any:
@@ -94,48 +96,73 @@ def _without_patterns(node: Any) -> Any:
     return made
 
 
-class _References:
-    """Follows every reference. A schema that refers to itself for a part of the value, as those of trees do, ends with
-    the value; one that refers to itself for the whole of it doesn't."""
+class _Costs:
+    """How many schemas a value may be checked against, with every reference followed. A schema that refers to itself
+    for a part of the value, as those of trees do, ends with the value. Two that do so for one part would be checked
+    twice as often with each level of it."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._count = 0
+        self._returns: list[Part] = []
+        """The parts for which a schema refers to one that it is in."""
 
-    def problem(self, node: Any = None, depth: int = 0, around: Mapping[str, int] | None = None) -> str | None:
-        """Why checking takes too long, or None. `around`: the references that led to `node`, each with the depth in the
-        value where it was followed."""
-        node, around = (self._root, {"#": 0}) if around is None else (node, around)
+    def problem(self) -> str | None:
+        """Why it takes too long, or None."""
+        return self._visit(self._root, (), {"#": ()})
+
+    def _visit(self, node: Any, part: Part, around: dict[str, Part]) -> str | None:
+        """`around`: the references that led here, each with the part of the value for which it was followed."""
         self._count += 1
         if self._count > MAX_CHECKS:
             return f"its references lead to more than {MAX_CHECKS} schemas"
         if not isinstance(node, Mapping):
             return None
         for key in _REFERENCES:
-            reference = node.get(key)
-            if not isinstance(reference, str):
-                continue
-            if around.get(reference) == depth:
-                return "it refers to itself for one and the same value"
-            if reference not in around:
-                found = target_of(self._root, reference)
-                if (problem := self.problem(found, depth, {**around, reference: depth})) is not None:
-                    return problem
-        for is_part, child in _children(node):
-            if (problem := self.problem(child, depth + is_part, around)) is not None:
+            if isinstance(node.get(key), str) and (problem := self._follow(node[key], part, around)) is not None:
+                return problem
+        for step, child in _children(node):
+            below = (*part, (id(node), step)) if step else part
+            if (problem := self._visit(child, below, around)) is not None:
                 return problem
         return None
 
+    def _follow(self, reference: str, part: Part, around: dict[str, Part]) -> str | None:
+        if reference not in around:
+            return self._visit(target_of(self._root, reference), part, {**around, reference: part})
+        if around[reference] == part:
+            return "it refers to itself for one and the same value"
+        if len(self._returns) >= MAX_RETURNS or any(_overlap(part, other) for other in self._returns):
+            return "it refers to itself twice for one part of the value"
+        self._returns.append(part)
+        return None
 
-def _children(node: Mapping[str, Any]) -> Iterator[tuple[bool, Any]]:
-    """(whether it is for a part of the value, schema)."""
+
+def _overlap(one: Part, other: Part) -> bool:
+    """Whether a value may have a part that is both, or in both."""
+    return all(map(_same, one, other))
+
+
+def _same(one: Step, other: Step) -> bool:
+    if one[1] == other[1]:
+        return True
+    # What `properties` doesn't name, beside it; in another schema it may be anything.
+    members = "{}" in (one[1], other[1]) and "[]" not in (one[1], other[1])
+    return members and one[0] != other[0]
+
+
+def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(part of the value, its schema); an empty part is the value itself."""
     for key, value in node.items():
         if key in ("$defs", "definitions") or key in _DATA:
             continue
-        if key in _NAMED and isinstance(value, Mapping):
-            yield from ((key == "properties", item) for item in value.values())
+        if key == "properties" and isinstance(value, Mapping):
+            yield from ((f".{name}", item) for name, item in value.items())
+        elif key in _NAMED and isinstance(value, Mapping):
+            yield from (("", item) for item in value.values())
         else:
-            yield from ((key in _PARTS, item) for item in (value if isinstance(value, list) else [value]))
+            step = "[]" if key in _ITEMS else "{}" if key in _MEMBERS else ""
+            yield from ((step, item) for item in (value if isinstance(value, list) else [value]))
 
 
 def _missing_reference(schema: Any) -> str | None:
