@@ -398,6 +398,34 @@ class TestManyRequests:
         assert done.run_result.stdout == "42\n"
         assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
 
+    @pytest.mark.parametrize("sent", [b"", b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+    def test_a_connection_whose_request_doesnt_come_is_closed(self, sent: bytes) -> None:
+        async def work(server: SandboxServer, client: SandboxClient) -> bytes:
+            reader, writer = await asyncio.open_connection(*address_of(server))
+            writer.write(sent)
+            try:
+                return await asyncio.wait_for(reader.read(), 60)
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+        assert serve(work, request_seconds=0.5) == b""
+
+    def test_many_slow_connections_make_room_for_one_that_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http_server, "MOST_WAITING", 6)
+
+        async def work(server: SandboxServer, client: SandboxClient) -> RunResponse:
+            slow = [await asyncio.open_connection(*address_of(server)) for _ in range(40)]
+            for _, writer in slow:
+                writer.write(b"POST /run_code HTTP/1.1\r\n")
+            done = await client.run(RunRequest("print(6 * 7)"))
+            for _, writer in slow:
+                writer.close()
+            return done
+
+        assert serve(work).status == "Success"
+
     def test_no_more_run_at_once_than_there_are_workers(self) -> None:
         most = 0
         running = 0
@@ -482,6 +510,31 @@ class TestCommand:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
             assert process.stdout.read() == "stopping\n"
+        finally:
+            process.kill()
+            process.wait()
+
+    def test_it_serves_on_after_it_ran_out_of_descriptors(self) -> None:
+        runner()  # skips where nothing can be isolated
+        process = subprocess.Popen(
+            ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *COMMAND, "--port", "0", "--languages", "python"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            port = int(url.rpartition(":")[2].partition("/")[0])
+
+            async def flood() -> RunResponse:
+                opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+                async with SandboxClient(url) as client:
+                    found = await client.run(RunRequest("print(6 * 7)"))
+                for _, writer in opened:
+                    writer.close()
+                return found
+
+            assert asyncio.run(flood()).status == "Success"
+            assert process.poll() is None
         finally:
             process.kill()
             process.wait()
