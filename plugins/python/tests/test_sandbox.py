@@ -14,7 +14,7 @@ import pytest
 
 from toolrl_plugin_python import paths
 from toolrl_plugin_python.link import Keeper, KeeperError
-from toolrl_plugin_python.sandbox import Finished, Limits, Sandbox
+from toolrl_plugin_python.sandbox import Finished, Limits, Sandbox, _read_answers
 
 PYTHON = paths.interpreter()
 SMALL = Limits(wall_seconds=20, cpu_seconds=10, memory_mb=200, scratch_mb=16, file_mb=8, output_bytes=1000)
@@ -255,3 +255,25 @@ def test_a_keeper_that_dies_is_an_error_and_not_a_hang(sandbox: Sandbox) -> None
             await sandbox.stop()
 
     asyncio.run(killed())
+
+
+def test_answers_with_many_files_are_copied_once() -> None:
+    copied = 0
+
+    class Counted(bytes):
+        def __getitem__(self, part: Any) -> Any:
+            nonlocal copied
+            found = super().__getitem__(part)
+            copied += len(found) if isinstance(found, bytes) else 1
+            return Counted(found) if isinstance(found, bytes) else found
+
+        def partition(self, mark: Any) -> Any:
+            nonlocal copied
+            copied += len(self)
+            return tuple(map(Counted, super().partition(mark)))
+
+    names = [f"{number}.txt" for number in range(500)]
+    files = b"".join(b'{"file": "%b", "size": 100}\n' % name.encode() + b"x" * 100 for name in names)
+    raw = b'{"started": true}\n{"status": 0, "seconds": 1.5}\n' + files
+    assert _read_answers(Counted(raw)) == (0, 1.5, dict.fromkeys(names, b"x" * 100))
+    assert copied <= 2 * len(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,23 @@ def test_without_kl_there_is_no_second_model(setting: Setting) -> None:
     trainer = setting.trainer(setting.policy())
     assert trainer.reference is None
     assert "kl" not in trainer.update([setting.group([1.0, 0.0])])
+
+
+def test_the_expected_entropy_is_that_of_all_sampled_tokens_trained_on_or_not(setting: Setting) -> None:
+    """Of a flat group's one token, each of the vocabulary as often as the policy samples it; the other group, whose
+    tokens have −log p = 0.5, is trained on."""
+    policy = setting.policy()
+    trainer, prompt, other = setting.trainer(policy), [3, 4, 5], setting.group([1.0, 0.0])
+    with torch.no_grad():
+        logprobs = policy.model(torch.tensor([prompt])).logits[0, -1].double().log_softmax(0).tolist()
+    exact = -sum(math.exp(logprob) * logprob for logprob in logprobs)
+    expected = 0.0
+    for token, logprob in enumerate(logprobs):
+        episode = setting.episode([*prompt, token], [0, 0, 0, 1], 1.0, logprobs=(0.0, 0.0, 0.0, logprob))
+        metrics = trainer.update([Group("g", episode.task, (episode, episode)), other])
+        expected += math.exp(logprob) * metrics["entropy"]
+    count = sum(episode.sampled_tokens for episode in other.episodes)
+    assert expected == pytest.approx((2 * exact + count * 0.5) / (2 + count), rel=1e-9)
 
 
 @pytest.mark.parametrize("other", [{"kl_coef": 1e-12}, {"entropy_coef": 1e-12}], ids=str)
