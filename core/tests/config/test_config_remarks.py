@@ -53,6 +53,24 @@ def test_a_way_of_weights_that_is_no_more_gets_a_remark(tree: dict[str, Any], re
     assert ("weights go by a broadcast" in found) is (way != "broadcast")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
+        (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
+        (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
+        (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),
+        (("device=cuda",), None),
+    ],
+)
+def test_what_training_will_refuse_is_told(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], line: str | None
+) -> None:
+    found = told(tree, registry, *overrides)
+    assert ("`toolrl train` refuses it" in found) is (line is not None)
+    assert line is None or line in found
+
+
 def test_an_environment_without_a_reward_is_told() -> None:
     environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
     lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}), Registry([]))

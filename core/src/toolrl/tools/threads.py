@@ -204,13 +204,17 @@ class Lane:
         return self._pool.put(functools.partial(function, *args, **kwargs), self)
 
     def call(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]:
-        """The same for a call of the model. Raises ToolUnavailableError where too many earlier ones never returned."""
+        """The same for a call of the model. Raises ToolUnavailableError."""
+        self.check()
+        return self.submit(function, *args, **kwargs)
+
+    def check(self) -> None:
+        """Raises ToolUnavailableError where too many calls of the model never returned."""
         if self.abandoned >= self._most:
             raise ToolUnavailableError(
                 f"The tool {self._tool!r} can't be called now: {self.abandoned} earlier calls of it still haven't "
                 "returned. Go on without it."
             )
-        return self.submit(function, *args, **kwargs)
 
     def count(self, change: int) -> None:
         """A call was abandoned (+1), or such a call returned (-1). Logs the first, and the one that fills the lane."""

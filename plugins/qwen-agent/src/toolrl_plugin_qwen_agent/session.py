@@ -135,8 +135,9 @@ class Session:
         if call.name not in self._stuck:
             await lock.acquire()
             try:
+                kind.lane.check()
                 own = self._threads.get(call.name)
-                job = kind.lane.call(work) if own is None else own.put(work)
+                job = kind.lane.submit(work) if own is None else own.put(work, kind.lane)
             except BaseException:
                 lock.release()
                 raise
