@@ -34,6 +34,8 @@ MAX_PAGES = 1000
 """Of a list, so that a server whose list never ends can't hold up a start."""
 MAX_LIST_CHARS = 16 * 2**20
 """Of a list in all its pages, as JSON."""
+MAX_ASKED = 256
+"""Requests of a server to this client, such as pings, whose answers it hasn't read."""
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603
 
@@ -180,14 +182,16 @@ class BaseLink:
 
 
 @asynccontextmanager
-async def mended(streams: Streams) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport whose messages are mended (`mending.py`)."""
+async def mended(streams: Streams, signals: Signals) -> AsyncIterator[tuple[Any, Any]]:
+    """A transport whose messages are mended (`mending.py`), and whose server can't ask for more and more: the SDK keeps
+    each request of the server until its answer is sent, and a server needn't read."""
     async with streams as (read, write):
-        yield _MendedStream(read), write
+        received = _MendedStream(read, signals)
+        yield received, _AnsweredStream(write, received)
 
 
-class _MendedStream:
-    """What comes from the server; all else is the stream's own."""
+class _Stream:
+    """A stream that passes everything on."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -202,6 +206,16 @@ class _MendedStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+
+class _MendedStream(_Stream):
+    """What comes from the server."""
+
+    def __init__(self, stream: Any, signals: Signals) -> None:
+        super().__init__(stream)
+        self._signals = signals
+        self.asked = 0
+        """Requests without an answer."""
+
     def __aiter__(self) -> _MendedStream:
         return self
 
@@ -213,9 +227,35 @@ class _MendedStream:
 
     async def receive(self) -> Any:
         item = await self._stream.receive()
-        message = getattr(item, "message", None)
-        mend_result(getattr(getattr(message, "root", message), "result", None))
+        message = _inner(item)
+        if getattr(message, "method", None) == "notifications/cancelled":
+            self.asked = max(self.asked - 1, 0)  # It gets no answer.
+        elif hasattr(message, "method") and getattr(message, "id", None) is not None:
+            self.asked += 1
+        if self.asked > MAX_ASKED:
+            self._signals.lost(f"it has asked {MAX_ASKED} things itself without reading an answer")
+            raise anyio.EndOfStream
+        mend_result(getattr(message, "result", None))
         return item
+
+
+class _AnsweredStream(_Stream):
+    """What goes to the server."""
+
+    def __init__(self, stream: Any, received: _MendedStream) -> None:
+        super().__init__(stream)
+        self._received = received
+
+    async def send(self, item: Any) -> None:
+        await self._stream.send(item)
+        if not hasattr(_inner(item), "method"):
+            self._received.asked = max(self._received.asked - 1, 0)
+
+
+def _inner(item: Any) -> Any:
+    """The request, notification or response in what the SDK hands to a transport."""
+    message = getattr(item, "message", None)
+    return getattr(message, "root", message)
 
 
 def handler(signals: Signals) -> Callable[[Any], Any]:

@@ -42,7 +42,7 @@ _MOST_WAITING = 1024
 async def connect(streams: Streams, signals: Signals) -> AsyncIterator[Link]:
     """Shake hands over a transport."""
     more = {"message_handler": handler(signals), "client_info": client_info()}
-    async with mended(streams) as (read, write):
+    async with mended(streams, signals) as (read, write):
         messages, own_read = anyio.create_memory_object_stream[Any](_MOST_WAITING)
         relay = asyncio.create_task(_relay(read, messages))
         link: _Link1 | None = None

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 @asynccontextmanager
 async def connect(streams: Streams, signals: Signals) -> AsyncIterator[Link]:
     more = {"message_handler": handler(signals), "client_info": client_info()}
-    client = mcp.Client(mended(streams), cache=None, **more)
+    client = mcp.Client(mended(streams, signals), cache=None, **more)
     async with client:
         capabilities = client.server_capabilities
         listener: asyncio.Task[None] | None = None

@@ -56,7 +56,7 @@ if "odd" in MODES:
     TOOLS = ODD
 elif "messy" in MODES:
     TOOLS = [
-        *map(tool, ("half", "verbatim", "echo", "echo")),
+        *map(tool, ("half", "verbatim", "pester", "echo", "echo")),
         *({"name": f"schema{number}", "inputSchema": schema} for number, schema in enumerate(MESSY)),
         {"name": "described", "description": 7, "title": [], "annotations": "x", "icons": 3, "execution": 3},
         {"name": 7, "inputSchema": OBJECT},
@@ -94,6 +94,9 @@ def main() -> None:
         if name == "hang":
             with LOCK:  # No other answer gets out, and nothing is read.
                 time.sleep(600)
+        elif name == "pester":
+            for number in range(100_000):
+                send({"id": f"p{number}", "method": "ping"})
         elif "mute" not in MODES:
             threading.Thread(target=handle, args=(message,), daemon=True).start()
         if "deaf" in MODES and message["method"] == "tools/list":
