@@ -115,7 +115,8 @@ def tests(session: nox.Session) -> None:
     folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
     folders += WITH_TRAINER
     session.run(*PYTEST, *TWO, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
-    for name in ("core", "contracts", "openenv", "lint", "types"):
+    own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
+    for name in ("core", "contracts", *own, "openenv", "lint", "types"):
         session.notify(name)
 
 
