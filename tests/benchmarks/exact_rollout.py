@@ -147,7 +147,7 @@ async def prove(config: str | Path, tasks: int, group_size: int, overrides: Sequ
         for episode in episodes:
             generated = recorder.generated[episode.id]
             check_episode(episode, generated)
-            _count(figures, episode, generated, run.policy.tokenizer)
+            _count(figures, episode, generated, run.model.tokenizer)
             if len(episode.turns) > 1:
                 prompt = await _rendered_again(run.environments[episode.environment], episode)
                 figures.several_turns += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,19 @@ def any_isolation() -> str:
 def sandbox(isolation: str) -> Sandbox:
     """One that shows the interpreter."""
     return Sandbox.detect(isolation, readable=[Path(path) for path in paths.interpreter_paths()])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def children() -> Iterator[None]:
+    """The test leaves no child process behind, unreaped ones included; other tests' may be there."""
+
+    def look() -> set[str]:
+        lists = Path("/proc/self/task").glob("*/children")
+        return {number for file in lists for number in file.read_text().split()}
+
+    before = look()
+    yield
+    assert look() <= before
 
 
 async def in_episode(toolset: PythonToolset, codes: Sequence[str]) -> list[ToolResult]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,6 +26,7 @@ async def cut_short(work: asyncio.Task[None], ticks: int) -> None:
     await asyncio.gather(work, return_exceptions=True)
 
 
+@pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("ticks", [2, 50])
 def test_a_start_that_is_cancelled_leaves_nothing(descriptors: Callable[[], set[str]], ticks: int) -> None:
     async def work() -> None:
@@ -37,8 +37,6 @@ def test_a_start_that_is_cancelled_leaves_nothing(descriptors: Callable[[], set[
         assert descriptors() == before
 
     asyncio.run(work())
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
 
 
 @pytest.mark.parametrize("ticks", [2, 50])

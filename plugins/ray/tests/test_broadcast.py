@@ -393,6 +393,9 @@ def test_an_engine_stands_still_while_its_weights_are_half_written() -> None:
     class Policy:
         model = Model(0)
 
+        def weights(self, version: int) -> Weights:
+            return Weights(None, version)
+
     async def main() -> None:
         engine, receiver = Engine(), Breaks()
         replica = PolicyReplica(Policy(), Weights(None, 0), engine, None, None, receiver)  # type: ignore[arg-type]
