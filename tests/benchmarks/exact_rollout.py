@@ -32,7 +32,6 @@ from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment
 from toolrl.rollout.runner import Runner
 from toolrl.types import Episode, Generation, Sampling, ToolCall
-from toolrl_plugin_torch.policy import PolicyWeights
 from toolrl_testing.fakes import Generated
 
 CONFIG = Path(__file__).with_name("exact_rollout.yaml")
@@ -135,7 +134,7 @@ async def prove(config: str | Path, tasks: int, group_size: int, overrides: Sequ
 
         async def update() -> None:
             async with run.engine.hold():  # type: ignore[attr-defined]
-                await run.engine.update_weights(PolicyWeights(run.policy, 1), 1)
+                await run.engine.update_weights(run.model.weights(1), 1)
 
         recorder = Recorder(run.engine, tasks * group_size, update)
         runner = Runner(recorder, run.environments, concurrency=run.config.rollout.concurrency, seed=run.config.seed)
