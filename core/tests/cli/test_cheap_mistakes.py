@@ -151,6 +151,8 @@ def test_what_a_command_takes_is_looked_for_before_torch(started: Any, command: 
 def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     started: Any, full_site: Any, config_file: Path, tmp_path: Path, read_only: str
 ) -> None:
+    if "tiny" in read_only:
+        pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # else root may everything
     if os.geteuid() != 0:
         prefix = []
@@ -175,10 +177,12 @@ def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     [("eval", "data.train.options.path=none.jsonl"), ("rollout", "data.eval.options.path=none.jsonl")],
 )
 def test_data_that_a_command_does_not_take_may_be_away(started: Any, command: str, override: str) -> None:
+    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     assert "a heavy library is imported" in started([command], override).stderr
 
 
 def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) -> None:
+    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     pytest.importorskip("huggingface_hub")
     repo = tmp_path / "hub" / "hub" / "models--owner--name"
     (repo / "snapshots" / "abc").mkdir(parents=True)

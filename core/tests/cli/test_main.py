@@ -143,13 +143,13 @@ def test_a_closed_pipe_is_no_error(full_site: Any) -> None:
 
 
 def test_a_config_error_lists_its_problems(full_site: Any, config_file: Any) -> None:
-    done = full_site.run("config", "check", str(config_file), "--set", "seed=-1", "--set", "trainer.stps=3")
+    done = full_site.run("config", "check", str(config_file), "--set", "seed=-1", "--set", "run.nme=3")
     assert done.returncode == EXIT_ERROR
     assert done.stderr.splitlines() == [
         f"error: {config_file}: 3 problems",
         "  environments.default.tools[0].options.token: the environment variable TOKEN isn't set; set it, or write "
         "${TOKEN:-default}",
-        "  trainer.stps: unknown key; did you mean 'steps'? (by --set)",
+        "  run.nme: unknown key; did you mean 'name'? (by --set)",
         "  seed: Input should be ≥ 0 (got -1) (by --set)",
     ]
     done = full_site.run("config", "check", str(config_file), "--json")
