@@ -1,4 +1,4 @@
-"""The thread that owns an engine's work, for engines that compute in this process. Imports nothing of torch.
+"""The thread that owns the work of an engine that computes in this process.
 
 The event loop posts commands and gets results through futures; between two steps the thread runs what was posted. So
 the engine never blocks the loop, tools go on while tokens are sampled, and the engine needs no locks. A pause takes
