@@ -47,7 +47,7 @@ from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import told_status
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.restarts import RestartCount, Restarts
+from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.types import Task
 
 _log = logging.getLogger(__name__)
@@ -229,10 +229,9 @@ async def _sampler_here(
 ) -> AsyncIterator[_Sampler]:
     """This process samples."""
     runner = builder.runner(engine, environments, events.episode_end)
-    count = RestartCount()
-    status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts, count)
+    status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts)
     async with sampling(builder, environments, engine):
-        yield _Sampler(engine, runner, partial(_restarts_here, builder.restarts, count), status)
+        yield _Sampler(engine, runner, builder.restarts.metrics, status)
 
 
 @asynccontextmanager
@@ -260,18 +259,11 @@ async def _sampler_elsewhere(
         yield _Sampler(groups, groups, pool.metrics, pool.status)
 
 
-def _status_here(activity: Activity, endpoints: Endpoints, restarts: Restarts, count: RestartCount) -> dict[str, Any]:
+def _status_here(activity: Activity, endpoints: Endpoints, restarts: ServiceRestarts) -> dict[str, Any]:
     """What this process does, in the form in which a pool tells of its workers."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
-    count.hear(restarts.told())
     here = {**facts, **activity.status(), "breakers": endpoints.states()}
-    return {"restarted": count.totals(), "workers": [here]}
-
-
-def _restarts_here(restarts: Restarts, count: RestartCount) -> dict[str, float]:
-    """Metrics of what was started anew."""
-    count.hear(restarts.told())
-    return count.metrics()
+    return {"restarted": restarts.totals(), "workers": [here]}
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ from toolrl.runs.recorder import RunRecorder
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.rate_limits import Limiter
-from toolrl.tools.restarts import Restarts
+from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
@@ -114,7 +114,7 @@ class Builder:
         self._hide = loaded.hide
         self._registry = registry
         self._model = model
-        self.restarts = Restarts()
+        self.restarts = ServiceRestarts()
         """Of what the tools lean on."""
         self.endpoints = Endpoints(self._cluster_limits)
         """What the tools of all environments share: breakers and limits."""

@@ -110,7 +110,7 @@ def test_a_blocking_stage_and_a_blocking_reward_are_named_too(
     with caplog.at_level(logging.WARNING):
         episode = episode_of(LIMIT, "blocks", targets=[Slow()], reward=Judge())
     named = [record.message.partition(" blocks the event loop")[0] for record in caplog.records]
-    assert named == ["tool 'blocks'", "reward 'judge'"]
+    assert named == ["tool 'blocks': create", "reward 'judge'"]
     assert episode.failure is not None
     assert "reward 'judge' gave no score within 0.4 s" in episode.failure.message
 

@@ -317,7 +317,7 @@ def test_a_task_that_does_not_stop_keeps_its_permit_too(
 
     virtual(main())
     assert search.begun == pytest.approx([0, 20])
-    assert "a call was cancelled and didn't end within 1 s; it is left to itself" in caplog.text
+    assert "was cancelled and didn't end within 1 s; it is left to itself" in caplog.text
 
 
 def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(

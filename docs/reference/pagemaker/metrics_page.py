@@ -16,7 +16,7 @@ from pagemaker.source import module_doc, tree
 MODULES = (
     "loop.data", "loop.supply", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
     "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
-    "ray:lost_work", "tools.restarts",
+    "ray:lost_work", "tools.service_restarts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 OTHER_KEYS = {

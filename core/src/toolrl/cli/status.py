@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json, table
-from toolrl.tools.restarts import LIMITS, SERVERS
+from toolrl.tools.service_restarts import LIMITS, SERVERS
 
 if TYPE_CHECKING:
     from toolrl.runs.folder import RunFolder

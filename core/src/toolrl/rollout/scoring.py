@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +20,11 @@ from typing import Any
 
 from toolrl.errors import RewardError, ToolrlError, ToolsetError
 from toolrl.protocols import Reward, ScoresGroups
-from toolrl.tools import cancellation
-from toolrl.tools.cancellation import Watch
-from toolrl.tools.loop_watch import call_component, run_component
+from toolrl.tools.cancellation import TooLateError, Watch
+from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.threads import POOL, Job
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
-
-_log = logging.getLogger(__name__)
 
 LARGEST = 1e100
 """Of a reward or a metric: sums and squares of larger ones overflow in a batch."""
@@ -265,7 +261,7 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
         return await _stoppable(named, lambda: result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
-    except cancellation.TooLateError:
+    except TooLateError:
         raise RewardError(
             f"reward {named.name!r} gave no score within {named.timeout:g} s",
             hint="Find out what it waits for, or raise its `timeout` in the config.",
@@ -283,17 +279,7 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
 
 async def _stoppable(named: NamedReward, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     """The value of a reward's coroutine. One that swallows its cancellation must not hold up the end of a run."""
-
-    def left(_: asyncio.Task[Any]) -> None:
-        _log.warning(
-            "reward %r was cancelled and didn't end within %g s; it is left to itself. "
-            "Don't catch asyncio.CancelledError in a reward, or raise it again.",
-            named.name,
-            cancellation.CLEANUP_SECONDS,
-        )
-
-    work = run_component(f"reward {named.name!r}", function, *args, seconds=named.timeout)
-    return await cancellation.stoppable(work, left, named.timeout)
+    return await run_stoppable(f"reward {named.name!r}", function, *args, seconds=named.timeout)
 
 
 async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argument: Any) -> Any:
@@ -317,7 +303,7 @@ async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argumen
     job.when_ended(ended)
     try:
         return await _stoppable(named, lambda: job)
-    except cancellation.TooLateError:
+    except TooLateError:
         _give_up(named, job)
         raise
 

@@ -19,14 +19,18 @@ that computes for long asks for a process, `@tool(process=True)`: threads share 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack, overload
 
 from toolrl.protocols import EpisodeContext
+from toolrl.tools.prints import make_all_prints_visible
 from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import Signature
+from toolrl.tools.subprocess_main import Run
 from toolrl.tools.threads import POOL, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import ToolResult, ToolSpec
@@ -183,3 +187,22 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - its method, not whether there is one
     )
+
+
+def build() -> Run:
+    """What answers calls of tools in a worker process. A request's `target` is the tool's `module:attribute`; without
+    `arguments` it is only imported."""
+    make_all_prints_visible()
+    run = functools.cache(_run_of)
+
+    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+        work = run(request["target"])
+        return {"result": work(request["arguments"])} if "arguments" in request else {"ready": True}
+
+    return answer
+
+
+def _run_of(target: str) -> Run:
+    module, _, attribute = target.partition(":")
+    found: Any = operator.attrgetter(attribute)(importlib.import_module(module))
+    return (found if isinstance(found, FunctionTool) else FunctionTool(found)).run_here

@@ -31,10 +31,9 @@ from pydantic import BaseModel
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext
-from toolrl.tools import cancellation
-from toolrl.tools.cancellation import Watch, stoppable, uninterrupted
+from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.function import is_async
-from toolrl.tools.loop_watch import run_component
+from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
 from toolrl.tools.threads import POOL, Job, Lane
@@ -250,8 +249,7 @@ class ToolInstance:
         if not isinstance(work, Job):
             # Around a call stands the policy's time limit.
             return await (work if stage == "execute" else self._stoppable(stage, work))
-        self._jobs.add(work)
-        work.add_done_callback(self._jobs.discard)
+        self._wait_for(work)
         work.when_ended(functools.partial(self._note_thread, stage, work))
         try:
             # A thread can't be stopped: a cancelled caller leaves, the future stays until the function returns.
@@ -275,19 +273,12 @@ class ToolInstance:
             self._succeeded.add(stage)  # Here: the caller may be cancelled before it hears of it.
             return value
 
-        return await stoppable(run_component(f"tool {self._bound.name!r}", run), functools.partial(self._left, stage))
+        return await run_stoppable(f"tool {self._bound.name!r}: {stage}", run, left=self._wait_for)
 
-    def _left(self, stage: str, work: asyncio.Task[Any]) -> None:
-        """A stage that isn't a thread goes on although it was cancelled."""
+    def _wait_for(self, work: asyncio.Future[Any]) -> None:
+        """Until it has ended, nothing is released."""
         self._jobs.add(work)
         work.add_done_callback(self._jobs.discard)
-        _log.warning(
-            "tool %r: %s was cancelled and didn't end within %g s; it is left to itself. "
-            "Don't catch asyncio.CancelledError in a tool, or raise it again.",
-            self._bound.spec.name,
-            stage,
-            cancellation.CLEANUP_SECONDS,
-        )
 
 
 async def _inline(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from toolrl.tools.cancellation import TooLateError
+from toolrl.tools import cancellation
 from toolrl.tracebacks import from_author
 
 T = TypeVar("T")
@@ -55,8 +55,31 @@ async def run_component(
     finally:
         _inside.reset(token)
     if running.blocked and seconds is not None and time.monotonic() - started > seconds:
-        raise TooLateError
+        raise cancellation.TooLateError
     return result
+
+
+async def run_stoppable(
+    name: str,
+    function: Callable[..., Awaitable[T]],
+    *args: Any,
+    seconds: float | None = None,
+    left: Callable[[asyncio.Task[Any]], None] = lambda task: None,
+) -> T:
+    """The same for code that may swallow its cancellation: a cancelled caller waits for it CLEANUP_SECONDS at most, and
+    TooLateError is raised after `seconds` in any case. `left` is called with a task that goes on."""
+
+    def warn(task: asyncio.Task[Any]) -> None:
+        _log.warning(
+            "%s was cancelled and didn't end within %g s; it is left to itself. "
+            "Don't catch asyncio.CancelledError in it, or raise it again.",
+            name,
+            cancellation.CLEANUP_SECONDS,
+        )
+        left(task)
+
+    work = run_component(name, function, *args, seconds=seconds)
+    return await cancellation.stoppable(work, warn, seconds)
 
 
 def call_component(function: Callable[..., T], *args: Any) -> T:

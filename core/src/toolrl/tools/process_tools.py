@@ -9,7 +9,8 @@ Arguments and results cross as JSON.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from toolrl.errors import ArgumentsError, ToolError, ToolLimitError, ToolTimeoutError, ToolUnavailableError
@@ -32,8 +33,8 @@ class ProcessPool:
         """Workers that wait for a call."""
         return len(self._idle)
 
-    async def reserve(self, target: str) -> Reservation:
-        """A worker that has imported `module:attribute`, for the next call inside of `with`. Raises what the import
+    async def reserve(self, target: str) -> AbstractContextManager[Worker]:
+        """A worker that has imported `module:attribute`, for the first call inside of `with`. Raises what the import
         raises, as ProcessCrashError."""
         slot = await self._slots.acquire()
         worker = self._pick(target)
@@ -52,17 +53,15 @@ class ProcessPool:
         except BaseException:
             give_back()
             raise
-        return Reservation(worker, target, give_back)
+        return _kept(worker, give_back)
 
     async def call(self, target: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Answer one call. Raises ToolError as the tool does, ProcessCrashError for any other exception in its process
         and for its death."""
-        reserved = _reserved.get()
-        worker = reserved.take(target) if reserved is not None else None
-        if worker is not None:
+        if reserved := _reserved.get():
+            return await _call(reserved.pop(), target, arguments)
+        with await self.reserve(target) as worker:
             return await _call(worker, target, arguments)
-        with await self.reserve(target) as own:
-            return await _call(own.worker, target, arguments)
 
     def close_idle(self) -> None:
         """End the workers that have nothing to do; the next calls start new ones."""
@@ -81,34 +80,20 @@ class ProcessPool:
         return Worker()
 
 
-class Reservation:
-    """A worker that is kept for one call, inside of `with`."""
-
-    def __init__(self, worker: Worker, target: str, give_back: Callable[[], None]) -> None:
-        self.worker = worker
-        self._target = target
-        self._give_back = give_back
-        self._free = False
-
-    def take(self, target: str) -> Worker | None:
-        """The worker for a call of this tool: the first one inside of `with`."""
-        if not self._free or target != self._target:
-            return None
-        self._free = False
-        return self.worker
-
-    def __enter__(self) -> Reservation:
-        self._free = True
-        self._token = _reserved.set(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _reserved.reset(self._token)
-        self._free = False
-        self._give_back()
+_reserved: contextvars.ContextVar[list[Worker] | None] = contextvars.ContextVar("toolrl_reserved_worker", default=None)
 
 
-_reserved: contextvars.ContextVar[Reservation | None] = contextvars.ContextVar("toolrl_reserved_worker", default=None)
+@contextmanager
+def _kept(worker: Worker, give_back: Callable[[], None]) -> Iterator[Worker]:
+    """A worker for the first call inside of this."""
+    reserved = [worker]
+    token = _reserved.set(reserved)
+    try:
+        yield worker
+    finally:
+        _reserved.reset(token)
+        reserved.clear()  # A task that goes on has its own copy of the context.
+        give_back()
 
 
 async def _call(worker: Worker, target: str, arguments: Mapping[str, Any]) -> ToolResult:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,16 +40,28 @@ class LimitSpec:
         return f"{', '.join(parts) or 'no limit'} and lease {self.lease:g} s"
 
 
-class Permit(Protocol):
+class Permit:
     """The right to go on. Held until `release`, which may be called more than once."""
 
+    def __init__(self, give_back: Callable[[], None] | None = None) -> None:
+        """`give_back` frees it again; None for a permit of no limit."""
+        self._give_back = give_back
+        self._timer: asyncio.TimerHandle | None = None
+
     def release(self) -> None:
-        """Give it back."""
-        ...
+        """Give it back; the next in the queue gets it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
     def lease(self, seconds: float) -> None:
         """From now on it comes back by itself after so many seconds, unless this is called again."""
-        ...
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._give_back is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
 
 class Limiter(Protocol):
@@ -58,37 +71,6 @@ class Limiter(Protocol):
         """Wait for a permit. Cancelling this leaves the queue. Raises ToolUnavailableError where the limiter can't be
         reached."""
         ...
-
-
-class TakesBack(Protocol):
-    """What a permit came from."""
-
-    def give_back(self) -> None:
-        """The permit is free again."""
-        ...
-
-
-class HeldPermit:
-    """A permit of a limit, or of none."""
-
-    def __init__(self, limit: TakesBack | None = None) -> None:
-        self._limit = limit
-        self._timer: asyncio.TimerHandle | None = None
-
-    def release(self) -> None:
-        """Give it back; the next in the queue gets it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        limit, self._limit = self._limit, None
-        if limit is not None:
-            limit.give_back()
-
-    def lease(self, seconds: float) -> None:
-        """From now on it comes back by itself after so many seconds, unless this is called again."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._limit is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
 
 class ConcurrencyLimit:
@@ -101,14 +83,14 @@ class ConcurrencyLimit:
         self._free = permits
         self._queue: deque[asyncio.Future[None]] = deque()
 
-    def claim(self) -> HeldPermit | None:
+    def claim(self) -> Permit | None:
         """A permit at once, or None where all are taken."""
         if not self._free:
             return None
         self._free -= 1
-        return HeldPermit(self)
+        return Permit(self._free_one)
 
-    async def acquire(self) -> HeldPermit:
+    async def acquire(self) -> Permit:
         """Wait for a permit."""
         if (permit := self.claim()) is not None:
             return permit
@@ -118,12 +100,12 @@ class ConcurrencyLimit:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # Given, and the cancellation came before the caller could know.
-                self.give_back()
+                self._free_one()
             raise
-        return HeldPermit(self)
+        return Permit(self._free_one)
 
-    def give_back(self) -> None:
-        """A permit is free; for `HeldPermit.release`."""
+    def _free_one(self) -> None:
+        """A permit is free: the next in the queue gets it."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():
@@ -162,9 +144,9 @@ class LocalLimiter:
         self._concurrency = ConcurrencyLimit(spec.concurrency) if spec.concurrency is not None else None
         self._rate = RateLimit(spec.per_second, spec.burst) if spec.per_second is not None else None
 
-    async def acquire(self) -> HeldPermit:
+    async def acquire(self) -> Permit:
         """Wait for a permit and then for a token."""
-        permit = await self._concurrency.acquire() if self._concurrency is not None else HeldPermit()
+        permit = await self._concurrency.acquire() if self._concurrency is not None else Permit()
         if self._rate is not None:
             try:
                 await self._rate.take()
@@ -173,6 +155,6 @@ class LocalLimiter:
                 raise
         return permit
 
-    def claim(self) -> HeldPermit | None:
+    def claim(self) -> Permit | None:
         """A permit at once and without a token, for work that began already; None where none is left."""
-        return self._concurrency.claim() if self._concurrency is not None else HeldPermit()
+        return self._concurrency.claim() if self._concurrency is not None else Permit()

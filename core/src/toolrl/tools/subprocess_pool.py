@@ -1,7 +1,7 @@
 """Worker processes for libraries and tools that can't be stopped, or aren't trusted, in this process. For plugins, too.
 
 - `Worker` is one process, which answers requests by the function that `build(*arguments)` of a module returns.
-- `RestartingWorker` is one that is replaced when it is lost, and `WorkerThreads` some of these, each owned by a thread.
+- `RestartingWorker` is one that is replaced when it is lost, and `WorkerThreads` some of these.
 - `ask` sends a request from the event loop.
 
 A request goes out with a random nonce, which its reply has to carry. A worker that writes anything else (before a
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -47,7 +47,7 @@ class WorkerError(Exception):
     """A worker that can't be started, or a request that it can't answer."""
 
 
-TOOLS = "toolrl.tools.tool_process"
+TOOLS = "toolrl.tools.function"
 """The module whose process answers calls of tools."""
 
 
@@ -197,14 +197,12 @@ class WorkerThreads:
     """Some workers, started as they are needed. Need no closing: they end with this object or with the interpreter."""
 
     def __init__(self, count: int, make: Callable[[], RestartingWorker], *, name: str) -> None:
-        self._make = make
-        self._local = threading.local()
-        self._workers: list[RestartingWorker] = []
+        self._idle = [make() for _ in range(count)]
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._finalizer = weakref.finalize(self, _close, self._pool, self._workers)
+        self._finalizer = weakref.finalize(self, _close, self._pool, tuple(self._idle))
 
     async def run(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
-        """What `work` makes of one of the workers, in that worker's thread. Raises what it raises."""
+        """What `work` makes of one of the workers, in a thread. Raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._with_worker, work)
 
     def close(self) -> None:
@@ -212,14 +210,14 @@ class WorkerThreads:
         self._finalizer()
 
     def _with_worker(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
-        worker: RestartingWorker | None = getattr(self._local, "worker", None)
-        if worker is None:
-            worker = self._local.worker = self._make()
-            self._workers.append(worker)
-        return work(worker)
+        worker = self._idle.pop()  # There are no more threads than workers.
+        try:
+            return work(worker)
+        finally:
+            self._idle.append(worker)
 
 
-def _close(pool: ThreadPoolExecutor, workers: list[RestartingWorker]) -> None:
+def _close(pool: ThreadPoolExecutor, workers: Iterable[RestartingWorker]) -> None:
     # Not waited for: this may run in a thread of the pool. A worker that is asked meanwhile ends its question by dying.
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import logging
-from typing import Any
-
 from toolrl.config.tool_policy import DEFAULT_TIMEOUT
 from toolrl.errors import ToolTimeoutError
-from toolrl.tools import cancellation
+from toolrl.tools.cancellation import TooLateError
 from toolrl.tools.invocation import Invocation, Next
-from toolrl.tools.loop_watch import run_component
+from toolrl.tools.loop_watch import run_component, run_stoppable
 from toolrl.types import ToolResult
-
-_log = logging.getLogger(__name__)
 
 
 class TimeLimit:
@@ -26,22 +19,12 @@ class TimeLimit:
 
     async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
         seconds = self._seconds or invocation.traits.timeout or DEFAULT_TIMEOUT
-        call = run_component(f"tool {invocation.shown!r}", following, invocation, seconds=seconds)
+        name, left = f"tool {invocation.shown!r}", invocation.strays.append
         try:
             if invocation.traits.inline:  # It can't be stopped, so it needs no task of its own.
-                return await call
-            return await cancellation.stoppable(call, functools.partial(_left, invocation), seconds)
-        except cancellation.TooLateError:
+                return await run_component(name, following, invocation, seconds=seconds)
+            return await run_stoppable(name, following, invocation, seconds=seconds, left=left)
+        except TooLateError:
             raise ToolTimeoutError(
                 f"The tool {invocation.shown!r} gave no answer within {seconds:g} s and was stopped."
             ) from None
-
-
-def _left(invocation: Invocation, work: asyncio.Task[Any]) -> None:
-    invocation.strays.append(work)
-    _log.warning(
-        "tool %r: a call was cancelled and didn't end within %g s; it is left to itself. "
-        "Don't catch asyncio.CancelledError in a tool, or raise it again.",
-        invocation.shown,
-        cancellation.CLEANUP_SECONDS,
-    )

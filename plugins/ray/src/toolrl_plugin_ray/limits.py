@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -27,7 +28,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from toolrl.errors import ConfigError, ToolUnavailableError
 from toolrl.tools.endpoints import limits_differ
-from toolrl.tools.rate_limits import HeldPermit, LimitSpec
+from toolrl.tools.rate_limits import LimitSpec, Permit
 from toolrl_plugin_ray.connection import NAMESPACE, join_running_cluster
 from toolrl_plugin_ray.limit_server import LimitServer, Ticket
 
@@ -191,16 +192,7 @@ class RayLimiter:
     limits: RayLimits
     name: str
 
-    async def acquire(self) -> HeldPermit:
+    async def acquire(self) -> Permit:
         """Wait for one's turn among all processes. The permit is renewed as long as this process lives. Raises
         ToolUnavailableError where the limits are closed."""
-        return HeldPermit(_Holding(self.limits, await self.limits.acquire(self.name)))
-
-
-@dataclass(frozen=True)
-class _Holding:
-    limits: RayLimits
-    ticket: Ticket
-
-    def give_back(self) -> None:
-        self.limits.release(self.ticket)
+        return Permit(partial(self.limits.release, await self.limits.acquire(self.name)))

@@ -24,7 +24,7 @@ from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import FailurePolicy
-from toolrl.tools.restarts import RestartCount
+from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.types import Group, Task
 from toolrl_plugin_ray.lost_work import LostWork
 from toolrl_plugin_ray.messages import (
@@ -83,7 +83,7 @@ class WorkerPool:
         self._broken: BaseException | None = None
         self._all_ready: asyncio.Future[None] | None = None
         self._losses = LostWork()
-        self._seen_restarts = RestartCount()
+        self._seen_restarts = ServiceRestarts()
 
     # Start, stop.
 

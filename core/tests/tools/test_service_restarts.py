@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from toolrl.tools.restarts import RestartCount, Restarts
+from toolrl.tools.service_restarts import ServiceRestarts
 
 
 def test_what_several_processes_saw_counts_once_and_what_each_saw_counts_each() -> None:
-    one, other, count = Restarts(), Restarts(), RestartCount()
+    one, other, count = ServiceRestarts(), ServiceRestarts(), ServiceRestarts()
     for process in (one, other):
         process.limits("second life")
         process.server()
