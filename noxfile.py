@@ -211,9 +211,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy, strict, on core."""
+    """mypy, strict, on core and what plugins share."""
     session.install("mypy>=2.4,<2.5", "types-PyYAML", "types-jsonschema", "pytest", "hypothesis", str(CORE))
-    session.run("mypy", "core/src/toolrl")
+    session.run("mypy", "core/src/toolrl", "plugins/common/src/toolrl_common")
 
 
 @nox.session

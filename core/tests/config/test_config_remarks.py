@@ -10,7 +10,6 @@ import pytest
 
 from toolrl.config.load import check_config
 from toolrl.config.model import Config
-from toolrl.config.model_path import missing_model
 from toolrl.config.remarks import missing_files, remarks
 from toolrl.errors import DataError
 from toolrl.plugins.registry import Registry
@@ -79,38 +78,6 @@ def test_an_environment_without_a_reward_is_told() -> None:
     assert "nothing is learned" in lines[1]
 
 
-@pytest.mark.parametrize(
-    ("path", "is_told"),
-    [
-        ("./models/none", True),
-        ("a/b/c", True),
-        ("org/name", False),
-        ("here", False),
-        ("./here:best", False),
-        ("./none:best", True),
-        ("word", True),
-        ("here/name", True),
-        ("here:3", False),
-        ("here:step-000003", False),
-        ("here:30", True),
-        ("here:bst", True),
-        ("empty", True),
-        ("empty:best", True),
-    ],
-)
-def test_a_model_that_is_not_there_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolrl.config.model_path._missing_on_hub", lambda name: None)
-    (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
-    (tmp_path / "here" / "checkpoints" / "best.json").touch()
-    (tmp_path / "empty").mkdir()
-    for run in ("here", "empty"):
-        (tmp_path / run / "config.yaml").touch()
-    assert (missing_model(path) is not None) == is_told
-
-
 def test_workers_without_a_cluster_plugin_are_reported(
     tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +103,6 @@ def test_files_that_components_miss_are_told_with_their_places(
     tree["sft"] = {"from_run": "runs/none"}
     config = check_config(tree, registry=registry).config
     assert list(missing_files(config, registry)) == [
-        "model.path: there is no folder './tiny' here; paths are relative to the current directory",
         "sft.from_run: there is no folder 'runs/none' here",
         "environments.default.tools[1].options: its files can't be checked: KeyError: \"a plugin's mistake\"",
         "data.eval.options: no file matches 'x'",

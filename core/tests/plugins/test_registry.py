@@ -84,6 +84,7 @@ def test_an_unknown_name_gets_the_nearest_one_and_what_there_is(registry: Regist
         (kind, name, [it for it, others in first_party().items() if name in others.get(kind, ())])
         for components in first_party().values()
         for kind, names in components.items()
+        if kind != "needs"
         for name in names
     ]
     + [
@@ -97,7 +98,8 @@ def test_a_component_that_is_not_installed_names_its_package(kind: str, name: st
         Registry([]).get(kind, name)
     assert plugins
     for plugin in plugins:
-        assert f"`pip install ./plugins/{plugin}`" in (caught.value.hint or "")
+        folders = " ".join(f"./plugins/{it}" for it in [*first_party()[plugin].get("needs", ()), plugin])
+        assert f"`pip install {folders}`" in (caught.value.hint or "")
 
 
 def test_a_plugin_that_is_installed_is_not_to_be_installed() -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from pagemaker.markdown import anchor, code, page, plural, prose, table
 from pagemaker.models import field_table, fields, section
-from pagemaker.source import packages, registry
+from pagemaker.source import needed_folders, packages, registry
 from toolrl.cli.plugin_commands import command_words
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Found
@@ -45,7 +45,8 @@ def make() -> str:
 
 
 def first_party() -> str:
-    """What toolrl knows of its own plugins where they aren't installed: a line a plugin, names by kind."""
+    """What toolrl knows of its own plugins where they aren't installed: a line a plugin, names by kind, and the folders
+    that the plugin needs."""
     lines = []
     for package in packages()[1:]:
         assert package.distribution == f"toolrl-plugin-{package.plugin}"
@@ -54,6 +55,8 @@ def first_party() -> str:
             for it in registry().components(kind):
                 if it.plugin.name == package.plugin and it.component.short:
                     names.setdefault(kind, []).append(it.component.name)
+        if needs := needed_folders(package.folder):
+            names["needs"] = needs
         lines.append(f"{json.dumps(package.plugin)}: {json.dumps(names)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -41,6 +41,22 @@ def packages() -> tuple[Package, ...]:
     return tuple(found)
 
 
+def needed_folders(folder: Path) -> list[str]:
+    """Names of the folders in plugins/ that a plugin needs, directly or not, and that aren't its own."""
+    projects = {
+        project["name"]: (path.parent.name, project["dependencies"])
+        for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))
+        for project in [tomllib.loads(path.read_text(encoding="utf-8"))["project"]]
+    }
+    found: set[str] = set()
+    todo = [needs for name, needs in projects.values() if name == folder.name]
+    while todo:
+        names = {text.partition(">")[0].partition("[")[0] for text in todo.pop()} & projects.keys()
+        todo += [projects[name][1] for name in names if projects[name][0] not in found]
+        found |= {projects[name][0] for name in names}
+    return sorted(found)
+
+
 @cache
 def registry() -> Registry:
     """The plugins of this repository. Raises RuntimeError where one of them can't be used."""

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl.cli.main import main
 from toolrl.config.load import load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
+from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl_plugin_areal.convert.command import Convert
 from toolrl_plugin_areal.convert.conversion import ArealConversion
 from toolrl_plugin_areal.convert.mapping import convert

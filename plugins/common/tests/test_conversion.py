@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, ConvertCommand, Number, Reading, command, count
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import UNKNOWN_KEY, Conversion, ConvertCommand, Number, Reading, command, count
 
 
 class Other(Conversion):

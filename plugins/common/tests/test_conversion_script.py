@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolrl.cli.conversion.script import UNKNOWN, Command, read_script
 from toolrl.errors import ConfigError
+from toolrl_common.conversion.script import UNKNOWN, Command, read_script
 
 
 def started(text: str) -> Command:

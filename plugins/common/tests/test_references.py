@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.config.references import References, kept
 from toolrl.errors import ConfigError
+from toolrl_common.references import References, kept
 
 ENVIRON = {"KEY": "secret", "TRICK": "${oc.env:KEY}", "EMPTY": ""}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolrl.errors import ConfigError
-from toolrl.tools.user_classes import load_object, run_file
+from toolrl_common.user_classes import load_object, run_file
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlfactory_script import needs_plugins
 
-from toolrl.cli.conversion import Conversion, Reading
 from toolrl.cli.main import main
 from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, Reading
 from toolrl_plugin_rlfactory.convert.command import Convert
 from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.convert.mapping import convert

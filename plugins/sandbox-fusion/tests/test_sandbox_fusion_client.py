@@ -13,7 +13,7 @@ import pytest
 from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
-from toolrl.tools.http_client import refusal_text, without_secrets
+from toolrl_common.http_client import refusal_text, without_secrets
 from toolrl_plugin_sandbox_fusion import client as client_module
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxApiError, SandboxClient, run_code_url

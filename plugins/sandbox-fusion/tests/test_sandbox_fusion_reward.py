@@ -11,8 +11,8 @@ import pytest
 from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import DataError, RewardError, ToolsetError
-from toolrl.tools import http_client
 from toolrl.types import Score
+from toolrl_common import http_client
 from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
 from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits

@@ -23,8 +23,8 @@ pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin 
 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
-from toolrl.tools import http_server
-from toolrl.tools.http_server import RefusalError
+from toolrl_common import http_server
+from toolrl_common.http_server import RefusalError
 from toolrl_plugin_sandbox_fusion import languages
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxClient

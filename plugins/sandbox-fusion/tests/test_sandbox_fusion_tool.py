@@ -15,11 +15,11 @@ from sandbox_stub import Reply, Stub, finished
 
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
-from toolrl.tools import http_client
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import Limiter
 from toolrl.types import ToolCall, ToolResult
+from toolrl_common import http_client
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import PROBE, CodeInterpreter

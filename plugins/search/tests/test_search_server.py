@@ -18,7 +18,7 @@ import pytest
 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
-from toolrl.tools.http_server import RefusalError
+from toolrl_common.http_server import RefusalError
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit, Passage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from toolrl.config.load import check_config
 from toolrl.config.remarks import missing_files, remarks
 from toolrl.plugins.registry import Registry, load_registry
+from toolrl_plugin_torch.model_path import missing_model
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +89,35 @@ def test_what_has_nothing_to_do_is_told(
     found = told(tree, registry, *overrides)
     assert ("trainer." in found) is (line is not None)
     assert line is None or line in found
+
+
+@pytest.mark.parametrize(
+    ("path", "is_told"),
+    [
+        ("./models/none", True),
+        ("a/b/c", True),
+        ("org/name", False),
+        ("here", False),
+        ("./here:best", False),
+        ("./none:best", True),
+        ("word", True),
+        ("here/name", True),
+        ("here:3", False),
+        ("here:step-000003", False),
+        ("here:30", True),
+        ("here:bst", True),
+        ("empty", True),
+        ("empty:best", True),
+    ],
+)
+def test_a_model_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolrl_plugin_torch.model_path._missing_on_hub", lambda name: None)
+    (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
+    (tmp_path / "here" / "checkpoints" / "best.json").touch()
+    (tmp_path / "empty").mkdir()
+    for run in ("here", "empty"):
+        (tmp_path / run / "config.yaml").touch()
+    assert (missing_model(path) is not None) == is_told

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.cli.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl.cli.main import main
 from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
+from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
 from toolrl_plugin_verl.convert.command import Convert, VerlConversion
 from toolrl_plugin_verl.convert.mapping import convert
 

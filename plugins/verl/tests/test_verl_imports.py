@@ -13,9 +13,9 @@ import pytest
 import verl_guide_tools
 from verl_harness import GEO3K, Make, started, task_with
 
-from toolrl.cli.conversion import Reading
 from toolrl.errors import ConfigError
 from toolrl.types import ToolCall
+from toolrl_common.conversion import Reading
 from toolrl_plugin_verl.convert.command import VerlConversion
 from toolrl_plugin_verl.convert.look import look_at_tools
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from toolrl.config.components import check_options, sites
 from toolrl.config.distributed_checks import refused_by_train
 from toolrl.config.model import Config
-from toolrl.config.model_path import missing_model
 from toolrl.config.paths import format_path
 from toolrl.config.sections import of_trainer
 from toolrl.errors import PluginError, ToolrlError
@@ -28,11 +27,8 @@ def remarks(config: Config, registry: Registry) -> list[str]:
 
 
 def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
-    """What to say of files, folders and packages that a config needs and that aren't there: model, run, peft,
-    ray, components' own. `data`: the places of the data sets that are used."""
-    model = missing_model(config.model.path)
-    if model is not None:
-        yield model
+    """What to say of files, folders and packages that a config needs and that aren't there: the trainer's (a model,
+    peft), clusters, runs, components' own. `data`: the places of the data sets that are used."""
     yield from of_trainer(registry, config, "missing")
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field):

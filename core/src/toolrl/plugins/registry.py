@@ -141,7 +141,8 @@ class Registry:
 
 @functools.cache
 def first_party() -> dict[str, dict[str, list[str]]]:
-    """Names of components by plugin of toolrl's own and kind, installed or not; `docs/reference/make.py` writes it."""
+    """Names of components by plugin of toolrl's own and kind, installed or not; under `needs` the folders that it
+    needs besides its own in a clone. `docs/reference/make.py` writes it."""
     import json  # Only on the way to an error.
 
     table: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("first_party.json").read_bytes())
@@ -150,7 +151,8 @@ def first_party() -> dict[str, dict[str, list[str]]]:
 
 def install_hint(plugin: str) -> str:
     """How to install a plugin of toolrl's own."""
-    return f"Run `pip install toolrl-plugin-{plugin}`, or `pip install ./plugins/{plugin}` in a clone of toolrl."
+    folders = " ".join(f"./plugins/{name}" for name in [*first_party().get(plugin, {}).get("needs", ()), plugin])
+    return f"Run `pip install toolrl-plugin-{plugin}`, or `pip install {folders}` in a clone of toolrl."
 
 
 @functools.cache

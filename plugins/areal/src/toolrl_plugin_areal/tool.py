@@ -15,8 +15,8 @@ from typing import Any
 from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
-from toolrl.tools.user_classes import load_object
 from toolrl.types import Markers, ToolSpec
+from toolrl_common.user_classes import load_object
 from toolrl_plugin_areal.options import ArealToolOptions
 from toolrl_plugin_tir.syntax import ARGUMENTS
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 from toolrl.errors import ToolError, ToolrlError, ToolsetError, TransientToolError
-from toolrl.tools.retry import parse_retry_after
+from toolrl.tools import parse_retry_after
 
 T = TypeVar("T")
 BUSY = (429, 503)

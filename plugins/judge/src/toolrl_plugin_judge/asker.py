@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.http_client import without_secrets
 from toolrl.tools.invocation import Invocation
 from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import Policy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_judge.client import ChatClient, JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import JudgePrompt

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolrl.errors import RewardError, ToolError
-from toolrl.tools.http_client import JsonClient, refusal_text
+from toolrl_common.http_client import JsonClient, refusal_text
 
 MAX_BYTES = 4 << 20
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from toolrl.errors import RewardError, ToolError
 from toolrl.protocols import BuildContext
-from toolrl.tools.http_client import without_secrets
 from toolrl.types import Episode, Score
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_judge.asker import Asked, Asker
 from toolrl_plugin_judge.client import JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl.tools.user_classes import TRACEBACK, import_errors, import_module, load_object, run_file
+from toolrl_common.user_classes import TRACEBACK, import_errors, import_module, load_object, run_file
 
 INSTALL = "pip install 'toolrl-plugin-qwen-agent[qwen]'"
 RAG = (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl.tools.user_classes import TRACEBACK, import_errors, import_module, run_file
+from toolrl_common.user_classes import TRACEBACK, import_errors, import_module, run_file
 from toolrl_plugin_rlfactory.imports import LOADED, place_of, stand_ins
 
 

@@ -3,7 +3,7 @@
     async with SandboxClient("http://127.0.0.1:8080") as client:
         response = await client.run(RunRequest("print(6 * 7)"))
 
-Trying again is left to the caller: `toolrl.tools.http_client.patiently` does it.
+Trying again is left to the caller: `toolrl_common.http_client.patiently` does it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from toolrl.errors import ToolError
-from toolrl.tools.http_client import JsonClient, service_url
+from toolrl_common.http_client import JsonClient, service_url
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
 
 MARGIN_SECONDS = 10.0

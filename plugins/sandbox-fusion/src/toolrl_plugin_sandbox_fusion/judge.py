@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.errors import ToolError
-from toolrl.tools.http_client import patiently
 from toolrl.tools.rate_limits import ConcurrencyLimit
+from toolrl_common.http_client import patiently
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, after_compile_error, verdict
 from toolrl_plugin_sandbox_fusion.client import SandboxClient

@@ -10,8 +10,8 @@ from collections import Counter
 
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
-from toolrl.tools.http_client import without_secrets
 from toolrl.types import Episode, Score
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, read_cases
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
 from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError, PluginError
 from toolrl.protocols import BuildContext
-from toolrl.tools.http_server import is_loopback, serve_until_stopped
+from toolrl_common.http_server import is_loopback, serve_until_stopped
 from toolrl_plugin_sandbox_fusion.languages import LANGUAGES
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolrl.tools.http_server import HttpServer, RefusalError
 from toolrl.tools.rate_limits import ConcurrencyLimit
+from toolrl_common.http_server import HttpServer, RefusalError
 from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner, RunRequestBody
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from toolrl.errors import ArgumentsError, DataError, ToolsetError, TransientToolError
 from toolrl.protocols import BuildContext, EpisodeContext
-from toolrl.tools.http_client import patiently, without_secrets
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_common.http_client import patiently, without_secrets
 from toolrl_plugin_sandbox_fusion.api import LANGUAGES, SUCCESS, RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxApiError, SandboxClient
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from toolrl.errors import ToolError
-from toolrl.tools.http_client import JsonClient
+from toolrl_common.http_client import JsonClient
 from toolrl_plugin_search.options import retrieve_url
 from toolrl_plugin_search.passages import Hit, Passage
 

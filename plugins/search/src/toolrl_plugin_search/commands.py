@@ -194,7 +194,7 @@ class ServeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
-        from toolrl.tools.http_server import serve_until_stopped
+        from toolrl_common.http_server import serve_until_stopped
         from toolrl_plugin_search.index import open_index
         from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from toolrl.tools.http_client import service_url
+from toolrl_common.http_client import service_url
 
 MAX_TOPK = 1000
 """The most passages that one query may ask for."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from toolrl.errors import ToolError
-from toolrl.tools.http_client import patiently
 from toolrl.tools.threads import POOL
+from toolrl_common.http_client import patiently
 from toolrl_plugin_search.batch import Batcher
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.index import Index

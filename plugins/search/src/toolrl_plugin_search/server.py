@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.tools.http_server import HttpServer, RefusalError
 from toolrl.tools.threads import ThreadPool
+from toolrl_common.http_server import HttpServer, RefusalError
 from toolrl_plugin_search.batch import Batcher
 from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.options import MAX_TOPK

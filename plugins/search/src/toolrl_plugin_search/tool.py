@@ -11,9 +11,9 @@ from typing import Any
 
 from toolrl.errors import ArgumentsError
 from toolrl.protocols import BuildContext, EpisodeContext
-from toolrl.tools.http_client import without_secrets
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import open_index
 from toolrl_plugin_search.options import SEARCH_DESCRIPTION, SearchOptions

@@ -1,4 +1,4 @@
-"""What `model.path` names, and what is wrong with it: found out in a second, without torch.
+"""What `model.path` names, and what is wrong with it: found out in a second, without importing torch.
 
 A run's folder (`RUN`, `RUN:best`, `RUN:30`), a folder in Hugging Face layout, or `owner/name` of a model hub.
 """

@@ -15,6 +15,7 @@ from toolrl.config.frame import Frame
 from toolrl.config.model import Config, ModelFrame, SftFrame, TrainerFrame
 from toolrl_plugin_torch.adapters.options import LoraConfig
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.model_path import missing_model
 from toolrl_plugin_torch.remarks import remarks
 
 _SHARE_PREFIX = (
@@ -96,7 +97,9 @@ class TorchOptions(Frame):
 
     @classmethod
     def missing(cls, config: Config) -> Iterator[str]:
-        """What the sections need and isn't installed."""
+        """What the sections need and isn't there: the model, peft."""
         model: Any = config.model
+        if (problem := missing_model(model.path)) is not None:
+            yield problem
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"

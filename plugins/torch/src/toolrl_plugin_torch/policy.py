@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import transformers
 
-from toolrl.config.model_path import is_missing_folder
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl_plugin_torch.adapters.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
 from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl_plugin_torch.model_path import is_missing_folder
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.temporary_models import scratch_folder
 

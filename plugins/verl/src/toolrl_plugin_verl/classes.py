@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl.tools.user_classes import TRACEBACK, import_errors
+from toolrl_common.user_classes import TRACEBACK, import_errors
 from toolrl_plugin_verl.imports import load_user, own_spec, search_folders
 
 STAND_INS = (

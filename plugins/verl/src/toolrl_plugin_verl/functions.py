@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ArgumentsError, ConfigError
-from toolrl.tools import FunctionTool, Tool, user_classes
+from toolrl.tools import FunctionTool, Tool
 from toolrl.tools.function import is_async
-from toolrl.tools.user_classes import import_errors
 from toolrl.types import ToolResult, ToolSpec
+from toolrl_common import user_classes
+from toolrl_common.user_classes import import_errors
 from toolrl_plugin_verl.adapter import SECONDS
 from toolrl_plugin_verl.classes import import_hint
 from toolrl_plugin_verl.imports import load_user

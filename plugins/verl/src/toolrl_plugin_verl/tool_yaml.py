@@ -22,8 +22,8 @@ from typing import Any, Literal, cast
 import yaml
 
 from toolrl.config.read import parse_yaml
-from toolrl.config.references import References, Variable, from_environ
 from toolrl.errors import ConfigError
+from toolrl_common.references import References, Variable, from_environ
 
 Type = Literal["native", "mcp", "sandbox_fusion"]
 TYPES: tuple[Type, ...] = ("native", "mcp", "sandbox_fusion")

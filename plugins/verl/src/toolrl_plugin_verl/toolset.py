@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolrl.config.references import from_environ
 from toolrl.errors import ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools import as_toolset
 from toolrl.tools.toolset import known_traits, tool_names
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task
+from toolrl_common.references import from_environ
 from toolrl_plugin_verl.adapter import VerlTool
 from toolrl_plugin_verl.classes import find_class, own_file
 from toolrl_plugin_verl.functions import as_tool, load_functions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.cli.conversion import Conversion, ConvertCommand
+from toolrl_common.conversion import Conversion, ConvertCommand
 from toolrl_plugin_areal.convert.conversion import ArealConversion, read
 from toolrl_plugin_areal.convert.mapping import convert
 

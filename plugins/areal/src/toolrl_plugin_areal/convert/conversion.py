@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolrl.cli.conversion import Conversion, Reading, merged, read_script, read_text
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, Reading, merged, read_script, read_text
 from toolrl_plugin_areal.convert.tables import DEFAULTS, REASONS
 
 _HINT = "Give the YAML of AReaL's TIR example, or its start script."

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from typing import Any
 
-from toolrl.cli.conversion import SMALLEST
+from toolrl_common.conversion import SMALLEST
 from toolrl_plugin_areal.convert.conversion import ArealConversion
 
 _TOOLS = ("python", "calculator")

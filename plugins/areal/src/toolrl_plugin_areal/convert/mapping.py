@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolrl.cli.conversion import SMALLEST, Number, count_rows, user_path
+from toolrl_common.conversion import SMALLEST, Number, count_rows, user_path
 from toolrl_plugin_areal.convert.conversion import ArealConversion
 from toolrl_plugin_areal.convert.environment import environment
 from toolrl_plugin_areal.convert.older import importance, staleness

@@ -14,9 +14,9 @@ class Convert(ConvertCommand):
         return {"trainer": {"steps": conversion.whole("trainer.total_training_steps", default=100)}}, conversion
 """
 
-from toolrl.cli.conversion.command import ConvertCommand
-from toolrl.cli.conversion.script import read_script
-from toolrl.cli.conversion.settings import (
+from toolrl_common.conversion.command import ConvertCommand
+from toolrl_common.conversion.script import read_script
+from toolrl_common.conversion.settings import (
     SMALLEST,
     UNKNOWN_KEY,
     Conversion,

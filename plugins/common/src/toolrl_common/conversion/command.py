@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolrl.cli.conversion.settings import Conversion
 from toolrl.cli.output import print_json
 from toolrl.config.load import check_config
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.runs.folder import config_text
+from toolrl_common.conversion.settings import Conversion
 
 _WIDTH = 110
 _MOST_KEYS = 24

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import yaml
 
 from toolrl.builtin.rows import JoinedRows, find_files, open_rows
-from toolrl.cli.conversion.script import UNKNOWN
 from toolrl.config.problems import NO_OVERSAMPLING
 from toolrl.config.read import parse_yaml
-from toolrl.config.references import References, kept
 from toolrl.errors import ConfigError, DataError
+from toolrl_common.conversion.script import UNKNOWN
+from toolrl_common.references import References, kept
 
 UNKNOWN_KEY = "toolrl has no counterpart that is known here"
 """Why a setting isn't carried over that no table names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.cli.conversion import Conversion, ConvertCommand
+from toolrl_common.conversion import Conversion, ConvertCommand
 from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion, read
 from toolrl_plugin_rlfactory.convert.mapping import convert
 

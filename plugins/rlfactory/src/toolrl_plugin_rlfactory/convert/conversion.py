@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolrl.cli.conversion import Conversion, Reading, read_script, read_text
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, Reading, read_script, read_text
 
 _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("reward_rollout.",), "there is no reward model; score by rules, or write a reward that asks one"),

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolrl.cli.conversion import user_path
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import user_path
 from toolrl_plugin_rlfactory.convert.classes import CLASSES, class_beside, class_nodes, derives, look_at_imports
 from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config

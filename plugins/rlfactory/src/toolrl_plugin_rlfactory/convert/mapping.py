@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from toolrl.cli.conversion import SMALLEST, Number, count, count_rows, listed, user_path
+from toolrl_common.conversion import SMALLEST, Number, count, count_rows, listed, user_path
 from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.convert.environment import environment
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from toolrl.config.model_path import broken_weights
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST
 from toolrl_plugin_torch.adapters.lora import adapter_base, read_tensors
+from toolrl_plugin_torch.model_path import broken_weights
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolrl.cli.conversion import SMALLEST, Conversion, Number
+from toolrl_common.conversion import SMALLEST, Conversion, Number
 
 _ACTOR = "actor_rollout_ref.actor"
 _PRESETS = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolrl.cli.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
 from toolrl_plugin_verl.convert.mapping import convert
 from toolrl_plugin_verl.convert.tables import DEFAULTS, REASONS
 

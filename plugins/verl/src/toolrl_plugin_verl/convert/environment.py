@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from toolrl.cli.conversion import Conversion, user_path
+from toolrl_common.conversion import Conversion, user_path
 from toolrl_plugin_verl.convert.look import look_at_python, look_at_tools
 
 _MULTI = "actor_rollout_ref.rollout.multi_turn"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from toolrl.cli.conversion import Conversion, expanded
-from toolrl.config.references import kept
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, expanded
+from toolrl_common.references import kept
 from toolrl_plugin_verl.classes import STAND_INS, own_file
 from toolrl_plugin_verl.imports import own_spec, search_folders, stand_in
 from toolrl_plugin_verl.others import ignored

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from toolrl.cli.conversion import SMALLEST, Conversion, Number, count, count_rows, expanded, listed, user_path
 from toolrl.errors import DataError
+from toolrl_common.conversion import SMALLEST, Conversion, Number, count, count_rows, expanded, listed, user_path
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
 from toolrl_plugin_verl.convert.environment import environment
 from toolrl_plugin_verl.files import data_files

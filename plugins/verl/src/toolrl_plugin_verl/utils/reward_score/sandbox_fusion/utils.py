@@ -71,7 +71,7 @@ def _process_single_case(
 
 
 async def _asked(url: str, request: Any) -> Any:
-    from toolrl.tools.http_client import patiently
+    from toolrl_common.http_client import patiently
     from toolrl_plugin_sandbox_fusion.client import SandboxClient
 
     async with SandboxClient(url) as client:
