@@ -17,7 +17,7 @@ from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
-from toolrl.tools.validation import arguments_form, check_arguments, compile_schema
+from toolrl.tools.validation import arguments_form, check_arguments
 from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
 
@@ -90,9 +90,8 @@ def test_bad_arguments_are_answered_with_what_is_wrong_and_the_right_form(
 
 
 def test_all_problems_are_named_up_to_four() -> None:
-    validator = compile_schema(SPEC.parameters)
     with pytest.raises(ArgumentsError) as caught:
-        check_arguments(validator, {"topk": "x", "mode": "x", "tags": 1, "where": 2}, SPEC, "search")
+        check_arguments(SPEC, {"topk": "x", "mode": "x", "tags": 1, "where": 2}, "search")
     assert "; and 1 more" in caught.value.message
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
-from toolrl.tools.validation import Validators, check_arguments
+from toolrl.tools.validation import check_arguments
 from toolrl_plugin_mcp.catalog import Choice, Listing, full_name, make_catalog, usable_schema
 from toolrl_testing.checks.tools import check_spec
 
@@ -121,4 +121,4 @@ def test_whatever_a_server_sends_gives_a_schema_that_works(given_schema: dict[st
     (spec,) = catalog.specs()
     check_spec(spec)
     with contextlib.suppress(ArgumentsError, RecursionError):  # What loops in itself is caught by the policy.
-        check_arguments(Validators().get(spec), {"a": value}, spec, spec.name)
+        check_arguments(spec, {"a": value}, spec.name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ArgumentsError
-from toolrl.tools.validation import check_arguments, compile_schema
+from toolrl.tools.validation import check_arguments
 from toolrl.types import ToolSpec
 from toolrl_plugin_mcp.catalog import Choice, Listing, make_catalog
 from toolrl_plugin_mcp.schemas import usable_schema
@@ -16,7 +16,7 @@ from toolrl_plugin_mcp.schemas import usable_schema
 
 def check(schema: Any, **arguments: Any) -> None:
     usable = usable_schema(schema, "server: tool")
-    check_arguments(compile_schema(usable), arguments, ToolSpec("tool", "A tool.", usable), "tool")
+    check_arguments(ToolSpec("tool", "A tool.", usable), arguments, "tool")
 
 
 @pytest.mark.parametrize("given", [None, True, [], 3, "x", {"type": "array"}, {"properties": []}, {"required": "a"}])

@@ -23,14 +23,14 @@ import logging
 import typing
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from toolrl.errors import ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import run_stoppable
@@ -38,7 +38,7 @@ from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
 from toolrl.tools.threads import POOL, Job, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
-from toolrl.types import Message, ToolCall, ToolResult, ToolSpec
+from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec
 
 STAGES = ("create", "execute", "calc_reward", "release")
 RELEASE_SECONDS = 30.0
@@ -96,8 +96,8 @@ class Tool(ABC):
         return None
 
 
-class BoundTool:
-    """A tool object with what is known of it once: its spec, and how each stage is called."""
+class LifecycleToolset:
+    """A `Tool` as a toolset: one instance an episode, created when it opens and released on every path."""
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
@@ -106,7 +106,7 @@ class BoundTool:
         self.name = self.spec.name
         self._stages = {stage: self._stage(stage) for stage in STAGES}
         self._signatures = {stage: inspect.signature(method) for stage, (method, _, _) in self._stages.items()}
-        self.traits = ToolTraits(
+        self._traits = ToolTraits(
             tool.pure,
             tool.timeout,
             tool.idempotent,
@@ -116,11 +116,32 @@ class BoundTool:
         )
         self._lane = Lane(self.spec.name, POOL)
 
+    def names(self) -> Sequence[str]:
+        return (self.name,)
+
+    def traits(self, name: str) -> ToolTraits:
+        return self._traits
+
+    async def start(self) -> None:
+        """Nothing to start: a Tool prepares itself in `__init__` or in `create`."""
+
+    @asynccontextmanager
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
+        instance = ToolInstance(self, episode)
+        try:
+            await instance.create()
+            yield instance
+        finally:
+            await instance.release()
+
+    async def stop(self) -> None:
+        """Nothing to stop: instances are released with their episodes."""
+
     def has(self, stage: str) -> bool:
         """True where the tool's class gives this stage itself."""
         return getattr(type(self.tool), stage) is not getattr(Tool, stage)
 
-    def start(self, stage: str, episode: EpisodeContext, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    def begin(self, stage: str, episode: EpisodeContext, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Begin a stage: a coroutine, or the future of its thread."""
         method, injected, asynchronous = self._stages[stage]
         if injected is not None:
@@ -164,7 +185,7 @@ class BoundTool:
 class ToolInstance:
     """One tool in one episode: the session of a `Tool`."""
 
-    def __init__(self, bound: BoundTool, episode: EpisodeContext) -> None:
+    def __init__(self, bound: LifecycleToolset, episode: EpisodeContext) -> None:
         self._bound = bound
         self._episode = episode
         self._id = uuid.uuid4().hex
@@ -182,20 +203,20 @@ class ToolInstance:
         """First of all stages."""
         if self._bound.has("create"):
             made = await self._run("create", **self._kwargs["create"])
-            self._opening = _messages(made, self._bound.spec.name)
+            self._opening = _messages(made, self._bound.name)
 
     def specs(self) -> Sequence[ToolSpec]:
         return (self._bound.spec,)
 
     def traits(self, name: str) -> ToolTraits:
-        return self._bound.traits
+        return self._bound.traits(name)
 
     async def opening(self) -> Sequence[Message]:
         """What `create` returned for the model to see."""
         return self._opening
 
     async def call(self, call: ToolCall) -> ToolResult:
-        name = self._bound.spec.name
+        name = self._bound.name
         parameters: Any = dict(call.arguments)
         if self._bound.model is not None:
             parameters = validated(self._bound.model, parameters, name)
@@ -232,7 +253,7 @@ class ToolInstance:
             await self.reward()
 
     async def _last(self, stage: str, work: Callable[[], Awaitable[None]]) -> None:
-        name, watch, limit = self._bound.spec.name, Watch(), asyncio.timeout(RELEASE_SECONDS)
+        name, watch, limit = self._bound.name, Watch(), asyncio.timeout(RELEASE_SECONDS)
         try:
             async with limit:
                 await work()
@@ -245,7 +266,7 @@ class ToolInstance:
                 _log.exception("tool %r: %s raised", name, stage)
 
     async def _run(self, stage: str, *args: Any, **kwargs: Any) -> Any:
-        work = self._bound.start(stage, self._episode, self._id, *args, **kwargs)
+        work = self._bound.begin(stage, self._episode, self._id, *args, **kwargs)
         if not isinstance(work, Job):
             # Around a call stands the policy's time limit.
             return await (work if stage == "execute" else self._stoppable(stage, work))

@@ -21,8 +21,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 
-import jsonschema
-
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError, ToolError
 from toolrl.tools.breaker import CircuitBreaker
@@ -36,7 +34,7 @@ from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.time_limit import TimeLimit
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut, Side
-from toolrl.tools.validation import Validators, check_arguments
+from toolrl.tools.validation import check_arguments
 from toolrl.tracebacks import format_error, from_author
 from toolrl.types import ToolResult
 
@@ -63,7 +61,7 @@ class Policy:
         outer: list[Layer] = [shorten] if shorten is not None else []
         outer.append(answer_errors)
         if options.check_arguments:
-            outer.append(Validate())
+            outer.append(validate)
         self.answer: Next = compose(outer, self.attempt)
         """All layers. Never raises anything but a cancellation of the episode."""
 
@@ -211,20 +209,10 @@ async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:
     return result
 
 
-class Validate:
+async def validate(invocation: Invocation, following: Next) -> ToolResult:
     """Checks arguments against the schema."""
-
-    def __init__(self) -> None:
-        self._validators = Validators()
-
-    async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        spec, arguments = invocation.spec, invocation.call.arguments
-        try:
-            validator = self._validators.get(spec)
-        except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
-            raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-        check_arguments(validator, arguments, spec, invocation.shown)
-        return await following(invocation)
+    check_arguments(invocation.spec, invocation.call.arguments, invocation.shown)
+    return await following(invocation)
 
 
 def _crash(invocation: Invocation, error: BaseException) -> ToolResult:

@@ -7,7 +7,7 @@ hold what a model wrote: control characters become visible, so that it can't ste
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -18,12 +18,13 @@ from toolrl.tools.loop_watch import in_component
 class _Stream:
     """A standard stream, and another one for the prints of components."""
 
-    def __init__(self, stream: IO[str], prints: IO[str]) -> None:
+    def __init__(self, stream: IO[str], prints: IO[str], is_print: Callable[[], bool] = in_component) -> None:
         self._stream = stream
         self._prints = prints
+        self._is_print = is_print
 
     def write(self, text: str) -> int:
-        if not in_component():
+        if not self._is_print():
             return self._stream.write(text)
         self._prints.write(visible(text))
         return len(text)
@@ -36,15 +37,9 @@ class _Stream:
         return getattr(self._stream, name)
 
 
-class _Visible(_Stream):
-    def write(self, text: str) -> int:
-        self._prints.write(visible(text))
-        return len(text)
-
-
 def make_all_prints_visible() -> None:
     """In a process whose prints are all a tool's."""
-    streams: list[Any] = [_Visible(stream, sys.stderr) for stream in (sys.stdout, sys.stderr)]
+    streams: list[Any] = [_Stream(stream, sys.stderr, lambda: True) for stream in (sys.stdout, sys.stderr)]
     sys.stdout, sys.stderr = streams
 
 

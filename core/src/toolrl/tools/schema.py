@@ -130,20 +130,12 @@ def resolved_hints(
 
 
 def _field(hint: Any, name: str, default: Any, description: str | None) -> FieldInfo:
-    """Name, default and description of one parameter; `Annotated[..., Field(…)]` takes precedence."""
-    own = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, FieldInfo)), None)
-    text = own.description if own is not None and own.description else description
-    if default is inspect.Parameter.empty:
-        if own is None or own.is_required():
-            return _typed(pydantic.Field(alias=name, description=text))
-        if own.default_factory is not None:
-            return _typed(pydantic.Field(alias=name, description=text, default_factory=own.default_factory))
-        default = own.default
-    return _typed(pydantic.Field(default, alias=name, description=text))
-
-
-def _typed(field: Any) -> FieldInfo:
-    assert isinstance(field, FieldInfo)
+    """Name, default and description of a parameter, which pydantic joins with what `Annotated[..., Field(…)]` says."""
+    options = {} if default is inspect.Parameter.empty else {"default": default}
+    own = [it for it in getattr(hint, "__metadata__", ()) if isinstance(it, FieldInfo)]
+    if description and not any(it.description for it in own):
+        options["description"] = description
+    field: FieldInfo = pydantic.Field(alias=name, **options)
     return field
 
 

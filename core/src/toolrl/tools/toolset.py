@@ -10,14 +10,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
 from toolrl.protocols import BuildContext, EpisodeContext, Reply, StartsAndStops, ToolSession, Toolset
 from toolrl.tools.function import FunctionTool, is_async
-from toolrl.tools.lifecycle import BoundTool, Tool, ToolInstance
+from toolrl.tools.lifecycle import LifecycleToolset, Tool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 
@@ -74,24 +74,18 @@ class FunctionToolset:
         """Nothing to start."""
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
-        return _FunctionSession(self._tool, episode)
+        return nullcontext(_FunctionSession(self._tool, episode))
 
     async def stop(self) -> None:
         """Nothing to stop."""
 
 
 class _FunctionSession:
-    """A function in one episode; its own context manager."""
+    """A function in one episode."""
 
     def __init__(self, tool: FunctionTool, episode: EpisodeContext) -> None:
         self._tool = tool
         self._episode = episode
-
-    async def __aenter__(self) -> _FunctionSession:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        return None
 
     def specs(self) -> Sequence[ToolSpec]:
         return (self._tool.spec,)
@@ -104,34 +98,6 @@ class _FunctionSession:
 
     async def reward(self) -> float | None:
         return None
-
-
-class LifecycleToolset:
-    """A `Tool`: one instance an episode, created when it opens and released on every path."""
-
-    def __init__(self, tool: Tool) -> None:
-        self._bound = BoundTool(tool)
-
-    def names(self) -> Sequence[str]:
-        return (self._bound.spec.name,)
-
-    def traits(self, name: str) -> ToolTraits:
-        return self._bound.traits
-
-    async def start(self) -> None:
-        """Nothing to start: a Tool prepares itself in `__init__` or in `create`."""
-
-    @asynccontextmanager
-    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
-        instance = ToolInstance(self._bound, episode)
-        try:
-            await instance.create()
-            yield instance
-        finally:
-            await instance.release()
-
-    async def stop(self) -> None:
-        """Nothing to stop: instances are released with their episodes."""
 
 
 class JoinedToolset:

@@ -6,6 +6,7 @@ arguments pass unless the schema forbids them.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,24 +19,6 @@ from toolrl.errors import ArgumentsError
 from toolrl.tools.schema import MAX_PROBLEMS
 from toolrl.types import ToolSpec
 
-_MAX_CACHED = 1024
-
-
-class Validators:
-    """Compiled validators by what the schema says: specs that are made anew for each episode share one."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[str, Validator] = {}
-
-    def get(self, spec: ToolSpec) -> Validator:
-        """The validator of a spec's parameters. Raises jsonschema.SchemaError where they are no JSON Schema."""
-        key = json.dumps(spec.parameters, default=str)
-        if key not in self._compiled:
-            if len(self._compiled) >= _MAX_CACHED:
-                self._compiled.clear()
-            self._compiled[key] = compile_schema(spec.parameters)
-        return self._compiled[key]
-
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
     """A validator that follows no reference to other documents. Raises jsonschema.SchemaError."""
@@ -45,8 +28,19 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
     return validator
 
 
-def check_arguments(validator: Validator, arguments: Mapping[str, Any], spec: ToolSpec, shown: str) -> None:
-    """Raises ArgumentsError where the arguments don't fit; `shown` is the name that the model knows."""
+@functools.lru_cache(1024)
+def _compiled(schema: str) -> Validator:
+    """By what the schema says: specs that are made anew for each episode share a validator."""
+    return compile_schema(json.loads(schema))
+
+
+def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: str) -> None:
+    """Raises ArgumentsError where the arguments don't fit, TypeError where the spec's parameters are no JSON Schema;
+    `shown` is the name that the model knows."""
+    try:
+        validator = _compiled(json.dumps(spec.parameters, default=str))
+    except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
+        raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
     problems = list(dict.fromkeys(_problem(error, spec) for error in validator.iter_errors(arguments)))
     if not problems:
         return
