@@ -59,11 +59,14 @@ def _siblings(folder: Path, *, extras: bool) -> list[Path]:
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
 KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry-points", {})]
 """What contract tests are written with, where that is a distribution of its own."""
+CHAT = ROOT / "plugins" / "chat"
+"""The default chat format, which tests of many plugins use."""
 OWN_SESSION = {"openenv"}
 """Plugins whose tests run in a session of their own, as what they talk to needs other versions than the rest."""
-WITH_TRAINER = ["core/tests/cli/test_cheap_mistakes.py"]
-"""Files of core's tests with some that skip where nothing trains: they run with everything, too."""
+WITH_PLUGINS = ["core/tests/cli/test_cheap_mistakes.py", "core/tests/cli/test_new_plugin.py"]
+"""Files of core's tests with some that skip where a plugin isn't installed: they run with everything, too."""
 LIBRARIES = {
+    "chat": ("transformers", "jinja2", "numpy", "pillow"),
     "qwen-agent": ("qwen-agent>=0.0.31", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
     "transformers": ("peft>=0.21",),
@@ -113,7 +116,7 @@ def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
-    folders += WITH_TRAINER
+    folders += WITH_PLUGINS
     session.run(*PYTEST, *TWO, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
     for name in ("core", "contracts", *own, "openenv", "lint", "types"):
@@ -135,7 +138,7 @@ def plugin(session: nox.Session, name: str) -> None:
     folder = ROOT / "plugins" / name
     extra = ["torch"] if _needs_torch(folder) else []
     needs = (*TEST, *extra, *LIBRARIES.get(name, ()))
-    _install(session, *needs, packages=[CORE, folder, *_siblings(folder, extras=True), *KIT])
+    _install(session, *needs, packages=[CORE, CHAT, folder, *_siblings(folder, extras=True), *KIT])
     session.run(*PYTEST, *TWO, f"plugins/{name}/tests", *session.posargs, env=ONE_THREAD)
 
 

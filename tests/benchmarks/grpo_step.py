@@ -55,7 +55,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 import toolrl_plugin_transformers.batch as engine_batch
 import toolrl_plugin_transformers.engine as engine_module
-from toolrl.chat.template import TemplateFormat
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import BuildContext
 from toolrl.rollout.environment import Environment, Limits, NamedReward
@@ -63,6 +62,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Message, Score, Task
+from toolrl_plugin_chat.template import TemplateFormat
 from toolrl_plugin_qwen.hermes import HermesParser
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.options import ModelConfig, TrainerConfig

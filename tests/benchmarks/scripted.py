@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from toolrl.chat.template import TemplateFormat
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
@@ -27,6 +26,7 @@ from toolrl.tools import FunctionTool, as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import Episode, Generation, Message, Sampling, Score, Task
+from toolrl_plugin_chat.template import TemplateFormat
 from toolrl_plugin_qwen.hermes import HermesParser
 
 VOCABULARY = 4096

@@ -23,9 +23,7 @@ pytest.importorskip("toolrl_plugin_transformers")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
 from toolrl.builder import _check_images  # noqa: E402
-from toolrl.chat.media import Images, load_image, parts  # noqa: E402
-from toolrl.chat.options import TemplateOptions  # noqa: E402
-from toolrl.chat.template import TemplateFormat  # noqa: E402
+from toolrl.chat.images import load_image  # noqa: E402
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
 from toolrl.loop.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
@@ -36,6 +34,9 @@ from toolrl.tools import tool  # noqa: E402
 from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
 from toolrl.types import Episode, Media, Message, ParsedTurn, Score, Task, ToolCall, ToolResult  # noqa: E402
+from toolrl_plugin_chat.media import Images, parts  # noqa: E402
+from toolrl_plugin_chat.options import TemplateOptions  # noqa: E402
+from toolrl_plugin_chat.template import TemplateFormat  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402

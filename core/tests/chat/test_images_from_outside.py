@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.chat.images import FORMATS, MAX_BYTES, MAX_PIXELS
-from toolrl.chat.media import load_image
+from toolrl.chat.images import FORMATS, MAX_BYTES, MAX_PIXELS, load_image
 from toolrl.errors import ChatFormatError
 
 Image = pytest.importorskip("PIL.Image")

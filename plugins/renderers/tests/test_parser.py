@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.chat.control import Shield, finder
 from toolrl.parsing import MAX_ITEMS, EndFlags
 from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, ToolCall, ToolResult, ToolSpec
+from toolrl_plugin_chat.control import Shield, finder
 from toolrl_plugin_renderers.families import FAMILIES
 
 PARALLEL = [name for name in FAMILIES if name not in ("llama-3", "gpt-oss")]

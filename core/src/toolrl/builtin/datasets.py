@@ -15,7 +15,7 @@ from typing import Any
 
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
 from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
-from toolrl.chat.media import MARK
+from toolrl.chat.images import MARK
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task, ToolCall

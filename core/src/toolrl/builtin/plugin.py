@@ -9,7 +9,7 @@ from toolrl.component import Component
 from toolrl.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from toolrl.protocols import ChatFormat, Observer, Reward, TaskSource
+    from toolrl.protocols import Observer, Reward, TaskSource
 
 
 @hookimpl
@@ -37,23 +37,6 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
         "toolrl.builtin.rewards:FormatReward",
         summary="The share of calls that are well-formed.",
         options="toolrl.builtin.rewards:FormatOptions",
-    )
-
-
-@hookimpl
-def toolrl_chat_formats() -> Iterator[Component[ChatFormat]]:
-    """Chat formats that need nothing but a tokenizer."""
-    yield Component(
-        "template",
-        "toolrl.chat.template:TemplateFormat",
-        summary="The tokenizer's own chat template, extended turn by turn.",
-        options="toolrl.chat.options:TemplateOptions",
-    )
-    yield Component(
-        "plain",
-        "toolrl.chat.plain:PlainFormat",
-        summary="Plain text for base models without a chat template.",
-        options="toolrl.chat.options:PlainOptions",
     )
 
 

@@ -1,5 +1,4 @@
-"""Messages to token ids and back: the episode's token buffer and the two chat formats that come with toolrl.
+"""An episode's token buffer, images of messages, and the check that a parser reads what a chat format writes.
 
-`template` renders with the tokenizer's own chat template, `plain` with role prefixes from the config. Both are handed
-a transformers tokenizer; nothing here imports transformers or torch.
+The formats are components of plugins: `template` and `plain` of the plugin `chat`.
 """

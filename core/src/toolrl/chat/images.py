@@ -9,9 +9,14 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolrl.errors import ChatFormatError
+
+MARK = "<image>"
+"""Where an image stands in a message's content."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 """Pillow knows many more, some of which start other programs."""
 MAX_BYTES = 32 * 2**20
@@ -50,6 +55,23 @@ def read_image(data: Any, *, max_pixels: int | None = None) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - a broken file can break its decoder in any way
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def load_image(data: Any, where: str) -> Any:
+    """A PIL image in RGB from one, from a path, from a file's bytes, or from `{"bytes": …, "path": …}` as data sets
+    hold them. Raises ChatFormatError."""
+    if isinstance(data, Mapping):
+        data = data.get("bytes") or data.get("path")
+    try:
+        return read_image(data)
+    except ImportError as error:
+        raise ChatFormatError(
+            "messages hold images, and pillow isn't installed", where=where, hint="pip install 'toolrl[images]'"
+        ) from error
+    except ValueError as error:
+        raise ChatFormatError(
+            f"an image can't be read: {error}", where=where, hint="Check the data set's images, or the tool's result."
+        ) from error
 
 
 def _file(path: Path) -> bytes:

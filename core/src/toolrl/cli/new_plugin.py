@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
+import json
 import keyword
 import re
 import string
@@ -36,6 +37,8 @@ class Template:
     component: str = "${name}"
     """A template of the component's name."""
     options: bool = True
+    requires: str = ""
+    """A distribution that the component imports, besides toolrl."""
     named: str = ""
     """Where a kind has several: what `--kind` calls this one."""
 
@@ -58,7 +61,12 @@ TEMPLATES: dict[str, Template] = {
         Template(KINDS["rewards"], "The answer stands in the model's last turn.", "${cls}Reward"),
         Template(KINDS["engines"], "Samples every token equally often.", "${cls}Engine"),
         Template(KINDS["datasets"], "Questions and answers from a file with tabs.", "${cls}Dataset"),
-        Template(KINDS["chat_formats"], "Each message behind its role's name.", "${cls}Format"),
+        Template(
+            KINDS["chat_formats"],
+            "Each message behind its role's name.",
+            "${cls}Format",
+            requires="toolrl-plugin-chat",
+        ),
         Template(KINDS["advantages"], "Rewards against their group's median.", "${cls}Advantage"),
         Template(KINDS["policy_losses"], "A soft gate in the place of the clip.", "${cls}Loss"),
         Template(KINDS["observers"], "Writes a metric of each step to a file.", "${cls}Observer"),
@@ -159,6 +167,8 @@ def _values(name: str, kind_name: str) -> dict[str, str]:
     template = TEMPLATES[kind_name]
     ident = name.replace("-", "_")
     major, minor = toolrl.__version__.split(".")[:2]
+    versions = f">={major}.{minor},<{major}.{int(minor) + 1}"
+    requires = [f"{distribution}{versions}" for distribution in ("toolrl", template.requires) if distribution]
     values = {
         "name": name,
         "ident": ident,
@@ -170,8 +180,8 @@ def _values(name: str, kind_name: str) -> dict[str, str]:
         "protocol": template.kind.protocols[0],
         "module": template.module,
         "summary": template.summary,
-        "toolrl_low": f"{major}.{minor}",
-        "toolrl_high": f"{major}.{int(minor) + 1}",
+        "versions": versions,
+        "requires": json.dumps(requires),
     }
     values["component"] = _filled(template.component, values)
     values["target"] = _filled(template.target, values)

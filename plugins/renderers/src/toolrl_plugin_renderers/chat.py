@@ -11,12 +11,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.control import Shield, finder
-from toolrl.chat.tokens import refuse_media
-from toolrl.chat.trial import ANSWER, QUESTION, RESULT, WholeFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
+from toolrl_plugin_chat.control import Shield, finder
+from toolrl_plugin_chat.tokens import refuse_media
+from toolrl_plugin_chat.trial import ANSWER, QUESTION, RESULT, WholeFormat
 from toolrl_plugin_renderers.options import FormatOptions
 from toolrl_plugin_renderers.setup import Setup
 from toolrl_plugin_renderers.turns import Turns

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolrl.chat.control import well_formed
 from toolrl.types import Message, ToolCall
+from toolrl_plugin_chat.control import well_formed
 from toolrl_plugin_renderers.families import Family
 
 NAMELESS = "unknown"

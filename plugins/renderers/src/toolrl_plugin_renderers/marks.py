@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from toolrl.chat.control import alternatives
 from toolrl.parsing import MAX_ITEMS
 from toolrl.types import Decoded, Span
+from toolrl_plugin_chat.control import alternatives
 from toolrl_plugin_renderers.families import Family
 
 Kind = Literal["think", "unthink", "open", "begin", "close", "section", "unsection"]

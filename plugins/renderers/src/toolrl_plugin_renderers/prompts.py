@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.chat.control import Shield, finder
-from toolrl.chat.trial import QUESTION, RESULT
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded, Message, ToolCall
+from toolrl_plugin_chat.control import Shield, finder
+from toolrl_plugin_chat.trial import QUESTION, RESULT
 from toolrl_plugin_renderers.conversation import NAMELESS
 from toolrl_plugin_renderers.setup import Setup
 from toolrl_plugin_renderers.turns import Turns

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield
 from toolrl.types import Decoded, ToolSpec
+from toolrl_plugin_chat.codec import Codec
+from toolrl_plugin_chat.control import Shield
 from toolrl_plugin_renderers import library
 from toolrl_plugin_renderers.families import FAMILIES
 from toolrl_plugin_renderers.options import FormatOptions

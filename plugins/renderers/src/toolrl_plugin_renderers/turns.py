@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from toolrl.chat.trial import ANSWER, QUESTION, RESULT
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.trial import ANSWER, QUESTION, RESULT
 from toolrl_plugin_renderers.conversation import NAMELESS, Dict, dicts
 from toolrl_plugin_renderers.setup import TAIL, Setup, functions
 

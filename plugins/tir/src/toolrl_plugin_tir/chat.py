@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from toolrl.chat.options import PlainOptions, TemplateOptions
-from toolrl.chat.plain import PlainFormat
-from toolrl.chat.preamble import Wording
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
+from toolrl_plugin_chat.options import PlainOptions, TemplateOptions
+from toolrl_plugin_chat.plain import PlainFormat
+from toolrl_plugin_chat.preamble import Wording
+from toolrl_plugin_chat.template import TemplateFormat
 from toolrl_plugin_tir.markers import MarkedTool, marked_by_name
 from toolrl_plugin_tir.options import TirFormatOptions, TorlOptions
 from toolrl_plugin_tir.wording import as_text, plain, preamble, results_text

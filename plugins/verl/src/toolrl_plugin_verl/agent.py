@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from toolrl.chat.media import load_image
+from toolrl.chat.images import load_image
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.notes import plain_notes

@@ -17,9 +17,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.template import TemplateFormat
 
 CALCULATOR = ToolSpec(
     "calculator",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from toolrl.chat.options import PlainOptions, TemplateOptions
-from toolrl.chat.preamble import preamble, signature
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.options import PlainOptions, TemplateOptions
+from toolrl_plugin_chat.preamble import preamble, signature
+from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
 

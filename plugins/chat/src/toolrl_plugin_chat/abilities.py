@@ -10,9 +10,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
-from toolrl.chat.rendering import Dict, Renderer, Shape, call_id
-from toolrl.chat.thinking import marks_in
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.rendering import Dict, Renderer, Shape, call_id
+from toolrl_plugin_chat.thinking import marks_in
 
 PROBE = f"zq{secrets.token_hex(8)}qz"
 """Stands for a content or for an argument; found again in the rendered text. Nobody outside can know it, so no tool's

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from toolrl.chat.abilities import ANSWER as ANSWER
-from toolrl.chat.abilities import QUESTION as QUESTION
-from toolrl.chat.abilities import RESULT as RESULT
-from toolrl.chat.abilities import TOOL
-from toolrl.chat.rendering import call_id
-from toolrl.chat.tokens import TokenFormat
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
+from toolrl_plugin_chat.abilities import ANSWER as ANSWER
+from toolrl_plugin_chat.abilities import QUESTION as QUESTION
+from toolrl_plugin_chat.abilities import RESULT as RESULT
+from toolrl_plugin_chat.abilities import TOOL
+from toolrl_plugin_chat.rendering import call_id
+from toolrl_plugin_chat.tokens import TokenFormat
 
 
 class WholeFormat(TokenFormat, ABC):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.chat.options import PlainOptions
-from toolrl.chat.plain import PlainFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.options import PlainOptions
+from toolrl_plugin_chat.plain import PlainFormat
 
 RESULT = Message("tool", "6", tool_call_id="call00000", name="calculator")
 

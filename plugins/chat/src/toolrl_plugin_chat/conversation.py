@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.chat.abilities import Abilities
-from toolrl.chat.options import TemplateOptions
-from toolrl.chat.preamble import Wording, preamble, results_text, with_calls
-from toolrl.chat.rendering import Dict, Shape
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolSpec
+from toolrl_plugin_chat.abilities import Abilities
+from toolrl_plugin_chat.options import TemplateOptions
+from toolrl_plugin_chat.preamble import Wording, preamble, results_text, with_calls
+from toolrl_plugin_chat.rendering import Dict, Shape
 
 _MARKUP = "<tools></tools><tool_call></tool_call><tool_response></tool_response>"
 

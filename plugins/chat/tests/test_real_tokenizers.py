@@ -14,10 +14,10 @@ from chat_families import REAL_NAMES, tokenizer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.chat.plain import PlainFormat
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolSpec
+from toolrl_plugin_chat.plain import PlainFormat
+from toolrl_plugin_chat.template import TemplateFormat
 
 pytestmark = pytest.mark.skipif(not REAL_NAMES, reason="TOOLRL_TOKENIZERS names no folder with tokenizers")
 COMMON = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, finder, turn_marks
-from toolrl.chat.options import PlainOptions
-from toolrl.chat.preamble import preamble, with_calls
-from toolrl.chat.thinking import THINK, opened_marks
-from toolrl.chat.tokens import TokenFormat, model_end_ids, refuse_media, turn_end_ids
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
+from toolrl_plugin_chat.codec import Codec
+from toolrl_plugin_chat.control import Shield, finder, turn_marks
+from toolrl_plugin_chat.options import PlainOptions
+from toolrl_plugin_chat.preamble import preamble, with_calls
+from toolrl_plugin_chat.thinking import THINK, opened_marks
+from toolrl_plugin_chat.tokens import TokenFormat, model_end_ids, refuse_media, turn_end_ids
 
 
 class PlainFormat(TokenFormat):

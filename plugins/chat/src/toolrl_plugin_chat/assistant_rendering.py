@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import PROBE, QUESTION, RESULT
-from toolrl.chat.conversation import Conversation
-from toolrl.chat.rendering import Dict, Renderer, call_id
-from toolrl.chat.thinking import closes_thinking, opened_marks
-from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolSpec
+from toolrl_plugin_chat.abilities import PROBE, QUESTION, RESULT
+from toolrl_plugin_chat.conversation import Conversation
+from toolrl_plugin_chat.rendering import Dict, Renderer, call_id
+from toolrl_plugin_chat.thinking import closes_thinking, opened_marks
+from toolrl_plugin_chat.turns import TurnEnds
 
 
 class AssistantRendering:

@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from toolrl.chat.control import Shield, alternatives, finder, well_formed
-from toolrl.chat.decoding import Decoder
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded
+from toolrl_plugin_chat.control import Shield, alternatives, finder, well_formed
+from toolrl_plugin_chat.decoding import Decoder
 
 
 class Codec:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from toolrl.chat.options import TemplateOptions
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.options import TemplateOptions
+from toolrl_plugin_chat.template import TemplateFormat
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 from small_tokenizers import byte_level

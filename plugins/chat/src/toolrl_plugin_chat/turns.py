@@ -12,14 +12,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import ANSWER, PROBE, QUESTION, RESULT, TOOL, probe_call
-from toolrl.chat.codec import Codec
-from toolrl.chat.control import alternatives
-from toolrl.chat.conversation import Conversation
-from toolrl.chat.rendering import NAMELESS, Dict, Renderer, call_id
-from toolrl.chat.tokens import model_end_ids, turn_end_ids
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.abilities import ANSWER, PROBE, QUESTION, RESULT, TOOL, probe_call
+from toolrl_plugin_chat.codec import Codec
+from toolrl_plugin_chat.control import alternatives
+from toolrl_plugin_chat.conversation import Conversation
+from toolrl_plugin_chat.rendering import NAMELESS, Dict, Renderer, call_id
+from toolrl_plugin_chat.tokens import model_end_ids, turn_end_ids
 
 _RESULT = Message("tool", RESULT, tool_call_id=call_id(0), name=TOOL.name)
 _WAY_OUT = (

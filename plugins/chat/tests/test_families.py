@@ -21,7 +21,6 @@ from chat_families import NAMES, TRL_NAMES, family_of, format_of, tokenizer_of
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import EpisodeContext, Reply, ToolSession
 from toolrl.rollout.environment import Environment, Limits
@@ -40,6 +39,7 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
+from toolrl_plugin_chat.template import TemplateFormat
 from toolrl_testing.fakes import make_task
 
 WITHOUT_TEMPLATE = ("tokenizer:gpt2",)

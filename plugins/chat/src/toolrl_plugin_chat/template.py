@@ -17,22 +17,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.chat.abilities import QUESTION, study
-from toolrl.chat.assistant_rendering import AssistantRendering
-from toolrl.chat.codec import Codec
-from toolrl.chat.control import Shield, finder, turn_marks
-from toolrl.chat.conversation import Conversation
-from toolrl.chat.media import Images, check_marks
-from toolrl.chat.options import TemplateOptions
-from toolrl.chat.preamble import Wording
-from toolrl.chat.rendering import Renderer
-from toolrl.chat.thinking import opened_marks
-from toolrl.chat.tokens import refuse_media
-from toolrl.chat.trial import WholeFormat, probe_call, probe_result
-from toolrl.chat.turns import TurnEnds
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
+from toolrl_plugin_chat.abilities import QUESTION, study
+from toolrl_plugin_chat.assistant_rendering import AssistantRendering
+from toolrl_plugin_chat.codec import Codec
+from toolrl_plugin_chat.control import Shield, finder, turn_marks
+from toolrl_plugin_chat.conversation import Conversation
+from toolrl_plugin_chat.media import Images, check_marks
+from toolrl_plugin_chat.options import TemplateOptions
+from toolrl_plugin_chat.preamble import Wording
+from toolrl_plugin_chat.rendering import Renderer
+from toolrl_plugin_chat.thinking import opened_marks
+from toolrl_plugin_chat.tokens import refuse_media
+from toolrl_plugin_chat.trial import WholeFormat, probe_call, probe_result
+from toolrl_plugin_chat.turns import TurnEnds
 
 
 class TemplateFormat(WholeFormat):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from toolrl.chat.options import TemplateOptions
-from toolrl.chat.preamble import Wording
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.options import TemplateOptions
+from toolrl_plugin_chat.preamble import Wording
+from toolrl_plugin_chat.template import TemplateFormat
 
 QUESTION = Message("user", "What is 2*3?")
 WORDING = Wording(

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolrl.chat.media import parts as typed_parts
-from toolrl.chat.thinking import THINK, ThinkingMarks
 from toolrl.errors import ChatFormatError
 from toolrl.types import Media, Message, ToolCall
+from toolrl_plugin_chat.media import parts as typed_parts
+from toolrl_plugin_chat.thinking import THINK, ThinkingMarks
 
 _NINE = re.compile(r"[A-Za-z0-9]{9}\Z")
 

@@ -14,12 +14,12 @@ from small_tokenizers import byte_level, llama_2, sentence_piece
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from toolrl.chat.options import PlainOptions, TemplateOptions
-from toolrl.chat.plain import PlainFormat
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall
+from toolrl_plugin_chat.options import PlainOptions, TemplateOptions
+from toolrl_plugin_chat.plain import PlainFormat
+from toolrl_plugin_chat.template import TemplateFormat
 
 CHATML = """{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>

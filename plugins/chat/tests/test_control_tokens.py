@@ -12,10 +12,10 @@ from small_tokenizers import byte_level
 from tokenizers import AddedToken, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from toolrl.chat.control import Shield, alternatives, finder
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.control import Shield, alternatives, finder
+from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
 

@@ -1,7 +1,7 @@
 """The table of model families in docs/howto/model-families.md: what the chat format `template` makes of each template.
 
-    TOOLRL_TOKENIZERS=FOLDER python core/tests/chat/families_table.py            # prints it
-    TOOLRL_TOKENIZERS=FOLDER python core/tests/chat/families_table.py --write    # puts it into the page
+    TOOLRL_TOKENIZERS=FOLDER python plugins/chat/tests/families_table.py            # prints it
+    TOOLRL_TOKENIZERS=FOLDER python plugins/chat/tests/families_table.py --write    # puts it into the page
 
 FOLDER holds the tokenizers of the table's first half, one folder each; an installed `trl` gives the second half.
 Everything is found by trying; what is written here are words.
@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 from canonical import BESIDE_CALLS, CALCULATOR, CASES, THINKING, obstacle
 from chat_families import NAMES, format_of, tokenizer_of
 
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall
+from toolrl_plugin_chat.template import TemplateFormat
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "model-families.md"
-BEGIN, END = "<!-- begin: made by core/tests/chat/families_table.py -->", "<!-- end -->"
+BEGIN, END = "<!-- begin: made by plugins/chat/tests/families_table.py -->", "<!-- end -->"
 COLUMNS = (
     "template", "tools and calls", "calls in a turn", "thinking",
     "rules 1, 2", "rule 3", "not canonical, and why", "parser",

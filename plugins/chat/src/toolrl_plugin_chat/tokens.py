@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from toolrl.chat.codec import Codec
-from toolrl.chat.control import broken_up
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded, Message
+from toolrl_plugin_chat.codec import Codec
+from toolrl_plugin_chat.control import broken_up
 
 
 class TokenFormat:

@@ -20,9 +20,9 @@ from small_tokenizers import byte_level, llama_2, sentence_piece
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from toolrl.chat.options import TemplateOptions
-from toolrl.chat.template import TemplateFormat
 from toolrl.protocols import BuildContext
+from toolrl_plugin_chat.options import TemplateOptions
+from toolrl_plugin_chat.template import TemplateFormat
 
 REAL = Path(os.environ["TOOLRL_TOKENIZERS"]) if os.environ.get("TOOLRL_TOKENIZERS") else None
 REAL_NAMES = sorted(path.parent.name for path in REAL.glob("*/tokenizer.json")) if REAL else []

@@ -17,12 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.chat.images import read_image
+from toolrl.chat.images import MARK, load_image
 from toolrl.errors import ChatFormatError
 from toolrl.types import Media, MediaInput, Message
 
-MARK = "<image>"
-"""Where an image stands in a message's content."""
 _KEPT = 64
 """Images whose tensors are kept, for the other episodes of their groups."""
 _OWN = frozenset({"input_ids", "attention_mask"})
@@ -139,23 +137,6 @@ class Images:
                 where=self._where,
                 hint="Most models need some 28 pixels on each side, and sides of less than 200 to 1.",
             ) from error
-
-
-def load_image(data: Any, where: str) -> Any:
-    """A PIL image in RGB from one, from a path, from a file's bytes, or from `{"bytes": …, "path": …}` as data sets
-    hold them. Raises ChatFormatError."""
-    if isinstance(data, Mapping):
-        data = data.get("bytes") or data.get("path")
-    try:
-        return read_image(data)
-    except ImportError as error:
-        raise ChatFormatError(
-            "messages hold images, and pillow isn't installed", where=where, hint="pip install 'toolrl[images]'"
-        ) from error
-    except ValueError as error:
-        raise ChatFormatError(
-            f"an image can't be read: {error}", where=where, hint="Check the data set's images, or the tool's result."
-        ) from error
 
 
 def parts(content: str, media: Sequence[Media]) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from toolrl.chat.decoding import Decoder
-from toolrl.chat.template import TemplateFormat
+from toolrl_plugin_chat.decoding import Decoder
+from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolrl.chat.buffer import TokenBuffer
-from toolrl.chat.template import TemplateFormat
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
 
