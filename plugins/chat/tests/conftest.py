@@ -1,4 +1,6 @@
-"""Tiny byte-level BPE tokenizers with chat templates of every kind that the formats have to deal with."""
+"""Tiny byte-level BPE tokenizers with chat templates of every kind that the formats have to deal with.
+
+The libraries are imported where they are used: the contract tests run without them."""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall, ToolSpec
@@ -19,7 +19,6 @@ from toolrl_plugin_chat.options import TemplateOptions
 from toolrl_plugin_chat.template import TemplateFormat
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
-from small_tokenizers import byte_level
 
 QWEN = """{%- macro calls(message) -%}
 {%- for call in message.tool_calls %}{{ '\\n' if message.content or not loop.first }}<tool_call>
@@ -126,6 +125,9 @@ END = {
 
 @pytest.fixture(scope="session")
 def backend_json() -> str:
+    from small_tokenizers import byte_level
+    from tokenizers import normalizers
+
     return byte_level(normalizer=normalizers.NFC(), special=SPECIAL, tags=TAGS).to_str()
 
 
@@ -138,6 +140,9 @@ class Named(dict[str, Any]):
 
 @pytest.fixture(scope="session")
 def tokenizers(backend_json: str) -> dict[str, Any]:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
     made = Named()
     for name, template in TEMPLATES.items():
         tokenizer = PreTrainedTokenizerFast(
@@ -154,12 +159,18 @@ def tokenizers(backend_json: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def base_tokenizer(backend_json: str) -> Any:
     """Without a chat template."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json), eos_token="<|endoftext|>")
 
 
 @pytest.fixture
 def blank_first() -> Any:
     """A SentencePiece-like tokenizer that puts `▁` before a text's first word, but not behind a special token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     backend.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
