@@ -18,6 +18,8 @@ def _one(name, target="thing:Thing", options=None, check=None):
 @hookimpl
 def toolrl_parsers(): return _one("tags")
 @hookimpl
+def toolrl_chat_formats(): return _one("roles")
+@hookimpl
 def toolrl_tools(): return _one("counter", options="thing:Options", check="thing:check")
 @hookimpl
 def toolrl_engines(): return _one("dice")
@@ -79,6 +81,7 @@ model: {path: ./tiny}
 environments:
   default:
     parser: tags
+    chat_format: roles
     tools: [{use: counter, options: {token: "${TOKEN}"}}]
 engine: dice
 """

@@ -249,7 +249,9 @@ def test_an_environment_that_a_set_misspells_is_no_second_one(started: Any) -> N
     done = started(["config", "check"], "environments.defualt.max_turns=3")
     assert done.returncode == 1
     assert "there is no environment 'defualt'; did you mean 'default'?" in done.stderr
-    done = started(["config", "check"], "environments.other={parser: tags}", "environments.other.max_turns=3")
+    done = started(
+        ["config", "check"], "environments.other={parser: tags, chat_format: roles}", "environments.other.max_turns=3"
+    )
     assert done.returncode == 0, done.stderr
 
 

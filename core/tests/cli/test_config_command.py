@@ -82,6 +82,7 @@ def test_two_plugins_with_one_component_name(full_site: Any, config_file: Path) 
     assert "2 plugins give a tool named 'counter'; write full/counter or rival/counter." in done.stderr
     sets = [
         "environments.default.tools[0].use=rival/counter", "environments.default.parser=full/tags", "engine=full/dice",
+        "environments.default.chat_format=full/roles",
     ]  # fmt: skip
     arguments = [word for value in sets for word in ("--set", value)]
     done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})

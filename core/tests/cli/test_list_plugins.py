@@ -51,7 +51,13 @@ def test_json(full_site: Any) -> None:
         "distribution": "toolrl-plugin-full",
         "version": "1.0",
         "status": "ok",
-        "components": {"parsers": ["tags"], "tools": ["counter"], "engines": ["dice"], "commands": ["count"]},
+        "components": {
+            "parsers": ["tags"],
+            "chat_formats": ["roles"],
+            "tools": ["counter"],
+            "engines": ["dice"],
+            "commands": ["count"],
+        },
         "reason": None,
         "next": None,
     }

@@ -21,6 +21,12 @@ needs_hatchling = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
     reason="hatchling and pip install the generated packages",
 )
+USABLE = [
+    kind
+    for kind, template in TEMPLATES.items()
+    if not template.requires or importlib.util.find_spec(template.requires.replace("-", "_"))
+]
+"""Kinds whose components import what is installed here."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def outcomes(installed: tuple[Path, dict[str, str]]) -> dict[str, list[str]]:
     """Kind to the outcomes of its plugin's tests, all of them run in one go."""
     sources, environment = installed
     report = sources.parent / f"{sources.name}.xml"
-    folders = [f"toolrl-plugin-demo-{kind}/tests" for kind in TEMPLATES]
+    folders = [f"toolrl-plugin-demo-{kind}/tests" for kind in USABLE]
     # With an ini file here, test ids begin with the plugin's folder.
     (sources / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}"]
@@ -62,7 +68,7 @@ def outcomes(installed: tuple[Path, dict[str, str]]) -> dict[str, list[str]]:
 
 
 @needs_hatchling
-@pytest.mark.parametrize("kind", list(TEMPLATES))
+@pytest.mark.parametrize("kind", USABLE)
 def test_a_new_plugin_passes_its_tests(kind: str, outcomes: dict[str, list[str]]) -> None:
     """None fails, and none is skipped but for want of torch."""
     lacking = () if importlib.util.find_spec("torch") else ("a policy loss needs torch",)
@@ -136,7 +142,8 @@ def test_what_is_written_is_whole(kind: str, tmp_path: Path, capsys: pytest.Capt
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == "toolrl-plugin-my-plug-in2"
     assert project["entry-points"]["toolrl.plugins"] == {"my_plug-in2": "toolrl_plugin_my_plug_in2.plugin"}
-    assert project["dependencies"] == ["toolrl>=0.1,<0.2"]
+    requires = ["toolrl", *filter(None, [TEMPLATES[kind].requires])]
+    assert project["dependencies"] == [f"{name}>=0.1,<0.2" for name in requires]
     for path in folder.rglob("*"):
         if path.is_file():
             text = path.read_text(encoding="utf-8")
