@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,15 @@ def environment(toolset: McpToolset) -> Environment:
     return Environment("default", JsonTurns(), FakeChatFormat(), ToolBox([entry]), max_turns=TURNS + 1)
 
 
-def servers_of(pid: int) -> list[int]:
-    """The processes behind the guards of this process."""
+def servers_of(pid: int, older: Set[int]) -> list[int]:
+    """The servers behind the guards of this process; `older` are children that are none of the test's guards."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
         except OSError:
             continue
-    guards = [child for child, parent in parents.items() if parent == pid]
+    guards = {child for child, parent in parents.items() if parent == pid} - older
     return [child for child, parent in parents.items() if parent in guards]
 
 
@@ -160,7 +160,8 @@ class Killer:
             seen, rounds = now, rounds + 1 if now == seen else 0
 
 
-MakeKiller = Callable[[McpToolset], Killer]
+MakeKiller = Callable[[McpToolset, Set[int]], Killer]
+"""Given the toolset, and the children that this process had before it started."""
 
 
 @dataclass
@@ -193,19 +194,19 @@ def battery(
     counts, done = Counts(), []
 
     async def work() -> None:
-        tasks = asyncio.all_tasks()
+        tasks, older = asyncio.all_tasks(), set(rig.children_of(os.getpid()))
         toolset = rig.toolset(options)
         environments = {"default": environment(toolset)}
         tools = environments["default"].tools
         await tools.start()
         try:
-            counts.killer = killer(toolset) if killer is not None else None
+            counts.killer = killer(toolset, older) if killer is not None else None
             await run_episodes(environments, script, done, counts)
             counts.restarts = sum(one.restarts for server in toolset.servers.values() for one in server.connections)
         finally:
             await tools.stop()
         counts.tasks = len(asyncio.all_tasks() - tasks)
-        counts.processes = len(set(rig.children_of(os.getpid())) - set(case.beside()))
+        counts.processes = len(set(rig.children_of(os.getpid())) - older - set(case.beside()))
 
     rig.run(lambda: asyncio.sleep(0))  # What the first event loop opens stays open.
     before = rig.files_by_number()
@@ -271,8 +272,8 @@ def named(calls: Calls) -> Calls:
     return [(f"real-{name}", arguments) for name, arguments in calls]
 
 
-def stdio_killer(toolset: McpToolset) -> Killer:
-    return Killer(toolset, lambda: servers_of(os.getpid()), None)
+def stdio_killer(toolset: McpToolset, older: Set[int]) -> Killer:
+    return Killer(toolset, lambda: servers_of(os.getpid(), older), None)
 
 
 # PyPI.
@@ -422,7 +423,7 @@ def everything(request: pytest.FixtureRequest, nothing_is_left: None) -> Iterato
 
 @pytest.mark.slow
 def test_everything_over_http(rig: Any, everything: Everything) -> None:
-    def killer(toolset: McpToolset) -> Killer:
+    def killer(toolset: McpToolset, older: Set[int]) -> Killer:
         return Killer(toolset, everything.pids, everything.again)
 
     case = Case({"url": everything.url}, beside=everything.pids)
