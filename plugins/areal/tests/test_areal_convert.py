@@ -104,7 +104,7 @@ def test_the_guides_config_gives_one_that_checks(
     importance = algorithm.importance
     assert importance is not None
     assert (importance.level, importance.mode, importance.cap) == ("token", "reject", 5.0)
-    assert (algorithm.group_size, algorithm.scale, algorithm.loss) == (4, "std", "token_mean")
+    assert (algorithm.group_size, algorithm.scale, algorithm.loss_aggregation) == (4, "std", "token_mean")
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.kl_coef) == (0.4, 0.4, 0.0)
     # Ten rows are two batches of four; three times.
     assert (trainer.steps, trainer.prompts_per_step, trainer.updates_per_step) == (6, 4, 1)

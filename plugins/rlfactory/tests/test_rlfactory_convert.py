@@ -225,7 +225,7 @@ def test_defaults_and_sums_of_a_script(folder: Path) -> None:
     assert (tree["rollout"]["max_turn_tokens"], tree["rollout"]["max_episode_tokens"]) == (8192, 8192 + 4108)
     assert tree["data"]["train"]["options"]["path"] == "${HOME}/verl/t.parquet"
     assert tree["trainer"]["learning_rate"] == 3e-6
-    assert tree["algorithm"]["loss"] == "sequence_mean"
+    assert tree["algorithm"]["loss_aggregation"] == "sequence_mean"
     assert "set it by hand" in lost(report)["actor_rollout_ref.rollout.n"]
 
 
@@ -236,7 +236,7 @@ def test_defaults_and_sums_of_a_script(folder: Path) -> None:
         ("algorithm.adv_estimator=reinforce_plus_plus", {"baseline": "batch_mean", "scale": "advantage_std"}),
         ("algorithm.norm_adv_by_std_in_grpo=False", {"scale": "none"}),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", {"ratio": "sequence"}),
-        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", {"loss": "sequence_sum"}),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", {"loss_aggregation": "sequence_sum"}),
         ("actor_rollout_ref.actor.clip_ratio_c=10.0", {"clip_dual": 10.0}),
         ("actor_rollout_ref.actor.kl_loss_type=mse", {"kl_coef": 0.001, "kl_estimator": "k2", "kl_correction": False}),
     ],
@@ -244,8 +244,8 @@ def test_defaults_and_sums_of_a_script(folder: Path) -> None:
 def test_algorithms(override: str, algorithm: dict[str, Any]) -> None:
     needs_plugins()
     plain = converted("actor_rollout_ref.actor.use_kl_loss=True")[0]["algorithm"]
-    assert plain == {"preset": "grpo", "group_size": 8, "loss": "token_mean", "clip_low": 0.2, "clip_high": 0.2,
-                     "clip_dual": 3.0, "kl_coef": 0.001, "kl_correction": False}  # fmt: skip
+    assert plain == {"preset": "grpo", "group_size": 8, "loss_aggregation": "token_mean", "clip_low": 0.2,
+                     "clip_high": 0.2, "clip_dual": 3.0, "kl_coef": 0.001, "kl_correction": False}  # fmt: skip
     tree, report = converted("actor_rollout_ref.actor.use_kl_loss=True", override)
     assert tree["algorithm"] == {**plain, **algorithm}
     assert not {key for key in lost(report) if key.startswith(("algorithm.", "actor_rollout_ref.actor."))}
@@ -258,7 +258,7 @@ def test_what_is_left_out_means_rlfactorys_default() -> None:
     assert place["chat_format"]["options"] == {"template_kwargs": {"enable_thinking": True}}
     assert place["tools"][0]["options"] == {"config": "envs/configs/mcp_tools.pydata"}
     assert place["max_turns"] == 2
-    assert tree["algorithm"]["loss"] == "token_mean"
+    assert tree["algorithm"]["loss_aggregation"] == "token_mean"
     assert "top_p" not in tree["rollout"]
     assert any("0.95" in remark for remark in report.remarks)
     assert "tools" not in converted("actor_rollout_ref.env.config_path=null")[0]["environments"]["default"]

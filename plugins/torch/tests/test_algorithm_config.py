@@ -14,8 +14,8 @@ from toolrl_plugin_torch.algorithm import PRESETS, AlgorithmConfig
 def test_a_preset_fills_what_is_not_said(preset: Any) -> None:
     made = AlgorithmConfig(preset=preset)
     assert {name: getattr(made, name) for name in PRESETS[preset]} == PRESETS[preset]
-    changed = AlgorithmConfig(preset=preset, loss="constant", clip_high=0.5)
-    assert (changed.loss, changed.clip_high) == ("constant", 0.5)
+    changed = AlgorithmConfig(preset=preset, loss_aggregation="constant", clip_high=0.5)
+    assert (changed.loss_aggregation, changed.clip_high) == ("constant", 0.5)
 
 
 def test_every_preset_of_the_table_can_be_named() -> None:

@@ -75,7 +75,7 @@ def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     trainer = PolicyTrainer(
         policy,
         TrainerConfig(updates_per_step=2, share_prefix=False, steps=10),
-        AlgorithmConfig(policy_loss="noting", loss=loss),
+        AlgorithmConfig(policy_loss="noting", loss_aggregation=loss),
         tmp_path,
         temperature=1.0,
         longest=64,

@@ -106,7 +106,7 @@ def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite
         torch.tensor([[0.0, 1.0, 1.0]]),
         mask,
         normaliser_of(mask, "token_mean"),
-        Objective(proximal="sampled"),
+        Objective(old_logprobs="sampled"),
         rollout_logprobs_BT=torch.tensor([[0.0, -9999.0, -2.0]]),
     )
     loss.backward()
@@ -294,13 +294,15 @@ def over_four_tokens(objective: Objective, *, first: bool) -> tuple[torch.Tensor
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("proximal", ["recomputed", "sampled"])
+@pytest.mark.parametrize("old_logprobs", ["recomputed", "sampled"])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_the_expected_kl_and_its_gradient_are_exact_whoever_sampled(estimator: Any, proximal: Any, first: bool) -> None:
+def test_the_expected_kl_and_its_gradient_are_exact_whoever_sampled(
+    estimator: Any, old_logprobs: Any, first: bool
+) -> None:
     logits = LOGITS.clone().requires_grad_()
     policy = logits.log_softmax(0)
     exact = (policy.exp() * (policy - REFERENCE.log_softmax(0))).sum()
-    objective = Objective(kl_coef=1.0, kl_estimator=estimator, proximal=proximal)
+    objective = Objective(kl_coef=1.0, kl_estimator=estimator, old_logprobs=old_logprobs)
     gradient, metrics = over_four_tokens(objective, first=first)
     assert torch.allclose(gradient, torch.autograd.grad(exact, logits)[0], rtol=1e-12)
     if estimator != "k2":  # Its value is biased by what it is.
@@ -320,7 +322,7 @@ FAR_OFF = st.sampled_from([0.0, -1e-6, -1.0, -19.0, -88.0, -89.0, -1e4, -1e20, -
         ratio=st.sampled_from(["token", "sequence"]),
         importance=st.none() | st.builds(Importance, st.sampled_from(["token", "sequence", "mean"])),
         rejection=st.none() | st.builds(Rejection, st.sampled_from(["token", "sequence", "mean"])),
-        proximal=st.sampled_from(["recomputed", "sampled"]),
+        old_logprobs=st.sampled_from(["recomputed", "sampled"]),
         kl_coef=st.just(1.0),
         kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
         kl_correction=st.booleans(),

@@ -67,10 +67,10 @@ def test_the_off_policy_sequence_mask_of_deepseek() -> None:
 
 
 def test_nothing_outside_of_the_mask_reaches_a_ratio() -> None:
-    proximal_BT = torch.where(MASK_BT, PROXIMAL_BT, torch.tensor(float("nan")))
+    old_logprobs_BT = torch.where(MASK_BT, PROXIMAL_BT, torch.tensor(float("nan")))
     for level in ("token", "sequence", "mean"):
         how = Rejection(level, 0.5, 2.0)  # type: ignore[arg-type]
-        assert rejected_tokens(proximal_BT, SAMPLED_BT, ADVANTAGES_BT, MASK_BT, how).tolist() == rejected(how)
+        assert rejected_tokens(old_logprobs_BT, SAMPLED_BT, ADVANTAGES_BT, MASK_BT, how).tolist() == rejected(how)
 
 
 def loss_of(settings: Objective, current_BT: Any, old_BT: Any = PROXIMAL_BT) -> tuple[float, Any, dict[str, float]]:
@@ -105,7 +105,7 @@ def test_rejection_of_tokens_with_their_weights_is_icepop() -> None:
 
 def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
     """PPO without decoupling: the ratio holds all of what has changed since, and no weight is needed."""
-    settings = Objective(proximal="sampled", clip=Clip(0.2, 0.2))
+    settings = Objective(old_logprobs="sampled", clip=Clip(0.2, 0.2))
     loss, gradient_BT, metrics = loss_of(settings, PROXIMAL_BT)
     # −min(r A, clip(r) A): 1 · 1, clip(4) · 1 = 1.2, clip(0.25) · −1 = −0.8, and 1.5 · −1 twice.
     assert loss == pytest.approx((-1.0 - 1.2 + 0.8 + 1.5 + 1.5) / 5)
@@ -117,15 +117,14 @@ def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
 
 
 def test_the_three_policies_of_decoupled_ppo() -> None:
-    """Behaviour, proximal, current: the weight is proximal over behaviour, what is clipped is current over proximal
-    (AReaL, arXiv 2505.24298, section 5.2)."""
+    """The weight is old over behaviour; current over old is clipped (AReaL, arXiv 2505.24298, section 5.2)."""
     current_BT = PROXIMAL_BT + torch.tensor([[0.0, math.log(1.5), 0.0, 0.0], [0.0, 0.0, math.log(0.5), 0.0]])
     loss, _, _ = loss_of(Objective(importance=Importance("token", "truncate", 10.0)), current_BT)
     # w · −min(r A, clip(r) A): 1 · −1.2; 4 · −1; 0.25 · 1; 1.5 · 1; and 1.5 · 0.8, as r is 0.5 and A negative.
     assert loss == pytest.approx((-1.2 - 4.0 + 0.25 + 1.5 + 1.5 * 0.8) / 5)
 
 
-@pytest.mark.parametrize("settings", [Objective(rejection=Rejection()), Objective(proximal="sampled")])
+@pytest.mark.parametrize("settings", [Objective(rejection=Rejection()), Objective(old_logprobs="sampled")])
 def test_the_engines_log_probabilities_are_needed(settings: Objective) -> None:
     with pytest.raises(ValueError, match="need the engine's log-probabilities"):
         policy_loss(PROXIMAL_BT, ADVANTAGES_BT, MASK_BT, Normaliser("token_mean", 5, 2), settings)
@@ -137,7 +136,7 @@ def test_the_engines_log_probabilities_are_needed(settings: Objective) -> None:
 def test_the_config_says_what_is_rejected() -> None:
     algorithm = AlgorithmConfig.model_validate({"rejection": {"level": "token", "low": 0.1, "only_negative": True}})
     assert Objective.of(algorithm).rejection == Rejection("token", 0.1, 2.0, only_negative=True)
-    assert Objective.of(AlgorithmConfig(proximal="sampled")).proximal == "sampled"
+    assert Objective.of(AlgorithmConfig(old_logprobs="sampled")).old_logprobs == "sampled"
     assert Objective.of(AlgorithmConfig()).rejection is None
 
 
@@ -149,8 +148,8 @@ def test_an_interval_holds_1(bad: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("key", ["importance", "rejection"])
 def test_what_would_have_no_effect_is_refused(key: str) -> None:
-    with pytest.raises(ValidationError, match=f"{key}: without effect beside `proximal: sampled`"):
-        AlgorithmConfig.model_validate({"proximal": "sampled", key: {}})
+    with pytest.raises(ValidationError, match=f"{key}: without effect beside `old_logprobs: sampled`"):
+        AlgorithmConfig.model_validate({"old_logprobs": "sampled", key: {}})
 
 
 def told(config: Config) -> list[str]:
@@ -167,8 +166,22 @@ def config(algorithm: dict[str, Any], rollout: dict[str, Any], **more: Any) -> C
 def test_stale_samples_without_any_correction_are_remarked_on() -> None:
     stale = {"max_staleness": 2}
     assert [line[:21] for line in told(config({}, stale))] == ["rollout.max_staleness"]
-    assert told(config({"proximal": "sampled"}, stale)) == []
+    assert told(config({"old_logprobs": "sampled"}, stale)) == []
     assert told(config({"importance": {}}, stale)) == []
+
+
+def test_old_names_of_settings_are_read_and_remarked_on() -> None:
+    checked = config({"loss": "constant", "proximal": "sampled"}, {})
+    assert checked.algorithm.model_dump(include={"loss_aggregation", "old_logprobs"}) == {  # type: ignore[attr-defined]
+        "loss_aggregation": "constant",
+        "old_logprobs": "sampled",
+    }
+    assert told(checked) == [
+        "algorithm.loss: the old name of algorithm.loss_aggregation",
+        "algorithm.proximal: the old name of algorithm.old_logprobs",
+    ]
+    with pytest.raises(ValidationError, match="the old name of loss_aggregation, which is given too"):
+        config({"loss": "constant", "loss_aggregation": "constant"}, {})
 
 
 @pytest.mark.parametrize(
@@ -206,17 +219,17 @@ def test_a_trainer_of_several_updates_recomputes_nothing_for_ratios_to_the_sampl
         for name in ("a", "b")
     ]
     passes: dict[str, int] = {}
-    for proximal in ("recomputed", "sampled"):
+    for old_logprobs in ("recomputed", "sampled"):
         policy = Policy(tiny.model("qwen3"), Words(), "x", torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
         trainer = PolicyTrainer(
-            policy, TrainerConfig(updates_per_step=2), AlgorithmConfig(proximal=proximal), tmp_path, temperature=1.0,
-            longest=4,
+            policy, TrainerConfig(updates_per_step=2), AlgorithmConfig(old_logprobs=old_logprobs), tmp_path,
+            temperature=1.0, longest=4,
         )  # fmt: skip
-        passes[proximal] = 0
+        passes[old_logprobs] = 0
         real = trainer._logprobs
 
-        def counted(*arguments: Any, proximal: str = proximal, real: Any = real) -> Any:
-            passes[proximal] += 1
+        def counted(*arguments: Any, old_logprobs: str = old_logprobs, real: Any = real) -> Any:
+            passes[old_logprobs] += 1
             return real(*arguments)
 
         monkeypatch.setattr(trainer, "_logprobs", counted)

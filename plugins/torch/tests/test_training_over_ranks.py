@@ -91,7 +91,7 @@ def make_cases(group: Groups) -> dict[str, Any]:
         "kl and entropy": {
             **whole,
             "settings": {**SETTINGS, "weight_decay": 0.1},
-            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.01, "loss": "sequence_mean"},
+            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.01, "loss_aggregation": "sequence_mean"},
         },
         "two updates": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "dapo"}},
         "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "ppo"}},

@@ -165,7 +165,7 @@ def test_a_step_is_the_one_made_by_hand(
     copied = copy.deepcopy(model)
     groups = sampled(copied, tiny.vocabulary, make_episode)
     algorithm = AlgorithmConfig(
-        preset="grpo", credit="turn", discount=DISCOUNT, ratio=kind, loss=loss,
+        preset="grpo", credit="turn", discount=DISCOUNT, ratio=kind, loss_aggregation=loss,
         clip_low=CLIPS[kind][0], clip_high=CLIPS[kind][1], clip_dual=DUAL, kl_coef=KL, entropy_coef=ENTROPY,
         importance={"level": "token", "cap": CAP}, rejection={"level": "mean", "low": LOW, "high": HIGH},
     )  # fmt: skip

@@ -67,7 +67,11 @@ def test_each_guides_script_gives_a_config_that_checks(
     assert config.model.path == "./model"
     assert config.run.name == name
     assert (config.rollout.max_turn_tokens, config.rollout.max_episode_tokens) == (64, 364)
-    assert (config.algorithm.group_size, config.algorithm.kl_coef, config.algorithm.loss) == (2, 0.001, "token_mean")
+    assert (config.algorithm.group_size, config.algorithm.kl_coef, config.algorithm.loss_aggregation) == (
+        2,
+        0.001,
+        "token_mean",
+    )
     trainer = config.trainer
     # Ten rows are two batches of four; fifteen times.
     assert (trainer.steps, trainer.prompts_per_step, trainer.updates_per_step, trainer.warmup_steps) == (30, 4, 2, 0.5)
@@ -121,8 +125,8 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
     ("overrides", "where", "value"),
     [
         (["algorithm.norm_adv_by_std_in_grpo=False"], "algorithm.scale", "none"),
-        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"], "algorithm.loss", "constant"),
-        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss", "sequence_mean"),
+        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"], "algorithm.loss_aggregation", "constant"),
+        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss_aggregation", "sequence_mean"),
         (["actor_rollout_ref.actor.clip_ratio=0.3"], "algorithm.clip_high", 0.3),
         (["actor_rollout_ref.actor.clip_ratio_high=0.28"], "algorithm.clip_high", 0.28),
         (["actor_rollout_ref.actor.clip_ratio_high=0.28"], "algorithm.clip_low", 0.2),
@@ -299,7 +303,7 @@ KL_TYPE = "actor_rollout_ref.actor.kl_loss_type"
             {"preset": "ppo", "group_size": 1, "discount": 0.99,
              "critic": {"learning_rate": 2e-5, "gae_lambda": 0.9, "value_clip": 0.3, "warmup_steps": 5}},
         ),
-        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum"], {"loss": "sequence_sum"}),
+        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum"], {"loss_aggregation": "sequence_sum"}),
         (["actor_rollout_ref.actor.clip_ratio_c=10.0"], {"clip_dual": 10.0}),
         (
             ["actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.clip_ratio_high=4e-4"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from toolrl.config.frame import Frame
 from toolrl.config.model import AlgorithmFrame
@@ -15,21 +15,32 @@ _GRPO: dict[str, Any] = {
     "surrogate": "clip",
     "ratio": "token",
     "credit": "episode",
-    "loss": "sequence_mean",
+    "loss_aggregation": "sequence_mean",
     "clip_low": 0.2,
     "clip_high": 0.2,
     "drop_flat_groups": False,
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "grpo": _GRPO,
-    "dr_grpo": {**_GRPO, "scale": "none", "loss": "constant"},
-    "dapo": {**_GRPO, "loss": "token_mean", "clip_high": 0.28, "drop_flat_groups": True},
+    "dr_grpo": {**_GRPO, "scale": "none", "loss_aggregation": "constant"},
+    "dapo": {**_GRPO, "loss_aggregation": "token_mean", "clip_high": 0.28, "drop_flat_groups": True},
     "gspo": {**_GRPO, "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
-    "cispo": {**_GRPO, "surrogate": "cispo", "loss": "token_mean", "clip_low": 1.0, "clip_high": 4.0},
-    "rloo": {**_GRPO, "baseline": "leave_one_out", "scale": "none", "loss": "sequence_sum"},
-    "reinforce_plus_plus": {**_GRPO, "baseline": "batch_mean", "scale": "advantage_std", "loss": "token_mean"},
-    "reinforce_plus_plus_baseline": {**_GRPO, "scale": "advantage_std", "loss": "token_mean"},
-    "ppo": {**_GRPO, "baseline": "critic", "scale": "advantage_std", "credit": "turn", "loss": "token_mean"},
+    "cispo": {**_GRPO, "surrogate": "cispo", "loss_aggregation": "token_mean", "clip_low": 1.0, "clip_high": 4.0},
+    "rloo": {**_GRPO, "baseline": "leave_one_out", "scale": "none", "loss_aggregation": "sequence_sum"},
+    "reinforce_plus_plus": {
+        **_GRPO,
+        "baseline": "batch_mean",
+        "scale": "advantage_std",
+        "loss_aggregation": "token_mean",
+    },
+    "reinforce_plus_plus_baseline": {**_GRPO, "scale": "advantage_std", "loss_aggregation": "token_mean"},
+    "ppo": {
+        **_GRPO,
+        "baseline": "critic",
+        "scale": "advantage_std",
+        "credit": "turn",
+        "loss_aggregation": "token_mean",
+    },
 }
 """By name, what a published algorithm sets:
 
@@ -43,6 +54,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     reinforce_plus_plus_baseline  the same, with the group's mean as baseline
     ppo                           arXiv 1707.06347, with a critic and advantages over turns
 """
+
+RENAMED = {"loss": "loss_aggregation", "proximal": "old_logprobs"}
+"""Old names of settings, which are still read."""
 
 _ADVANTAGE = ("baseline", "scale", "credit", "discount")
 _LOSS = ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual")
@@ -145,7 +159,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     ratio: Literal["token", "sequence"] = Field(
         "token", description="Of each token's probabilities, or the geometric mean over the episode."
     )
-    loss: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = Field(
+    loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = Field(
         "sequence_mean",
         description="How token losses are averaged: over all tokens; by sequence first; over sequences, tokens added "
         "up; or over sequences, divided by a constant length.",
@@ -165,11 +179,10 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         None,
         description="Leave out samples that the policy has moved away from, or that its engine computes otherwise.",
     )
-    proximal: Literal["recomputed", "sampled"] = Field(
+    old_logprobs: Literal["recomputed", "sampled"] = Field(
         "recomputed",
-        description="What ratios are taken to and clipped around: the policy before the step's first update (decoupled "
-        "from the one that sampled, which `importance` and `rejection` account for), or the log-probabilities as "
-        "sampled.",
+        description="What ratios are taken to and clipped around: recomputed for the policy before the step's first "
+        "update (decoupled from the one that sampled, which `importance` and `rejection` account for), or as sampled.",
     )
     kl_coef: float = Field(
         0.0,
@@ -193,11 +206,28 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         "without `overlong`. Where no reward judges the answer, or the rewards are equal anyhow, the reward.",
     )
 
-    @model_validator(mode="before")
+    _old_spellings: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def old_spellings(self) -> list[str]:
+        """Keys of `RENAMED` that the config was written with."""
+        return self._old_spellings
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _fill(cls, data: Any) -> Any:
+    def _rename(cls, data: Any, handler: ModelWrapValidatorHandler[AlgorithmConfig]) -> AlgorithmConfig:
         if not isinstance(data, dict):
-            return data
+            return handler(data)
+        old = [key for key in RENAMED if key in data]
+        both = [key for key in old if RENAMED[key] in data]
+        if both:
+            raise ValueError(f"{both[0]}: the old name of {RENAMED[both[0]]}, which is given too; take out one of them")
+        checked = handler(cls._fill({RENAMED.get(key, key): value for key, value in data.items()}))
+        checked._old_spellings = old
+        return checked
+
+    @classmethod
+    def _fill(cls, data: dict[str, Any]) -> dict[str, Any]:
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         defaults |= PRESETS.get(str(data.get("preset", "grpo")), {})
         for key, void in (("advantage", _ADVANTAGE), ("policy_loss", _LOSS)):
@@ -228,9 +258,9 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         if self.discount != 1.0 and self.credit != "turn":
             raise ValueError("discount: without effect unless `credit` is `turn`")
         void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
-        if self.proximal == "sampled" and void:
+        if self.old_logprobs == "sampled" and void:
             raise ValueError(
-                f"{void[0]}: without effect beside `proximal: sampled`, whose ratio is to the samples' own"
+                f"{void[0]}: without effect beside `old_logprobs: sampled`, whose ratio is to the samples' own"
             )
         if self.clip_dual is not None and self.surrogate != "clip":
             raise ValueError(f"clip_dual: without effect beside the surrogate {self.surrogate!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolrl.config.model import Config
+from toolrl_plugin_torch.algorithm import RENAMED
 
 
 def remarks(config: Config) -> list[str]:
@@ -14,7 +15,7 @@ def remarks(config: Config) -> list[str]:
 
 def _objective(config: Config) -> list[str]:
     algorithm: Any = config.algorithm
-    lines = []
+    lines = [f"algorithm.{key}: the old name of algorithm.{RENAMED[key]}" for key in algorithm.old_spellings]
     if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
         lines += [
             f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
@@ -27,7 +28,7 @@ def _objective(config: Config) -> list[str]:
 
 def _staleness(config: Config) -> list[str]:
     algorithm: Any = config.algorithm
-    if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.proximal == "sampled":
+    if not config.rollout.max_staleness or algorithm.importance is not None or algorithm.old_logprobs == "sampled":
         return []
     return [
         f"rollout.max_staleness {config.rollout.max_staleness}: stale samples are trained on as if the policy had just "

@@ -106,13 +106,13 @@ class PolicyTrainer(BaseTrainer):
         ]
         groups_of = [episode.group for episode in credited.episodes]
         costs = [episode.sampled_tokens for episode in credited.episodes]
-        even = self._algorithm.loss != "token_mean"
+        even = self._algorithm.loss_aggregation != "token_mean"
         parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
         plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
         updates = [plan for plan in plans if plan.batches]
         if self.step < self.skipped_steps:
             updates = []
-        if len(updates) > 1 and self._objective.proximal == "recomputed":
+        if len(updates) > 1 and self._objective.old_logprobs == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
@@ -152,7 +152,7 @@ class PolicyTrainer(BaseTrainer):
         would move the policy even so.
         """
         tokens = [sample.trained_tokens for sample in samples]
-        normaliser = Normaliser.of(tokens, self._algorithm.loss, length=self._longest)
+        normaliser = Normaliser.of(tokens, self._algorithm.loss_aggregation, length=self._longest)
         if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._objective.custom):
             moving = [number for number, sample in enumerate(samples) if any(sample.advantages)]
             samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]

@@ -108,7 +108,7 @@ def _algorithm(settings: ArealConversion) -> dict[str, Any]:
         "preset": "grpo",
         "group_size": group,
         **advantage,
-        "loss": "token_mean",
+        "loss_aggregation": "token_mean",
         "clip_low": low,
         "clip_high": settings.number("actor.eps_clip_higher", default=low),
     }

@@ -110,7 +110,7 @@ def _algorithm(settings: RLFactoryConversion) -> dict[str, Any]:
         "group_size": settings.whole(f"{_ROLLOUT}.n", default=1 if ppo else 8, least=1 if ppo else 2),
         **advantage,
         **(_critic(settings) if ppo else {}),
-        "loss": _loss(settings),
+        "loss_aggregation": _loss(settings),
         "clip_low": settings.number(f"{_ACTOR}.clip_ratio_low", default=clip, most=0.999),
         "clip_high": settings.number(f"{_ACTOR}.clip_ratio_high", default=clip),
         **({"clip_dual": dual} if dual > 1 else {}),

@@ -62,32 +62,32 @@ class Rejection:
 
 
 def importance_weights(
-    proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: Importance
+    old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: Importance
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each token and where the cap acts, float32 and bool, [B, T]; weights are 0 outside of the mask."""
-    weights_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
+    weights_BT = _ratios(old_BT, behaviour_BT, mask_BT, how.level)
     above_BT = (weights_BT > how.cap) & mask_BT
     kept_BT = torch.where(above_BT, 0.0, weights_BT) if how.mode == "reject" else weights_BT.clamp(max=how.cap)
     return torch.where(mask_BT, kept_BT, 0.0), above_BT
 
 
 def rejected_tokens(
-    proximal_BT: torch.Tensor,
+    old_BT: torch.Tensor,
     behaviour_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     how: Rejection,
 ) -> torch.Tensor:
     """The tokens that are left out, bool [B, T], False outside of the mask."""
-    ratios_BT = _ratios(proximal_BT, behaviour_BT, mask_BT, how.level)
+    ratios_BT = _ratios(old_BT, behaviour_BT, mask_BT, how.level)
     outside_BT = ((ratios_BT < how.low) | (ratios_BT > how.high)) & mask_BT
     return outside_BT & (advantages_BT < 0) if how.only_negative else outside_BT
 
 
-def _ratios(proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
+def _ratios(old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
     """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
     ratio: Ratio = "token" if level == "token" else "sequence"
-    logs_BT = log_ratio(proximal_BT.detach().float(), behaviour_BT.float(), mask_BT, ratio)
+    logs_BT = log_ratio(old_BT.detach().float(), behaviour_BT.float(), mask_BT, ratio)
     if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
         logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
     return ratio_of(logs_BT)

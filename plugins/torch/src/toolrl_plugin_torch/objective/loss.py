@@ -60,7 +60,7 @@ from toolrl_plugin_torch.objective.surrogate import (
     ratio_of,
 )
 
-Proximal = Literal["recomputed", "sampled"]
+OldLogprobs = Literal["recomputed", "sampled"]
 """The policy that ratios are taken to: the one before the step's first update, or the one that sampled."""
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
@@ -78,7 +78,7 @@ class Objective:
     """How samples of another policy are weighted; None for not at all."""
     rejection: Rejection | None = None
     """What of them is left out; None for nothing."""
-    proximal: Proximal = "recomputed"
+    old_logprobs: OldLogprobs = "recomputed"
     kl_coef: float = 0.0
     kl_estimator: KlEstimator = "k3"
     kl_correction: bool = True
@@ -96,7 +96,7 @@ class Objective:
             custom=custom,
             importance=weights and Importance(weights.level, weights.mode, weights.cap),
             rejection=bounds and Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative),
-            proximal=algorithm.proximal,
+            old_logprobs=algorithm.old_logprobs,
             kl_coef=algorithm.kl_coef,
             kl_estimator=algorithm.kl_estimator,
             kl_correction=algorithm.kl_correction,
@@ -211,11 +211,11 @@ def policy_loss(
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
 
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
-    samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped. With `proximal:
-    sampled` the engine's stand in their place. `rollout_logprobs_BT`, the engine's, are needed with that, `importance`
-    and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`, and measured
-    only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where one that is
-    needed is None, RunStoppedError where a custom loss isn't finite.
+    samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
+    `old_logprobs: sampled` takes the engine's instead. `rollout_logprobs_BT`, the engine's, are needed with that,
+    `importance` and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`,
+    and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where
+    one that is needed is None, RunStoppedError where a custom loss isn't finite.
     """
     _check_needs(objective, rollout_logprobs_BT, reference_logprobs_BT, entropy_BT)
     mask_BT = loss_mask_BT.bool()
@@ -225,7 +225,7 @@ def policy_loss(
     advantages_BT = torch.where(mask_BT, advantages_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_logprobs_BT is None else torch.where(mask_BT, old_logprobs_BT, 0.0)
     rollout_BT = old_BT if rollout_logprobs_BT is None else torch.where(mask_BT, rollout_logprobs_BT, 0.0)
-    if objective.proximal == "sampled":
+    if objective.old_logprobs == "sampled":
         old_BT = rollout_BT
 
     terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
@@ -261,11 +261,11 @@ def _check_needs(
         raise ValueError(f"kl_coef is {objective.kl_coef:g}, but there are no log-probabilities of the reference")
     if objective.entropy_coef and entropy_BT is None:
         raise ValueError(f"entropy_coef is {objective.entropy_coef:g}, but there is no entropy")
-    needing = objective.importance or objective.rejection or (objective.proximal == "sampled")
+    needing = objective.importance or objective.rejection or (objective.old_logprobs == "sampled")
     if needing and rollout_logprobs_BT is None:
         raise ValueError(
-            "importance weights, rejection and `proximal: sampled` need the engine's log-probabilities, but there are "
-            "none"
+            "importance weights, rejection and `old_logprobs: sampled` need the engine's log-probabilities, but there "
+            "are none"
         )
 
 

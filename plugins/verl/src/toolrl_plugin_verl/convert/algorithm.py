@@ -41,7 +41,7 @@ def algorithm(settings: Conversion) -> dict[str, Any]:
     by_deviation = settings.flag("algorithm.norm_adv_by_std_in_grpo")
     if preset == "grpo":
         result["scale"] = "std" if by_deviation else "none"
-    result["loss"] = _loss(settings)
+    result["loss_aggregation"] = _loss(settings)
     result |= _surrogate(settings)
     if preset == "ppo":
         result |= _critic(settings)

@@ -96,8 +96,8 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
      "`deterministic: true` makes a run the same, bit for bit"),
     (("actor_rollout_ref.rollout.calculate_log_probs", "actor_rollout_ref.actor.use_rollout_log_probs",
       "algorithm.rollout_correction.bypass_mode"),
-     "log-probabilities are always kept as sampled; `algorithm.proximal: sampled` takes ratios to them instead of the "
-     "trainer's own before an update"),
+     "log-probabilities are always kept as sampled; `algorithm.old_logprobs: sampled` takes ratios to them instead of "
+     "the trainer's own before an update"),
     (("algorithm.rollout_correction.rollout_rs",),
      "`algorithm.rejection` leaves out what lies outside of an interval; `algorithm.importance` with `mode: reject` "
      "drops what lies above its cap, and takes the weights of the rest"),
