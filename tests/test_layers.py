@@ -16,7 +16,7 @@ LAYERS = [
     {"cli"},
     {"jobs"},
     {"assembly"},
-    {"builder"},
+    {"run_builder"},
     {"preflight"},
     {"report", "testing"},
     {"builtin"},

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolrl.builder import Builder, trainer_backend
+from toolrl.building import build_trainer
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
@@ -44,6 +44,7 @@ from toolrl.protocols import (
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
+from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import told_status
 from toolrl.tools.endpoints import Endpoints
@@ -136,7 +137,7 @@ async def assemble(
     last, observers are told what ended the run.
     """
     config = loaded.config
-    backend = trainer_backend(registry, config)
+    backend = build_trainer(registry, config)
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
     source = _model_to_load(config, backend, overwrite=overwrite)
@@ -149,7 +150,7 @@ async def assemble(
             backend.clean(folder.directory)
         stack.callback(folder.close)
         model = backend.load_model(source)
-        builder = Builder(loaded, registry, model, folder.directory, ranks)
+        builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
         weights = model.weights(0, folder.directory)
         here = None
         if not (workers and config.cluster.rollout_workers):
@@ -164,6 +165,7 @@ async def assemble(
         if here is not None:
             starting = _sampler_here(builder, *here, events)
         else:
+            assert weights is not None, "a trainer without weights rejects cluster.rollout_workers"
             starting = _sampler_elsewhere(loaded, registry, source, model, folder, weights, events, ranks)
         sampler = await stack.enter_async_context(starting)
         if folder.replaces:
@@ -225,7 +227,7 @@ class _Sampler:
 
 @asynccontextmanager
 async def _sampler_here(
-    builder: Builder, environments: Mapping[str, Environment], engine: RolloutEngine, events: Events
+    builder: RunBuilder, environments: Mapping[str, Environment], engine: RolloutEngine, events: Events
 ) -> AsyncIterator[_Sampler]:
     """This process samples."""
     runner = builder.runner(engine, environments, events.episode_end)
@@ -268,7 +270,7 @@ def _status_here(activity: Activity, endpoints: Endpoints, restarts: ServiceRest
 
 @asynccontextmanager
 async def sampling(
-    builder: Builder, environments: Mapping[str, Environment], engine: RolloutEngine
+    builder: RunBuilder, environments: Mapping[str, Environment], engine: RolloutEngine
 ) -> AsyncIterator[None]:
     """Start tools, rewards and engine; stop them in the end."""
     async with AsyncExitStack() as stack:

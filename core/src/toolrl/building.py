@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from toolrl import protocols
+from toolrl.component import Component
 from toolrl.config.components import check_options
 from toolrl.config.frame import ComponentUse
-from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError, UnknownComponentError
+from toolrl.config.model import Config
+from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError, UnknownComponentError
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry, load_registry
-from toolrl.protocols import BuildContext
+from toolrl.protocols import BuildContext, TrainerBackend
 from toolrl.tools.toolset import as_toolset
 
 _MACHINERY = ("__init__", "__subclasshook__")
@@ -21,15 +23,23 @@ _MACHINERY = ("__init__", "__subclasshook__")
 def build_component(registry: Registry, kind: str, use: ComponentUse, context: BuildContext, where: str) -> Any:
     """Resolve a component, check its options, and call its target with them and the context.
 
-    `where` is its place in the config, for messages. Raises PluginError for one that can't be had or built, ConfigError
-    for options that don't fit; another ToolrlError of the component's own goes through.
+    `where` is its place in the config, for messages. Raises PluginError for a component that is missing or can't be
+    built, ConfigError for options that don't fit; another ToolrlError of the component's own goes through.
     """
     component = registry.get(kind, use.use).component
     options, problems = check_options(component, use.options)
     if problems:
         raise ConfigError([problem.line(f"{where}.options" if where else "options") for problem in problems])
+    return call_target(kind, use.use, component, options, context, where)
+
+
+def call_target(
+    kind: str, name: str, component: Component[Any], options: Any, context: BuildContext, where: str
+) -> Any:
+    """Call a component's target with checked options, and check that the result follows the protocol of its kind.
+    Raises as `build_component`."""
     target = component.load()
-    label = f"{KINDS[kind].label} {use.use!r}"
+    label = f"{KINDS[kind].label} {name!r}"
     try:
         if kind == "tools":
             return as_toolset(target, options, context)
@@ -44,6 +54,33 @@ def build_component(registry: Registry, kind: str, use: ComponentUse, context: B
     return built
 
 
+def trainer_component(registry: Registry, name: str = "torch") -> Component[TrainerBackend]:
+    """A trainer's descriptor. Raises ConfigError where no installed plugin brings it."""
+    try:
+        component: Component[TrainerBackend] = registry.get("trainers", name).component
+        component.load()
+    except PluginError as error:
+        hint = error.hint
+        if name == "torch":
+            hint = (
+                "pip install 'toolrl[train]'; to evaluate a model behind a server without it, take toolrl-plugin-vllm "
+                "and `trainer: {use: served}`"
+            )
+        raise ConfigError(f"trainer.use: {error.message}", hint=hint) from error
+    return component
+
+
+def build_trainer(registry: Registry, config: Config) -> TrainerBackend:
+    """The config's trainer. Raises ConfigError where no installed plugin brings it, ComponentLoadError where it can't
+    be built."""
+    name = config.trainer.use
+    context = BuildContext(name=name, where="trainer", seed=config.seed)
+    backend: TrainerBackend = call_target(
+        "trainers", name, trainer_component(registry, name), config, context, "trainer"
+    )
+    return backend
+
+
 def build_of_plugin(
     kind: str,
     name: str,
@@ -52,10 +89,8 @@ def build_of_plugin(
     where: str,
     missing: Callable[[str], ToolrlError],
 ) -> Any:
-    """A component of another plugin, by its qualified name.
-
-    `missing` makes the error for one that isn't there, from what the registry says of it.
-    """
+    """A component of another plugin, by its qualified name. `missing` turns the registry's message into the error for a
+    component that isn't installed."""
     registry = load_registry()
     try:
         registry.get(kind, name)
@@ -78,8 +113,6 @@ def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:
 
 def _missing(built: Any, protocol: type) -> list[str]:
     """The methods of a protocol that an object lacks."""
-    wanted = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name not in _MACHINERY]
+    methods = (FunctionType, staticmethod)
+    wanted = [name for name, it in vars(protocol).items() if isinstance(it, methods) and name not in _MACHINERY]
     return [name for name in wanted if not callable(getattr(built, name, None))]
-
-
-_MACHINERY = ("__init__", "__subclasshook__")

@@ -60,8 +60,8 @@ class TrainedModel(Protocol):
         """Tokens that the model can attend to."""
         ...
 
-    def weights(self, version: int, directory: Path | None = None) -> WeightSource:
-        """The live weights; `directory` is where folders of them are written."""
+    def weights(self, version: int, directory: Path | None = None) -> WeightSource | None:
+        """The live weights, or None where a server holds them; `directory` is where folders of them are written."""
         ...
 
 
@@ -106,8 +106,8 @@ class TrainerBackend(Protocol):
         """Seed the process and choose its device, the config's unless one is given. Raises ConfigError."""
         ...
 
-    def load_model(self, source: str, *, dtype: str | None = None) -> Any:
-        """The model and its tokenizer, a `TrainedModel`; `dtype` stands for the config's. Raises ConfigError."""
+    def load_model(self, source: str, *, dtype: str | None = None) -> TrainedModel:
+        """The model and its tokenizer; `dtype` stands for the config's. Raises ConfigError."""
         ...
 
     def policy_trainer(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from toolrl.building import build_component
+from toolrl.building import build_component, build_trainer
 from toolrl.component import Component
 from toolrl.config.frame import ComponentUse
 from toolrl.errors import ComponentLoadError, ConfigError, UnknownComponentError
@@ -79,3 +80,21 @@ def test_a_tool_is_made_a_toolset(registry: Registry) -> None:
     # The target gives something that is no tool, which `toolrl.tools` finds out.
     with pytest.raises(ComponentLoadError, match="expected a @tool function, a Tool, or a Toolset"):
         build_component(registry, "tools", ComponentUse(use="bare"), CONTEXT, "here")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (lambda config, context: 1 // 0, "trainer 'torch' can't be built: ZeroDivisionError"),
+        (lambda config, context: object(), "trainer 'torch' gave a object without prepare, load_model"),
+    ],
+)
+def test_a_trainer_is_checked_like_any_component(target: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Component, "load", lambda _: target)
+    found = SimpleNamespace(component=Component("torch", "a:b"))
+    registry: Any = SimpleNamespace(get=lambda kind, name: found)
+    config: Any = SimpleNamespace(trainer=SimpleNamespace(use="torch"), seed=1)
+    with pytest.raises(ComponentLoadError) as caught:
+        build_trainer(registry, config)
+    assert message in caught.value.message
+    assert caught.value.where == "trainer"

@@ -16,6 +16,8 @@ import yaml
 from sglang_server import SglangServer, serving
 from vllm_help import make_model, make_tokenizer
 
+from toolrl.cli.main import main
+
 COMMAND = """
 import importlib.util, sys
 find_spec = importlib.util.find_spec
@@ -67,3 +69,21 @@ def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
             assert "data.train" in err or "trains nothing" in err
 
     asyncio.run(main())
+
+
+def test_rollout_workers_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2=", "answer": "4"}\n')
+    config = {
+        "model": {"path": str(tmp_path / "model")},
+        "trainer": {"use": "served"},
+        "engine": {"use": "openai", "options": {"url": "http://localhost:1"}},
+        "data": {"eval": {"use": "jsonl", "options": {"path": str(tmp_path / "rows.jsonl")}}},
+        "environments": {"default": {"parser": "hermes", "chat_format": PLAIN, "rewards": ["exact"]}},
+        "cluster": {"rollout_workers": 1},
+        "run": {"dir": str(tmp_path / "runs"), "name": "served"},
+    }
+    (tmp_path / "eval.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", str(tmp_path / "eval.yaml")]) == 1
+    shown = capsys.readouterr().err
+    assert "cluster.rollout_workers: 1" in shown
+    assert "a server holds them" in shown

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if args.folder.exists() and (not args.folder.is_dir() or any(args.folder.iterdir())):
         raise UsageError("there is something here already", where=str(args.folder), hint="Name another folder.")
     from toolrl.assembly import model_source
-    from toolrl.builder import trainer_class
+    from toolrl.building import trainer_component
     from toolrl.plugins.registry import load_registry
     from toolrl.runs.folder import RunFolder
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         RunFolder.open(name)  # says which runs there are where this is none
         name = f"{name}:{args.checkpoint}"
     source = model_source(name, where=None)
-    trainer_class(load_registry()).export(source, args.folder, trust_remote_code=args.trust_remote_code)
+    trainer_component(load_registry()).load().export(source, args.folder, trust_remote_code=args.trust_remote_code)
     written = sum(file.stat().st_size for file in args.folder.iterdir())
     facts = {"model": str(args.folder.absolute()), "from": source, "bytes": written}
     if args.json:

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from toolrl.builder import trainer_class
+    from toolrl.building import trainer_component
     from toolrl.loop.ranks import ONE, OtherRankError, started_by_torchrun
     from toolrl.preflight import check_start
 
@@ -44,8 +44,10 @@ def run(args: argparse.Namespace) -> int:
         check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
         ranks = ONE
         if loaded.config.cluster.shard is True:
-            ranks = trainer_class(registry, loaded.config.trainer.use).join(
-                loaded.config.device, loaded.config.cluster.rank_timeout
+            ranks = (
+                trainer_component(registry, loaded.config.trainer.use)
+                .load()
+                .join(loaded.config.device, loaded.config.cluster.rank_timeout)
             )
         main, interrupt = _train(args, loaded, registry, ranks), ranks.interrupt if ranks.several else None
         return run_to_end(main, interrupt=interrupt, silent=_silent(args))
@@ -73,7 +75,7 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Re
 
 def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
-    from toolrl.builder import trainer_class
+    from toolrl.building import trainer_component
     from toolrl.config.distributed_checks import check_torchrun
     from toolrl.plugins.registry import load_registry
     from toolrl.preflight import check_start
@@ -88,8 +90,8 @@ def _run_as_rank(args: argparse.Namespace) -> int:
         problem = error
     config = loaded.config if loaded is not None else None
     device, timeout = (config.device, config.cluster.rank_timeout) if config else ("cpu", _ALONE)
-    trainer = trainer_class(registry or load_registry(), config.trainer.use if config else "torch")
-    ranks = trainer.join(device, timeout, problem, Path(config.run.dir) if config else None)
+    trainer = trainer_component(registry or load_registry(), config.trainer.use if config else "torch")
+    ranks = trainer.load().join(device, timeout, problem, Path(config.run.dir) if config else None)
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.assembly import sampling
-from toolrl.builder import Builder, trainer_backend
+from toolrl.building import build_trainer
 from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
+from toolrl.run_builder import RunBuilder
 from toolrl_plugin_ray.broadcast import WeightReceiver
 from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.weights import verify
@@ -32,7 +33,7 @@ class PolicyReplica:
         weights: Any,
         engine: RolloutEngine,
         runner: Runner,
-        builder: Builder,
+        builder: RunBuilder,
         receiver: WeightReceiver,
     ) -> None:
         self.runner = runner
@@ -77,14 +78,14 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
     """Load the model and start everything, with these weights."""
     loaded, config = spec.loaded, spec.loaded.config
     registry = load_registry()
-    backend = trainer_backend(registry, config)
+    backend = build_trainer(registry, config)
     backend.prepare(spec.device)
     with masked_logs(loaded.hide):
         policy = backend.load_model(spec.source, dtype=spec.dtype)
         receiver = WeightReceiver()
         await receiver.receive(update, policy.model)
         verify(update, policy.model)
-        builder = Builder(loaded, registry, policy, Path(spec.run_dir))
+        builder = RunBuilder(loaded, registry, policy, Path(spec.run_dir))
         environments = builder.environments()
         weights = policy.weights(update.version)
         engine = builder.engine(weights, overlap=False)

@@ -29,6 +29,13 @@ class ServedBackend:
     """A `toolrl.protocols.TrainerBackend` that loads a tokenizer."""
 
     def __init__(self, config: Config, context: BuildContext) -> None:
+        """Raises ConfigError for rollout workers, which would need weights to load."""
+        if config.cluster.rollout_workers:
+            raise ConfigError(
+                f"cluster.rollout_workers: {config.cluster.rollout_workers} workers would load the trainer's weights, "
+                "and with `trainer: {use: served}` a server holds them",
+                hint="Set it to 0: the server batches the requests of one process. Let it have more devices instead.",
+            )
         self._trusted = config.model.trust_remote_code
 
     def prepare(self, device: str | None = None) -> None:

@@ -15,8 +15,8 @@ from toolrl.building import build_component
 from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
-from toolrl.config.model import Config, EnvironmentConfig
-from toolrl.errors import ChatFormatError, ConfigError, PluginError, ToolrlError
+from toolrl.config.model import EnvironmentConfig
+from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.loop.shared_rollout import SharedRunner
 from toolrl.parsing.flags import EndFlags
@@ -31,7 +31,6 @@ from toolrl.protocols import (
     Observer,
     RolloutEngine,
     TrainedModel,
-    TrainerBackend,
     WeightSource,
 )
 from toolrl.rollout.environment import Environment, Limits, NamedReward
@@ -80,30 +79,7 @@ def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) ->
         raise ChatFormatError(text, where=where, hint=error.hint) from error
 
 
-def trainer_class(registry: Registry, name: str = "torch") -> Any:
-    """What makes a `TrainerBackend`. Raises ConfigError where no installed plugin brings this trainer."""
-    try:
-        return registry.get("trainers", name).component.load()
-    except PluginError as error:
-        hint = error.hint
-        if name == "torch":
-            hint = (
-                "pip install 'toolrl[train]'; to evaluate a model behind a server without it, take toolrl-plugin-vllm "
-                "and `trainer: {use: served}`"
-            )
-        raise ConfigError(f"trainer.use: {error.message}", hint=hint) from error
-
-
-def trainer_backend(registry: Registry, config: Config) -> TrainerBackend:
-    """The config's trainer. Raises ConfigError where no installed plugin brings it."""
-    name = config.trainer.use
-    backend: TrainerBackend = trainer_class(registry, name)(
-        config, BuildContext(name=name, where="trainer", seed=config.seed)
-    )
-    return backend
-
-
-class Builder:
+class RunBuilder:
     """Builds the parts of one run in order, in the trainer's process or in a worker's."""
 
     def __init__(
@@ -168,7 +144,7 @@ class Builder:
             call_cost=config.call_cost,
         )
 
-    def engine(self, weights: WeightSource, *, overlap: bool) -> RolloutEngine:
+    def engine(self, weights: WeightSource | None, *, overlap: bool) -> RolloutEngine:
         """`overlap`: it is to sample while these weights are trained."""
         engine: RolloutEngine = self.build(
             "engines",

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from toolrl import Component, hookimpl
-from toolrl.builder import Builder
 from toolrl.builtin import plugin
 from toolrl.config.model import Config
 from toolrl.plugins.registry import Registry
 from toolrl.rollout.environment import Limits
+from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder
 
 MODULE = "observers_of_every_run"
@@ -73,7 +73,7 @@ def test_one_that_is_broken_harms_no_run(
     model: Any = SimpleNamespace(device="cpu", tokenizer=None, processor=None)
     folder = RunFolder.create(tmp_path / "first", {}, total_steps=1)
     with caplog.at_level(logging.WARNING):
-        events = Builder(loaded, registry, model, tmp_path).events(folder, (), Limits(50, 2000))
+        events = RunBuilder(loaded, registry, model, tmp_path).events(folder, (), Limits(50, 2000))
         events.run_start()
         events.run_end(None)
     assert ENDED == ["first"]
