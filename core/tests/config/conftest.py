@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
@@ -55,6 +55,7 @@ class Algorithm(AlgorithmFrame):
     """The objective, as a trainer knows it."""
 
     model_config = ConfigDict(extra="forbid")
+    old_names: ClassVar = {"kl_penalty": "kl_coef"}
 
     kl_coef: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight.")
     entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight.")

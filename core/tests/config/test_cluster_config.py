@@ -21,7 +21,6 @@ def test_without_a_section_one_process_samples(tree: dict[str, Any], registry: R
     [
         (("cluster.rollout_workers=-1",), "cluster.rollout_workers: Input should be ≥ 0"),
         (("cluster.worker=2",), "cluster.worker: unknown key"),
-        (("cluster.weight_transfer=post",), "cluster.weight_transfer: "),
         (("cluster.worker_timeout=0",), "cluster.worker_timeout: Input should be > 0"),
         (("cluster.trainer_workers=-1",), "cluster.trainer_workers: Input should be ≥ 0"),
         (("cluster.placement=apart",), "cluster.placement: "),

@@ -11,7 +11,7 @@ import pytest
 from toolrl.config.load import check_config
 from toolrl.config.model import Config
 from toolrl.config.remarks import missing_files, remarks
-from toolrl.errors import DataError
+from toolrl.errors import ConfigError, DataError
 from toolrl.plugins.registry import Registry
 
 
@@ -46,10 +46,17 @@ def test_workers_without_the_trainers_kind_of_device_are_told(
     assert ("the workers' engines compute on the CPU" in told(tree, registry, *overrides)) is is_told
 
 
-@pytest.mark.parametrize("way", ["object_store", "file", "broadcast"])
-def test_a_way_of_weights_that_is_no_more_gets_a_remark(tree: dict[str, Any], registry: Registry, way: str) -> None:
-    found = told(tree, registry, f"cluster.weight_transfer={way}")
-    assert ("weights go by a broadcast" in found) is (way != "broadcast")
+def test_a_key_without_effect_gets_a_remark(tree: dict[str, Any], registry: Registry) -> None:
+    found = told(tree, registry, "cluster.weight_transfer=file")
+    assert "cluster.weight_transfer: has no effect any more; leave it out" in found
+
+
+def test_an_old_name_is_read_as_the_present_one(tree: dict[str, Any], registry: Registry) -> None:
+    loaded = check_config(tree, ["algorithm.kl_penalty=0.5"], registry=registry)
+    assert loaded.resolved["algorithm"]["kl_coef"] == 0.5
+    assert "algorithm.kl_penalty: is called `kl_coef` now" in remarks(loaded.config, registry)
+    with pytest.raises(ConfigError, match="algorithm.kl_penalty: unknown key"):
+        check_config(tree, ["algorithm.kl_penalty=0.5", "algorithm.kl_coef=1"], registry=registry)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,6 @@ def test_old_names_of_settings_are_read_and_remarked_on() -> None:
 @pytest.mark.parametrize(
     ("rollout", "more", "message"),
     [
-        ({"oversampling": 1.5}, {}, "set rollout.max_staleness"),
         ({"replay": 0.5}, {}, "rollout.replay"),
         ({"replay": 0.1, "max_staleness": 1}, {}, "0.1 of 8 groups is less than one group"),
         ({"replay": 1.0, "max_staleness": 1}, {}, "less than 1"),

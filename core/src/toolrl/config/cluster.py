@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from toolrl.config.frame import ComponentUse, Frame, Use
+from toolrl.config.frame import ComponentUse, Frame, OldNames, Use
 
 
 class ClusterConfig(Frame):
     """Processes that a run is spread over: rollout workers and trainer workers, placed by a cluster component (Ray); in
     place of the latter the ranks that `torchrun -m toolrl train` starts. Without any of these there is one process."""
+
+    old_names: ClassVar[OldNames] = {"weight_transfer": None}
 
     use: Use | None = Field(
         None,
@@ -40,11 +42,6 @@ class ClusterConfig(Frame):
     )
     worker_resources: dict[str, float] = Field(
         default_factory=dict, description="Further resources that a worker's node must have, by the names Ray knows."
-    )
-    weight_transfer: Literal["object_store", "file", "broadcast"] = Field(
-        "broadcast",
-        description="How new weights come to the workers: from memory to memory by torch.distributed (gloo), to all "
-        "workers at once. The older values `object_store` and `file` mean the same.",
     )
     worker_timeout: float = Field(
         600,

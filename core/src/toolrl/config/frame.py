@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+OldNames = Mapping[str, str | None]
+"""Old name of a key to its present one, or None for a key that has no effect any more (`toolrl.config.old_names`)."""
 
 
 class Frame(BaseModel):
     """Base of every section: unknown keys are mistakes."""
+
+    old_names: ClassVar[OldNames] = {}
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, validate_default=True)
 

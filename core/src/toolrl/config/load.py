@@ -19,6 +19,7 @@ from toolrl.config.components import check_end_flags, check_site, find_duplicate
 from toolrl.config.env import Interpolated, interpolate
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config, EnvironmentConfig
+from toolrl.config.old_names import rename_old_keys
 from toolrl.config.override import apply_overrides
 from toolrl.config.paths import Path, get, step
 from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, show_value
@@ -73,11 +74,13 @@ def check_config(
     set_paths, wrong = apply_overrides(tree, overrides)
     _name_defaults(tree, set_paths)
     _name_run(tree, source)
+    old_keys = rename_old_keys(tree, whole_config(registry, tree)[0], registry)
     values = interpolate(tree, os.environ if environ is None else environ)
     config, found = _check(values, registry)
     lines = [*problems, *wrong, *(_line(problem, values, set_paths) for problem in found)]
     if lines or config is None:
         raise ConfigError(lines, where=source)
+    config._old_keys = tuple(old_keys)
     return LoadedConfig(config, _resolved(config, values), source, values.mask)
 
 

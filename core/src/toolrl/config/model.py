@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.config.frame import ComponentUse, Frame, Use, from_name
@@ -170,13 +170,7 @@ class RolloutConfig(Frame):
     @classmethod
     def _without_oversampling(cls, data: Any) -> Any:
         """Run folders may hold `oversampling: 1.0`, which had no effect."""
-        if isinstance(data, dict) and "oversampling" in data:
-            if data["oversampling"] != 1:
-                raise ValueError(
-                    f"oversampling: {data['oversampling']!r} is not supported, as cutting the slowest groups favours "
-                    "short episodes; set rollout.max_staleness to 1 or more, which carries them over to the next step "
-                    "(for a run that was made with it: --set rollout.oversampling=1 --set rollout.max_staleness=1)"
-                )
+        if isinstance(data, dict) and data.get("oversampling") == 1:
             return {key: value for key, value in data.items() if key != "oversampling"}
         return data
 
@@ -283,6 +277,13 @@ class RunConfig(Frame):
 
 class Config(Frame):
     """A whole run."""
+
+    _old_keys: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def old_keys(self) -> tuple[str, ...]:
+        """A line for each key that the file calls by an old name."""
+        return self._old_keys
 
     model: SerializeAsAny[ModelFrame]
     data: DataConfig = Field(default_factory=DataConfig)

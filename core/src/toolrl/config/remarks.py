@@ -23,7 +23,11 @@ DATA = ("data.train", "data.eval", "sft.data")
 def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
     parts = (_evaluation, _rewards, _sampling, _workers, refused_by_train)
-    return [*(line for part in parts for line in part(config)), *of_trainer(registry, config, "remarks")]
+    return [
+        *config.old_keys,
+        *(line for part in parts for line in part(config)),
+        *of_trainer(registry, config, "remarks"),
+    ]
 
 
 def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
@@ -101,8 +105,6 @@ def _workers(config: Config) -> list[str]:
     cluster, lines = config.cluster, []
     if cluster.rollout_workers and not cluster.worker_gpus and config.device.startswith("cuda"):
         lines.append(f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}")
-    if cluster.weight_transfer != "broadcast":
-        lines.append(f"cluster.weight_transfer {cluster.weight_transfer}: weights go by a broadcast; leave it out")
     return lines
 
 

@@ -7,6 +7,7 @@ isn't installed, what core doesn't know is left unchecked: an evaluation by an A
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
@@ -41,6 +42,7 @@ def whole_config(registry: Registry, tree: Mapping[str, Any]) -> tuple[type[Conf
     return (Config if options is None else with_sections(options)), []
 
 
+@functools.cache
 def with_sections(options: type[BaseModel]) -> type[Config]:
     """The config's model with a trainer's sections in the place of core's."""
     fields: dict[str, Any] = {name: (field.annotation, copy(field)) for name, field in options.model_fields.items()}
