@@ -16,7 +16,7 @@ from toolrl.config.load import load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
-from toolrl_plugin_areal.convert.command import Convert
+from toolrl_plugin_areal.convert.command import ArealConvert
 from toolrl_plugin_areal.convert.conversion import ArealConversion
 from toolrl_plugin_areal.convert.mapping import convert
 from toolrl_plugin_areal.convert.tables import DEFAULTS
@@ -154,7 +154,7 @@ def test_a_null_asks_for_nothing() -> None:
 
 def test_the_section_may_be_called_tir_config(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("tir_config: {max_turns: 4, enable_tools: calculator, is_chat_model: true}\n")
-    config, report = Convert().convert(str(tmp_path / "c.yaml"), [])
+    config, report = ArealConvert().convert(str(tmp_path / "c.yaml"), [])
     environment = config["environments"]["default"]
     assert (environment["max_turns"], environment["chat_format"]) == (5, "tir")
     assert [tool["use"] for tool in environment["tools"]] == ["calculator"]
@@ -297,7 +297,7 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
     write_guide(folder)
     (folder / "start.sh").write_text(script)
     monkeypatch.chdir(tmp_path)
-    config, report = Convert().convert("examples/tir/start.sh", ["actor.path=there"])
+    config, report = ArealConvert().convert("examples/tir/start.sh", ["actor.path=there"])
     assert config["algorithm"]["group_size"] == (7 if "N=" in script else 4)
     assert config["run"]["name"] == ("a-b" if "a b" in script else "tir-math-reasoning")
     assert (config["model"]["path"], config["rollout"]["max_staleness"]) == ("there", 2)
@@ -315,7 +315,7 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
 def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text(script)
     with pytest.raises(ConfigError, match=says) as caught:
-        Convert().convert(str(tmp_path / "start.sh"), [])
+        ArealConvert().convert(str(tmp_path / "start.sh"), [])
     assert "YAML" in str(caught.value.hint)
 
 
@@ -327,7 +327,7 @@ def test_references_and_variables(tmp_path: Path) -> None:
         "train_dataset: {path: '${oc.env:DATA}/train.parquet'}\n"
         "loop: '${loop}'\n"
     )
-    config, report = Convert().convert(str(tmp_path / "c.yaml"), [])
+    config, report = ArealConvert().convert(str(tmp_path / "c.yaml"), [])
     assert config["model"]["path"] == "/data/${MODEL:-small}"
     assert config["data"]["train"]["options"]["path"] == "${DATA}/train.parquet"
     assert "names a key that isn't in the file" in dict(report.lost)["actor.eps_clip"]

@@ -9,7 +9,7 @@ import pytest
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_rlfactory import envs, managers
-from toolrl_plugin_rlfactory.convert.command import Convert
+from toolrl_plugin_rlfactory.convert.command import RLFactoryConvert
 from toolrl_plugin_rlfactory.loading import load_class
 
 SEARCH = """
@@ -103,7 +103,7 @@ def test_what_nothing_stands_in_for_is_told(folder: Path, line: str) -> None:
 def test_the_users_own_search_env_goes_before_the_one_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "run.sh").write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.env.name=search\n")
-    place = Convert().convert("run.sh", [])[0]["environments"]["default"]
+    place = RLFactoryConvert().convert("run.sh", [])[0]["environments"]["default"]
     assert place["rewards"] == [{"use": "rlfactory", "options": {"env": "envs/search.py:SearchEnv"}}]
     (folder / "envs" / "search.py").unlink()
-    assert Convert().convert("run.sh", [])[0]["environments"]["default"]["rewards"] == ["rlfactory"]
+    assert RLFactoryConvert().convert("run.sh", [])[0]["environments"]["default"]["rewards"] == ["rlfactory"]

@@ -15,7 +15,7 @@ from toolrl.config.frame import ComponentUse
 from toolrl.plugins.registry import load_registry
 from toolrl.tools import as_toolset
 from toolrl.types import ToolCall
-from toolrl_plugin_rlfactory.convert.command import Convert
+from toolrl_plugin_rlfactory.convert.command import RLFactoryConvert
 from toolrl_testing import make_build_context, make_episode_context, make_task
 
 MINE = """
@@ -55,7 +55,7 @@ def mixed(folder: Path) -> list[dict[str, Any]]:
     (folder / "envs" / "tools" / "mine.py").write_text(MINE)
     entries = [SERVERS.strip()[1:-1].strip(), "'code_interpreter'", "{'name': 'mine', 'before': 'So'}"]
     (folder / "mcp_tools.pydata").write_text(f"[{', '.join(entries)}]")
-    tree, _ = Convert().convert("main_grpo.sh", [])
+    tree, _ = RLFactoryConvert().convert("main_grpo.sh", [])
     tools: list[dict[str, Any]] = tree["environments"]["default"]["tools"]
     return tools
 
@@ -65,10 +65,10 @@ def test_each_tool_of_a_mixed_file_goes_to_its_plugin(folder: Path) -> None:
     assert [tool["use"] for tool in tools] == ["mcp", "python/code_interpreter", "qwen_agent"]
     assert tools[2]["options"] == {"tools": [{"name": "mine", "before": "So"}], "imports": ["envs/tools/mine.py"]}
     assert all(tool["policy"]["max_output_tokens"] == 2000 for tool in tools)
-    _, report = Convert().convert("main_grpo.sh", [])
+    _, report = RLFactoryConvert().convert("main_grpo.sh", [])
     assert any("mine are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'" in text for text in report.remarks)
     (folder / "mcp_tools.pydata").write_text("[3, 'web_search', {'name': 'code_interpreter', 'work_dir': 'x'}]")
-    tree, report = Convert().convert("main_grpo.sh", [])
+    tree, report = RLFactoryConvert().convert("main_grpo.sh", [])
     uses = [tool["use"] for tool in tree["environments"]["default"]["tools"]]
     assert uses == ["python/code_interpreter", "qwen_agent"]
     assert "no tool's name" in dict(report.lost)["./mcp_tools.pydata: 3"]
@@ -86,7 +86,7 @@ def test_the_tools_of_a_mixed_file_start(folder: Path) -> None:
     text = (folder / "mcp_tools.pydata").read_text()
     text = text.replace("'python'", repr(sys.executable)).replace("envs/tools/search.py", "search.py")
     (folder / "mcp_tools.pydata").write_text(text)
-    tools = Convert().convert("main_grpo.sh", [])[0]["environments"]["default"]["tools"]
+    tools = RLFactoryConvert().convert("main_grpo.sh", [])[0]["environments"]["default"]["tools"]
     registry = load_registry()
 
     async def run() -> list[str]:

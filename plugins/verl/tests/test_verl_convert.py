@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import verl_guides
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.cli.main import main
@@ -16,7 +16,7 @@ from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
-from toolrl_plugin_verl.convert.command import Convert, VerlConversion
+from toolrl_plugin_verl.convert.command import VerlConversion, VerlConvert
 from toolrl_plugin_verl.convert.mapping import convert
 
 GUIDES = sorted(verl_guides.TOOLS)
@@ -33,7 +33,7 @@ def converted(*overrides: str, tree: dict[str, Any] | None = None) -> tuple[dict
 
 
 def of_file(path: Path | str, *overrides: str) -> tuple[dict[str, Any], Conversion]:
-    return Convert().convert(str(path), overrides)
+    return VerlConvert().convert(str(path), overrides)
 
 
 def test_groups_of_one_are_kept() -> None:
@@ -482,6 +482,7 @@ _VALUES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(_KEYS, _VALUES), max_size=6))
 def test_odd_values_are_told_and_give_a_config_all_the_same(pairs: list[tuple[str, str]]) -> None:
     config, _ = converted(*(f"{key}={value}" for key, value in pairs))

@@ -62,6 +62,6 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     """The command `toolrl verl convert`."""
     yield Component(
         "convert",
-        f"{_PACKAGE}.convert.command:Convert",
+        f"{_PACKAGE}.convert.command:VerlConvert",
         summary="Write a toolrl config from a config or a start script of verl.",
     )

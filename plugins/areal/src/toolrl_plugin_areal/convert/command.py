@@ -10,7 +10,7 @@ from toolrl_plugin_areal.convert.conversion import ArealConversion, read
 from toolrl_plugin_areal.convert.mapping import convert
 
 
-class Convert(ConvertCommand):
+class ArealConvert(ConvertCommand):
     """The command."""
 
     system = "areal"

@@ -56,10 +56,9 @@ def _classes(settings: RLFactoryConversion) -> dict[str, Any]:
     if not env and manager in REGISTERED:
         return classes
     # Classes of the user's may read any setting. Of RLFactory's own manager `mcp` reads the file of tools here.
-    own = manager not in REGISTERED
-    keys = [key for key in settings.under(_ENV) if own or key != f"{_ENV}.config_path"]
-    config = {key.removeprefix(f"{_ENV}."): settings.get(key) for key in keys}
-    config = {key: value for key, value in config.items() if key not in ("name", "tool_manager") and "." not in key}
+    elsewhere = {"name", "tool_manager", *(["config_path"] if manager in REGISTERED else [])}
+    given = settings.section(_ENV)
+    config = {key: value for key, value in given.items() if key not in elsewhere and "." not in key}
     return {**classes, **({"config": config} if config else {})}
 
 

@@ -27,7 +27,7 @@ class VerlConversion(Conversion):
     system, defaults, reasons = "verl", DEFAULTS, REASONS
 
 
-class Convert(ConvertCommand):
+class VerlConvert(ConvertCommand):
     """The command."""
 
     system = "verl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from toolrl.errors import DataError
@@ -18,12 +19,14 @@ _MODEL = "actor_rollout_ref.model"
 _COLUMNS = ("prompt_key", "image_key", "video_key", "reward_fn_key")
 
 
-def convert(settings: Conversion) -> tuple[dict[str, Any], Conversion]:
-    """The config, and what to say of it."""
+def convert(
+    settings: Conversion, environment_of: Callable[[Conversion], dict[str, Any]] = environment
+) -> tuple[dict[str, Any], Conversion]:
+    """The config, and the conversion with its notes. Forks of verl have an `environment_of` their own."""
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
-        "environments": {"default": environment(settings)},
+        "environments": {"default": environment_of(settings)},
         "rollout": _rollout(settings),
         "algorithm": algorithm(settings),
         "trainer": _trainer(settings),
