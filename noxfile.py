@@ -33,6 +33,10 @@ PYTEST = ("python", "-m", "pytest", "--timeout=900", "--hypothesis-profile=ci")
 """A test that hangs is reported as one, and the same examples are tried everywhere."""
 TWO = ("-n", "2", "--dist", "loadfile")
 """Two processes, each file in one of them."""
+IN_ORDER = "--no-loadscope-reorder"
+"""Files are dealt in the order of the command line: by default files with few tests come last, and some take longest."""
+LONGEST = ("torch", "ray", "transformers", "mcp", "python", "sandbox-fusion")
+"""Plugins with tests that take long: they run before the others, so that both processes end at about the same time."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git")
 """What tests compare with, or talk to."""
 HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]", "toolrl-plugin-torch", "toolrl-plugin-ray")
@@ -115,9 +119,9 @@ def quickstart(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
-    folders = ["tests", *(f"plugins/{p.name}/tests" for p in PLUGINS if p.name not in OWN_SESSION)]
-    folders += WITH_PLUGINS
-    session.run(*PYTEST, *TWO, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
+    names = sorted({p.name for p in PLUGINS} - OWN_SESSION, key=lambda name: (name not in LONGEST, name))
+    folders = ["tests", *(f"plugins/{name}/tests" for name in names), *WITH_PLUGINS]
+    session.run(*PYTEST, *TWO, IN_ORDER, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
     for name in ("core", "contracts", *own, "openenv", "lint", "types"):
         session.notify(name)
