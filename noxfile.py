@@ -34,7 +34,7 @@ PYTEST = ("python", "-m", "pytest", "--timeout=900", "--hypothesis-profile=ci")
 TWO = ("-n", "2", "--dist", "loadfile")
 """Two processes, each file in one of them."""
 IN_ORDER = "--no-loadscope-reorder"
-"""Files are dealt in the order of the command line: by default files with few tests come last, and some take longest."""
+"""Files are dealt in the order of the command line; by default those with few tests come last, though some are long."""
 LONGEST = ("torch", "ray", "transformers", "mcp", "python", "sandbox-fusion")
 """Plugins with tests that take long: they run before the others, so that both processes end at about the same time."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git")
@@ -237,8 +237,8 @@ BENCHES = ("grpo_step.py", "rollout_overhead.py")
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Every benchmark of tests/benchmarks, figures as JSON in benchmarks/ and a summary. Arguments: names of scripts to
-    run; `--quick` for a look in a few minutes, where a script has one."""
+    """Every benchmark of tests/benchmarks, with the figures as JSON in benchmarks/. Arguments: names of scripts to run;
+    `--quick` for a look in a few minutes, where a script has one."""
     _install(session, *TEST, "trl>=1.16", "bm25s>=0.3", packages=[CORE, *PLUGINS], extras="[train]")
     folder, output = ROOT / "tests" / "benchmarks", ROOT / "benchmarks"
     names = [name for name in session.posargs if not name.startswith("-")]
@@ -253,7 +253,6 @@ def bench(session: nox.Session) -> None:
         session.run(
             "python", f"tests/benchmarks/{script}", *options, env={"OMP_NUM_THREADS": "1"}, success_codes=[0, 1]
         )
-    session.run("python", "tests/benchmarks/summary.py", str(output))
 
 
 @nox.session(venv_backend="none")

@@ -36,7 +36,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import pydoc_data.topics
 import random
 import statistics
 import sys
@@ -51,7 +50,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from small_tokenizer import VOCABULARY, make_tokenizer
 
 import toolrl_plugin_transformers.batch as engine_batch
 import toolrl_plugin_transformers.engine as engine_module
@@ -70,7 +69,7 @@ from toolrl_plugin_torch.policy import load_policy
 from toolrl_plugin_torch.trainer import PolicyTrainer
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 
-PROMPTS, GROUP, COMPLETION, VOCABULARY = 8, 8, 128, 4096
+PROMPTS, GROUP, COMPLETION = 8, 8, 128
 TARGETS = {"instant": 0.25, "instant_spread": 0.25, "slow": 0.2, "slow_async": 0.1}
 """Ours over TRL's, at most."""
 LEARNING_RATE = 1e-5
@@ -134,32 +133,9 @@ def now() -> float:
 # What both sides have in common: model, questions, what is sampled, the tool's answer, the rewards.
 
 
-def make_tokenizer(template: str) -> transformers.PreTrainedTokenizerFast:
-    """A byte-level BPE over English text that comes with Python, and what a chat model's has seen often: the text of
-    the template and schemas of tools."""
-    tokenizer = Tokenizer(models.BPE())
-    digits = pre_tokenizers.Split(Regex(r"\d"), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    tags = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-    size = VOCABULARY - len(controls) - len(tags)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    schema = json.dumps(transformers.utils.get_json_schema(multiply_for_trl))
-    tokenizer.train_from_iterator([*pydoc_data.topics.topics.values(), *[template, schema] * 12], trainer)
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in controls])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in tags])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template
-    )
-
-
 def write_model(folder: Path) -> transformers.PreTrainedTokenizerFast:
     """A random Qwen3 and its tokenizer."""
-    from trl.chat_template_utils import qwen2_5_chat_template
-
-    tokenizer = make_tokenizer(qwen2_5_chat_template)
+    tokenizer = make_tokenizer(json.dumps(transformers.utils.get_json_schema(multiply_for_trl)))
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
         **SIZE, vocab_size=VOCABULARY, max_position_embeddings=2048, tie_word_embeddings=True,

@@ -3,16 +3,16 @@
     python tests/benchmarks/rollout_overhead.py                 # prints microseconds a turn
     python tests/benchmarks/rollout_overhead.py --json OUT.json # writes them too
 
-1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four, an answer in the last
-(`scripted.py`). The engine answers with tokens from a script at once, so nothing is sampled; all else is what a run
-has: the chat format `template` with the template of Qwen2.5, the parser `hermes`, two tools with checked arguments,
-time limits and cut results, a reward, end flags, exactness checks. `inline` has a coroutine and an inline function as
-tools, `threads` a coroutine and a function that runs in a thread; `recorded` is `inline` with every episode written to
-a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
+1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four, an answer in the last. The
+engine answers with tokens from a script at once, so nothing is sampled; all else is what a run has: the chat format
+`template` with the template of Qwen2.5 (TRL's, so `pip install trl`), the parser `hermes`, two tools with checked
+arguments, time limits and cut results, a reward, end flags, exactness checks. `inline` has a coroutine and an inline
+function as tools, `threads` a coroutine and a function that runs in a thread; `recorded` is `inline` with every episode
+written to a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
 
-verl's `ToolAgentLoop` and verifiers' `ToolEnv` take part where they are installed (`peers_rollout.py` says how each
-is run). All have the same texts and tools. A round runs all of them, every other one in the opposite order; a figure is
-the median of the rounds, a ratio the median of the rounds' ratios to `inline`. `cpu` is processor time of all threads.
+A round runs all of them, every other one in the opposite order; a figure is the median of the rounds, a ratio the
+median of the rounds' ratios to `inline`. `cpu` is processor time of all threads. The exit status is 1 where `inline`
+takes more than a millisecond.
 """
 
 from __future__ import annotations
@@ -22,27 +22,153 @@ import asyncio
 import gc
 import json
 import logging
+import random
+import re
 import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripted import Script, ScriptEngine, Work, add, make_environment, make_tasks, make_tokenizer, multiply
-from scripted import multiply_inline as inline
+from small_tokenizer import make_tokenizer
 
-from toolrl.rollout.environment import Limits
+from toolrl.config.tool_policy import PolicyOptions
+from toolrl.parsing.flags import EndFlags
+from toolrl.protocols import BuildContext
+from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.runs.episodes import EpisodeStore
-from toolrl.types import Episode, Group
+from toolrl.tools import as_toolset, tool
+from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.tools.truncate import token_cut
+from toolrl.types import Episode, Generation, Group, Message, Sampling, Score, Task
+from toolrl_plugin_chat.template import TemplateFormat
+from toolrl_plugin_qwen.hermes import HermesParser
 
 TARGET = 1000.0
 """Microseconds of processor time a turn, at most."""
-GROUP = 8
+GROUP, TURNS, WORDS, VARIANTS = 8, 5, 30, 64
+"""Episodes of a group, turns of an episode, words of a turn, different episodes; more of them repeat these."""
 LIMITS = Limits(max_turn_tokens=512, max_episode_tokens=8192)
+SYSTEM = "You solve arithmetic word problems. Call a tool for every product and every sum, and give the number at last."
+_WORDS = re.findall(r"\w+", "the number of boxes on each shelf is what we need so let us compute it and then go on")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the model says in a turn."""
+
+    text: str
+    result: str = ""
+    """Of the call in it; empty for none."""
+
+
+def make_turn(variant: int, turn: int) -> Turn:
+    """Words and a call, or in the last turn an answer."""
+    chance = random.Random(f"say {variant} {turn}")
+    words = " ".join(chance.choices(_WORDS, k=WORDS))
+    if turn == TURNS - 1:
+        return Turn(f"{words}. The answer is {chance.randrange(1000)}.")
+    a, b = chance.randrange(100, 1000), chance.randrange(100, 1000)
+    call = json.dumps({"name": "multiply" if turn % 2 else "add", "arguments": {"a": a, "b": b}})
+    return Turn(f"{words}.\n<tool_call>\n{call}\n</tool_call>", str(a * b if turn % 2 else a + b))
+
+
+SCRIPT = [[make_turn(variant, turn) for turn in range(TURNS)] for variant in range(VARIANTS)]
+
+
+class ScriptEngine:
+    """An engine that answers with the script's tokens as soon as the event loop comes round. An episode's number is
+    that of its task."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._generations = [[self._generation(tokenizer, turn.text) for turn in turns] for turns in SCRIPT]
+        self._said: Counter[str] = Counter()
+        self.calls = 0
+
+    def _generation(self, tokenizer: Any, text: str) -> Generation:
+        ids = (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
+        return Generation(ids, (-0.5,) * len(ids), "stop", stopped_by=ids[-1], versions=(0,) * len(ids))
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
+    ) -> Generation:
+        await asyncio.sleep(0)
+        self.calls += 1
+        turn = self._said[session]
+        self._said[session] = turn + 1
+        return self._generations[int(session.split("/")[1]) % VARIANTS][turn]
+
+    async def close(self, session: str) -> None:
+        self._said.pop(session, None)
+
+    async def update_weights(self, weights: Any, version: int) -> None:
+        """It has none."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+
+@tool
+async def add(a: int, b: int) -> str:
+    """Add two whole numbers.
+
+    Args:
+        a: The first summand.
+        b: The second summand.
+    """
+    return str(a + b)
+
+
+def _multiply(a: int, b: int) -> str:
+    """Multiply two whole numbers.
+
+    Args:
+        a: The first factor.
+        b: The second factor.
+    """
+    return str(a * b)
+
+
+class EndsWell:
+    """A reward that looks at the last turn."""
+
+    async def score(self, episode: Episode) -> Score:
+        right = "The answer is" in episode.turns[-1].content
+        return Score(float(right), metrics={"correct": float(right)})
+
+
+def make_environment(tokenizer: Any, *, inline: bool) -> Environment:
+    """As a config with the template format, hermes, two tools and a reward gives it."""
+    context = BuildContext("bench", tokenizer=tokenizer)
+    chat = TemplateFormat(None, context)
+    tools = [add, tool(name="multiply", inline=inline)(_multiply)]
+    entries = [ToolEntry(one.name, as_toolset(one, None, context), policy=PolicyOptions()) for one in tools]
+    return Environment(
+        "default",
+        HermesParser(),
+        chat,
+        ToolBox(entries, cut=token_cut(chat)),
+        [NamedReward("ends_well", EndsWell())],
+        system_prompt=SYSTEM,
+        end_flags=EndFlags(("answer",)),
+        max_turns=TURNS,
+    )
+
+
+def make_tasks(count: int) -> list[Task]:
+    """Tasks with different questions."""
+    text = "A warehouse has {0} shelves with {1} boxes on each. How many boxes are there, and {0} more?"
+    chance = random.Random(0)
+    texts = [text.format(chance.randrange(100, 1000), chance.randrange(100, 1000)) for _ in range(count)]
+    return [Task(str(number), (Message("user", text),)) for number, text in enumerate(texts)]
 
 
 @dataclass(frozen=True)
@@ -52,15 +178,13 @@ class Side:
     name: str
     run: Callable[[], Awaitable[int]]
     """Runs them once; how many turns that were."""
-    about: str = ""
 
 
-def our_side(
-    name: str, tools: Sequence[Any], count: int, work: Work, *, group: int = GROUP, record: bool = False
+def make_side(
+    name: str, tokenizer: Any, count: int, *, inline: bool = True, group: int = GROUP, record: bool = False
 ) -> Side:
-    """toolrl's runner."""
-    environment = make_environment(work, tools)
-    engine = ScriptEngine(Script(work, make_tokenizer()))
+    environment = make_environment(tokenizer, inline=inline)
+    engine = ScriptEngine(tokenizer)
     rounds = iter(range(1_000_000))
 
     async def run() -> int:
@@ -75,23 +199,19 @@ def our_side(
             await environment.stop()
             if record:
                 store.close_step(0, "rollout")
-        check(groups, work)
+        check(groups)
         return engine.calls - before
 
     return Side(name, run)
 
 
-def check(groups: Sequence[Group], work: Work) -> None:
+def check(groups: Sequence[Group]) -> None:
     """Every episode did what its script says."""
-    for group in groups:
-        for episode in group.episodes:
-            assert episode.failure is None, episode.failure
-            assert len(episode.turns) == work.turns
-            for call, record in enumerate(episode.calls):
-                said = work.say(int(episode.task.id) % work.variants, call)
-                assert said.arguments is not None
-                a, b = said.arguments["a"], said.arguments["b"]
-                assert record.result.text == str(a * b if said.name == "multiply" else a + b)
+    for episode in (episode for group in groups for episode in group.episodes):
+        assert episode.failure is None, episode.failure
+        script = SCRIPT[int(episode.task.id) % VARIANTS]
+        assert len(episode.turns) == TURNS
+        assert [record.result.text for record in episode.calls] == [turn.result for turn in script[:-1]]
 
 
 def measure(sides: Sequence[Side], rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -132,35 +252,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=1024, help="at once; a multiple of 8")
     parser.add_argument("--rounds", type=int, default=4, help="timed rounds, after one that isn't")
-    parser.add_argument("--no-peers", action="store_true", help="toolrl alone")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and episodes, for a look")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args(argv)
     count, rounds = (256, 2) if options.quick else (options.episodes, options.rounds)
     logging.disable(logging.WARNING)
-    work = Work()
+    tokenizer = make_tokenizer()
     sides = [
-        our_side("inline", [add, inline], count, work),
-        our_side("threads", [add, multiply], count, work),
-        our_side("recorded", [add, inline], count, work, record=True),
-        our_side("one each", [add, inline], count, work, group=1),
+        make_side("inline", tokenizer, count),
+        make_side("threads", tokenizer, count, inline=False),
+        make_side("recorded", tokenizer, count, record=True),
+        make_side("one each", tokenizer, count, group=1),
     ]
-    missing: dict[str, str] = {}
-    if not options.no_peers:
-        from peers_rollout import load_peers
-
-        theirs, missing = load_peers(work, count)
-        sides += [Side(name, run, about) for name, run, about in theirs]
-    result: dict[str, Any] = {"episodes": count, "turns": work.turns, "sides": summary(measure(sides, rounds))}
-    print(f"{count} episodes at once, {work.turns} turns each\n{'':12}{'cpu, µs a turn':>16}{'wall':>10}{'ratio':>8}")
+    result: dict[str, Any] = {"episodes": count, "turns": TURNS, "sides": summary(measure(sides, rounds))}
+    print(f"{count} episodes at once, {TURNS} turns each\n{'':12}{'cpu, µs a turn':>16}{'wall':>10}{'ratio':>8}")
     for name, figures in result["sides"].items():
         print(f"{name:12}{figures['cpu_us']:16.0f}{figures['wall_us']:10.0f}{figures['ratio']:8.2f}")
-    for side in sides:
-        if side.about:
-            print(f"{side.name}: {side.about}")
-    for name, reason in missing.items():
-        print(f"{name} is left out: {reason}")
-    result["missing"] = missing
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(result["sides"]["inline"]["cpu_us"] > TARGET)
