@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judge_stub import JudgeServer, judge_server
+from judge_stub import judge_server
 
 from toolrl_testing import PluginContract
+from toolrl_testing.http_stub import HttpStub
 
 
 class TestContract(PluginContract):
     plugin = "judge"
-    server: JudgeServer
+    server: HttpStub
 
     @pytest.fixture(autouse=True)
     def _server(self) -> Iterator[None]:

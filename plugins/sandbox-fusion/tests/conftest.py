@@ -10,12 +10,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from sandbox_stub import Stub, serving
+from sandbox_answers import finished
+
+from toolrl_testing.http_stub import HttpReply, HttpStub, http_stub
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
+def stub() -> Iterator[HttpStub]:
     """A server of this test alone."""
-    made = Stub()
-    with serving(made):
+    with http_stub(lambda request: HttpReply(finished("ok\n"))) as made:
         yield made

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sandbox_stub import Stub
 
 from toolrl.types import Episode
 from toolrl_testing import PluginContract, make_episode, make_task
+from toolrl_testing.http_stub import HttpStub
 
 CASES = {"inputs": ["1", "2"], "outputs": ["ok", "no"]}
 
@@ -23,7 +23,7 @@ class TestContract(PluginContract):
     answer: ClassVar[Any] = CASES
 
     @pytest.fixture(autouse=True)
-    def _sandbox(self, stub: Stub) -> None:
+    def _sandbox(self, stub: HttpStub) -> None:
         """What the tool and the reward talk to."""
         self.stub = stub
 

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl_plugin_sandbox_fusion.api import (
-    CommandResult,
-    RunResponse,
-    overall,
-)
+from toolrl_plugin_sandbox_fusion.api import CommandResult, RunResponse, overall
 
 RESULTS = st.builds(
     CommandResult,
@@ -49,20 +45,19 @@ def test_fields_of_later_versions_are_ignored_and_missing_ones_are_empty() -> No
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "a list"),
-        ("x", "a text"),
-        ({}, "`status` is missing"),
-        ({"status": 1}, "`status` is 1"),
-        ({"status": "Success", "message": 1}, "`message` is 1"),
-        ({"status": "Success", "run_result": []}, "`run_result` is a list"),
-        ({"status": "Success", "run_result": {"stdout": 3}}, "`run_result.stdout` is 3"),
-        ({"status": "Success", "compile_result": {"return_code": "0"}}, "`compile_result.return_code` is a text"),
-        ({"status": "Success", "compile_result": {"return_code": True}}, "`compile_result.return_code` is True"),
-        ({"status": "Success", "run_result": {"execution_time": "1"}}, "`run_result.execution_time` is a text"),
-        ({"status": "Success", "run_result": {"execution_time": 10**400}}, "`run_result.execution_time` is 1000"),
-        ({"status": "Success", "run_result": {"execution_time": float("nan")}}, "is nan"),
-        ({"status": "Success", "files": [1]}, "`files` is a list"),
-        ({"status": "Success", "files": {"a": 1}}, "`files` is an object"),
+        ([], "body"),
+        ({}, "`status`: Field required"),
+        ({"status": 1}, "`status`"),
+        ({"status": "Success", "message": 1}, "`message`"),
+        ({"status": "Success", "run_result": []}, "`run_result`"),
+        ({"status": "Success", "run_result": {"stdout": 3}}, "`run_result.stdout`"),
+        ({"status": "Success", "compile_result": {"return_code": "0"}}, "`compile_result.return_code`"),
+        ({"status": "Success", "compile_result": {"return_code": True}}, "`compile_result.return_code`"),
+        ({"status": "Success", "run_result": {"execution_time": "1"}}, "`run_result.execution_time`"),
+        ({"status": "Success", "run_result": {"execution_time": 10**400}}, "`run_result.execution_time`"),
+        ({"status": "Success", "run_result": {"execution_time": float("nan")}}, "finite number"),
+        ({"status": "Success", "files": [1]}, "`files`"),
+        ({"status": "Success", "files": {"a": 1}}, "`files.a`"),
     ],
 )
 def test_what_is_no_answer_is_refused_with_its_place(value: Any, message: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from sandbox_stub import Reply, Stub, finished
+from sandbox_answers import finished
 
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
@@ -30,6 +30,7 @@ from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import CodeInterpreter
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
+from toolrl_testing.http_stub import HttpReply, HttpStub
 
 QUESTION = (
     "There are 152 students. 100 take Math, 94 Science, 57 English; 73 take Math and Science, 24 Math and English, 27 "
@@ -96,20 +97,20 @@ async def play(env: Environment, count: int = 1, *, bounds: Limits | None = None
     return list(episodes)
 
 
-def executing(lock: threading.Lock) -> Callable[[dict[str, Any]], Reply]:
+def executing(lock: threading.Lock) -> Callable[[dict[str, Any]], HttpReply]:
     """Runs the programs of these tests in the test's process."""
 
-    def answer(request: dict[str, Any]) -> Reply:
+    def answer(request: dict[str, Any]) -> HttpReply:
         out = io.StringIO()
         with lock, contextlib.redirect_stdout(out):
             exec(request["code"], {})
-        return Reply(finished(out.getvalue()))
+        return HttpReply(finished(out.getvalue()))
 
     return answer
 
 
 @pytest.fixture(params=["local server", "server of the test"])
-def sandbox(request: pytest.FixtureRequest, stub: Stub) -> Iterator[Callable[[Callable[[str], Any]], Any]]:
+def sandbox(request: pytest.FixtureRequest, stub: HttpStub) -> Iterator[Callable[[Callable[[str], Any]], Any]]:
     """`sandbox(work)` gives what the coroutine function `work` gives, called with a sandbox's address."""
     if request.param == "server of the test":
         stub.answer = executing(threading.Lock())
@@ -146,7 +147,7 @@ def test_tools_registration() -> None:
     assert isinstance(tool, CodeInterpreter)
 
 
-def test_rollout_req_creation(stub: Stub) -> None:
+def test_rollout_req_creation(stub: HttpStub) -> None:
     """verl: the request is pending and has the schema. Here: the session has it, and nothing has been asked yet."""
     env = environment(stub.url)
     kwargs = {"code_interpreter": {"create_kwargs": {"ground_truth": "test-solution-str"}}}
@@ -180,7 +181,7 @@ def test_rollout_req_creation(stub: Stub) -> None:
     assert stub.requests == []
 
 
-def test_over_size_case(stub: Stub) -> None:
+def test_over_size_case(stub: HttpStub) -> None:
     """A turn that is cut off ends the episode; a call that was never finished doesn't run."""
     (episode,) = asyncio.run(play(environment(stub.url), bounds=limits(max_turn_tokens=40)))
     assert episode.stop_reason == "max_tokens"
@@ -207,7 +208,7 @@ def test_tool_call_basic_case(sandbox: Callable[[Callable[[str], Any]], Any]) ->
 
 
 def test_tool_call_batch_case(
-    request: pytest.FixtureRequest, sandbox: Callable[[Callable[[str], Any]], Any], stub: Stub
+    request: pytest.FixtureRequest, sandbox: Callable[[Callable[[str], Any]], Any], stub: HttpStub
 ) -> None:
     count = 100 if "server of the test" in request.node.name else 8
     episodes = sandbox(lambda url: play(environment(url, num_workers=20, rate_limit=10), count))
@@ -222,21 +223,21 @@ def test_tool_call_batch_case(
 class TestSingleNodeLimiter:
     """verl: TestSingleNodeRateLimiterCase."""
 
-    def test_single_node_limiter(self, stub: Stub) -> None:
+    def test_single_node_limiter(self, stub: HttpStub) -> None:
         """Six calls under a limit of three: three at once, and all are answered, in their order."""
         results = asyncio.run(_calls(stub, 6, num_workers=10, rate_limit=3))
         assert results == [f"{n}\n" for n in range(6)]
         assert stub.most_at_once == 3
 
-    def test_rotten_code_execution(self, stub: Stub) -> None:
+    def test_rotten_code_execution(self, stub: HttpStub) -> None:
         """One of twenty fails in every way there is: the others are answered, and no place is lost."""
         bad = [
-            Reply(b"broken", 500),
-            Reply(b"{"),
-            Reply(drop=True),
-            Reply(b"", 503),
-            Reply(finished("", "ValueError", 1)),
-            Reply(finished(status="SandboxError", run_result=None)),
+            HttpReply(b"broken", 500),
+            HttpReply(b"{"),
+            HttpReply(drop=True),
+            HttpReply(b"", 503),
+            HttpReply(finished("", "ValueError", 1)),
+            HttpReply(finished(status="SandboxError", run_result=None)),
         ]
         for reply in bad:
             found = asyncio.run(_calls(stub, 20, rotten={10: reply}, num_workers=10, rate_limit=6, patience=0))
@@ -246,12 +247,14 @@ class TestSingleNodeLimiter:
         assert stub.most_at_once <= 6
 
 
-async def _calls(stub: Stub, count: int, *, rotten: dict[int, Reply] | None = None, **options: Any) -> list[Any]:
+async def _calls(
+    stub: HttpStub, count: int, *, rotten: dict[int, HttpReply] | None = None, **options: Any
+) -> list[Any]:
     """The answers to so many calls at once, by the tool box; None for one that isn't answered."""
 
-    def answer(request: dict[str, Any]) -> Reply:
+    def answer(request: dict[str, Any]) -> HttpReply:
         stub.meet(options["rate_limit"])
-        return (rotten or {}).get(int(request["code"]), Reply(finished(f"{request['code']}\n")))
+        return (rotten or {}).get(int(request["code"]), HttpReply(finished(f"{request['code']}\n")))
 
     stub.answer = answer
     env = environment(stub.url, **options)

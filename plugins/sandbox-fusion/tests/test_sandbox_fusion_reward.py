@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 import pytest
-from sandbox_stub import Reply, Stub, finished
+from sandbox_answers import finished
 
-from toolrl.errors import DataError, RewardError, ToolsetError
+from toolrl.errors import DataError, RewardError
 from toolrl.types import Score
 from toolrl_common import http_client
 from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
@@ -19,6 +19,7 @@ from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_testing import make_build_context, make_episode, make_task
+from toolrl_testing.http_stub import HttpReply, HttpStub
 
 CASES = {"inputs": ["1", "2", "3", "4"], "outputs": ["2", "4", "6", "8"]}
 TEXT = "So:\n```python\nprint(2 * int(input()))\n```"
@@ -31,7 +32,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def score(
-    stub: Stub,
+    stub: HttpStub,
     *texts: str,
     answer: Any = CASES,
     extra: dict[str, Any] | None = None,
@@ -45,12 +46,12 @@ def score(
     return asyncio.run(reward.score(make_episode(*texts, task=task, answer=said)))
 
 
-def doubling(request: dict[str, Any]) -> Reply:
-    return Reply(finished(f"{2 * int(request['stdin'])}\n"))
+def doubling(request: dict[str, Any]) -> HttpReply:
+    return HttpReply(finished(f"{2 * int(request['stdin'])}\n"))
 
 
 class TestScore:
-    def test_all_right(self, stub: Stub) -> None:
+    def test_all_right(self, stub: HttpStub) -> None:
         stub.answer = doubling
         found = score(stub, TEXT)
         assert found.value == 1.0
@@ -63,12 +64,12 @@ class TestScore:
         assert request["code"] == "\nprint(2 * int(input()))\n"
         assert (request["compile_timeout"], request["run_timeout"], request["memory_limit_MB"]) == (10.0, 10.0, 1024)
 
-    def test_the_share_that_passes(self, stub: Stub) -> None:
+    def test_the_share_that_passes(self, stub: HttpStub) -> None:
         answers = {
-            "1": Reply(finished("2\n")),
-            "2": Reply(finished("5\n")),
-            "3": Reply(finished("", "Traceback", 1)),
-            "4": Reply(finished("", status="Failed", run_result={"status": "TimeLimitExceeded"})),
+            "1": HttpReply(finished("2\n")),
+            "2": HttpReply(finished("5\n")),
+            "3": HttpReply(finished("", "Traceback", 1)),
+            "4": HttpReply(finished("", status="Failed", run_result={"status": "TimeLimitExceeded"})),
         }
         stub.answer = lambda request: answers[request["stdin"]]
         found = score(stub, TEXT)
@@ -76,13 +77,13 @@ class TestScore:
         assert found.metrics["correct"] == 0.0
         assert [found.metrics[name] for name in ("wrong", "runtime_error", "timeout")] == [0.25] * 3
 
-    def test_limits_and_language_are_sent(self, stub: Stub) -> None:
+    def test_limits_and_language_are_sent(self, stub: HttpStub) -> None:
         score(stub, "```cpp\nint x;\n```", language="cpp", timeout=3, memory_limit_mb=64)
         request = stub.requests[0]
         assert (request["run_timeout"], request["memory_limit_MB"], request["language"]) == (3.0, 64, "cpp")
         assert request["code"] == "\nint x;\n"
 
-    def test_continuous_takes_the_first_ten(self, stub: Stub) -> None:
+    def test_continuous_takes_the_first_ten(self, stub: HttpStub) -> None:
         stub.answer = doubling
         cases = {"inputs": [str(n) for n in range(20)], "outputs": [str(2 * n) for n in range(5)] + ["?"] * 15}
         assert score(stub, TEXT, answer=cases).value == 0.25
@@ -90,47 +91,47 @@ class TestScore:
         assert score(stub, TEXT, answer=cases, continuous=True).value == 0.5
         assert len(stub.requests) == 30
 
-    def test_without_a_program_nothing_is_asked(self, stub: Stub) -> None:
+    def test_without_a_program_nothing_is_asked(self, stub: HttpStub) -> None:
         for texts in ((), ("",), ("I don't know.",)):
             found = score(stub, *texts)
             assert (found.value, found.metrics) == (0.0, {"correct": 0.0, "answered": 0.0})
         assert stub.requests == []
 
-    def test_where_the_program_is_looked_for(self, stub: Stub) -> None:
+    def test_where_the_program_is_looked_for(self, stub: HttpStub) -> None:
         stub.answer = doubling
         assert score(stub, TEXT, "Done.").value == 0.0
         assert score(stub, TEXT, "Done.", judge="all").value == 1.0
         assert score(stub, "x", said=TEXT, judge="answer").value == 1.0
 
-    def test_where_the_cases_are(self, stub: Stub) -> None:
+    def test_where_the_cases_are(self, stub: HttpStub) -> None:
         stub.answer = doubling
         assert score(stub, TEXT, answer=json.dumps(CASES)).value == 1.0
         assert score(stub, TEXT, answer="x", extra={"tests": CASES}, cases="tests").value == 1.0
 
-    def test_a_function_is_called_with_the_arguments(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished("3\n"))
+    def test_a_function_is_called_with_the_arguments(self, stub: HttpStub) -> None:
+        stub.answer = lambda request: HttpReply(finished("3\n"))
         cases = {"fn_name": "add", "inputs": ["1\n2"], "outputs": ["3"]}
         assert score(stub, "```python\ndef add(a, b): return a + b\n```", answer=cases).value == 1.0
         assert stub.requests[0]["stdin"] == "1\n2"
         assert "def add(a, b)" in stub.requests[0]["code"]
 
     @pytest.mark.parametrize("answer", [None, "4", "{}", {"inputs": [], "outputs": []}])
-    def test_a_task_without_cases_is_a_fault_of_the_data(self, stub: Stub, answer: Any) -> None:
+    def test_a_task_without_cases_is_a_fault_of_the_data(self, stub: HttpStub, answer: Any) -> None:
         with pytest.raises(DataError, match="test cases") as error:
             score(stub, TEXT, answer=answer)
         assert error.value.where == "task 'task-0'"
 
 
 class TestFaults:
-    def test_an_episode_that_the_sandbox_never_ran_fails(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished(status="SandboxError", message="out of disk"))
+    def test_an_episode_that_the_sandbox_never_ran_fails(self, stub: HttpStub) -> None:
+        stub.answer = lambda request: HttpReply(finished(status="SandboxError", message="out of disk"))
         with pytest.raises(RewardError, match="none of the 4 test cases.*out of disk") as error:
             score(stub, TEXT)
         assert error.value.where == stub.url
 
-    def test_a_single_fault_counts_as_not_passed(self, stub: Stub) -> None:
-        def answer(request: dict[str, Any]) -> Reply:
-            return Reply(b"no", 500) if request["stdin"] == "1" else doubling(request)
+    def test_a_single_fault_counts_as_not_passed(self, stub: HttpStub) -> None:
+        def answer(request: dict[str, Any]) -> HttpReply:
+            return HttpReply(b"no", 500) if request["stdin"] == "1" else doubling(request)
 
         stub.answer = answer
         found = score(stub, TEXT)
@@ -138,32 +139,27 @@ class TestFaults:
         assert found.metrics["api_error"] == 0.25
 
     @pytest.mark.parametrize("status", [429, 502, 503, 504])
-    def test_a_busy_sandbox_is_asked_again(self, stub: Stub, status: int) -> None:
+    def test_a_busy_sandbox_is_asked_again(self, stub: HttpStub, status: int) -> None:
         tries: dict[str, int] = {}
 
-        def answer(request: dict[str, Any]) -> Reply:
+        def answer(request: dict[str, Any]) -> HttpReply:
             with stub.lock:
                 tries[request["stdin"]] = tries.get(request["stdin"], 0) + 1
-            return Reply(b"", status) if tries[request["stdin"]] < 4 else doubling(request)
+            return HttpReply(b"", status) if tries[request["stdin"]] < 4 else doubling(request)
 
         stub.answer = answer
         assert score(stub, TEXT).value == 1.0
         assert set(tries.values()) == {4}
 
-    def test_a_wait_beyond_the_patience_isnt_begun(self, stub: Stub) -> None:
-        stub.script(Reply(b"", 429, {"Retry-After": "3600"}))
+    def test_a_wait_beyond_the_patience_isnt_begun(self, stub: HttpStub) -> None:
+        stub.script(HttpReply(b"", 429, {"Retry-After": "3600"}))
         with pytest.raises(RewardError, match="HTTP 429"):
             score(stub, TEXT, patience=5.0)
         assert len(stub.requests) == 4
 
-    def test_a_wrong_address_fails_the_episode(self, stub: Stub) -> None:
-        stub.script(Reply(b"", 404))
-        with pytest.raises(ToolsetError, match="404"):
-            score(stub, TEXT)
-
 
 class TestCompileErrors:
-    def judge(self, stub: Stub, count: int, at_once: int = 8) -> list[Status]:
+    def judge(self, stub: HttpStub, count: int, at_once: int = 8) -> list[Status]:
         async def run() -> list[Status]:
             judge = CaseJudge(SandboxClient(stub.url), CaseLimits(patience=1.0), at_once)
             cases = read_cases({"inputs": [str(n) for n in range(count)], "outputs": ["ok"] * count}, "task")
@@ -171,45 +167,47 @@ class TestCompileErrors:
 
         return asyncio.run(run())
 
-    def test_every_case_after_the_first_is_one(self, stub: Stub) -> None:
+    def test_every_case_after_the_first_is_one(self, stub: HttpStub) -> None:
         compile_error = finished(
             status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None
         )
 
-        def answer(request: dict[str, Any]) -> Reply:
-            return Reply(compile_error) if request["stdin"] == "2" else Reply(finished("ok\n"))
+        def answer(request: dict[str, Any]) -> HttpReply:
+            return HttpReply(compile_error) if request["stdin"] == "2" else HttpReply(finished("ok\n"))
 
         stub.answer = answer
         for at_once in (1, 8):
             assert self.judge(stub, 6, at_once) == [Status.PASSED] * 2 + [Status.COMPILE_ERROR] * 4
 
-    def test_later_cases_arent_begun(self, stub: Stub) -> None:
+    def test_later_cases_arent_begun(self, stub: HttpStub) -> None:
         stub.script(
-            Reply(finished(status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None))
+            HttpReply(
+                finished(status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None)
+            )
         )
         assert self.judge(stub, 50, at_once=1) == [Status.COMPILE_ERROR] * 50
         assert len(stub.requests) == 1
 
-    def test_an_earlier_one_that_answers_later_counts(self, stub: Stub) -> None:
+    def test_an_earlier_one_that_answers_later_counts(self, stub: HttpStub) -> None:
         compile_error = finished(status="Failed", compile_result={"status": "TimeLimitExceeded"}, run_result=None)
         late = threading.Event()
 
-        def answer(request: dict[str, Any]) -> Reply:
+        def answer(request: dict[str, Any]) -> HttpReply:
             if request["stdin"] == "3":
                 late.set()
             elif request["stdin"] == "0":
                 late.wait(10)
-            return Reply(compile_error if request["stdin"] in "03" else finished("ok\n"))
+            return HttpReply(compile_error if request["stdin"] in "03" else finished("ok\n"))
 
         stub.answer = answer
         assert self.judge(stub, 5) == [Status.COMPILE_ERROR] * 5
 
 
 class TestConcurrency:
-    def test_no_more_than_the_limit_at_once(self, stub: Stub) -> None:
-        def answer(request: dict[str, Any]) -> Reply:
+    def test_no_more_than_the_limit_at_once(self, stub: HttpStub) -> None:
+        def answer(request: dict[str, Any]) -> HttpReply:
             stub.meet(3)
-            return Reply(finished("ok\n"))
+            return HttpReply(finished("ok\n"))
 
         stub.answer = answer
         options = SandboxRewardOptions(sandbox_fusion_url=stub.url, max_concurrent=3)
@@ -224,12 +222,12 @@ class TestConcurrency:
         assert len(stub.requests) == 24
         assert stub.most_at_once == 3
 
-    def test_a_cancelled_score_gives_its_places_back(self, stub: Stub) -> None:
+    def test_a_cancelled_score_gives_its_places_back(self, stub: HttpStub) -> None:
         release = threading.Event()
 
-        def answer(request: dict[str, Any]) -> Reply:
+        def answer(request: dict[str, Any]) -> HttpReply:
             release.wait(10)
-            return Reply(finished("ok\n"))
+            return HttpReply(finished("ok\n"))
 
         stub.answer = answer
         reward = SandboxReward(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sandbox_stub import Reply, Stub, finished
+from sandbox_answers import finished
 
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
@@ -24,6 +24,7 @@ from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
 from toolrl_plugin_sandbox_fusion.tool import PROBE, CodeInterpreter
 from toolrl_testing import make_build_context, make_episode_context, make_task
+from toolrl_testing.http_stub import HttpReply, HttpStub
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +73,8 @@ def ask(tool: CodeInterpreter, **arguments: Any) -> ToolResult:
 
 
 class TestCall:
-    def test_what_is_sent_and_what_comes_back(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished("42\n"))
+    def test_what_is_sent_and_what_comes_back(self, stub: HttpStub) -> None:
+        stub.answer = lambda request: HttpReply(finished("42\n"))
         found = ask(make(stub.url), code="print(6 * 7)")
         assert (found.text, found.error, found.reward) == ("42\n", None, None)
         assert found.metrics == {"succeeded": 1.0, "retries": 0.0, "queue_seconds": found.metrics["queue_seconds"]}
@@ -91,7 +92,7 @@ class TestCall:
             }
         ]
 
-    def test_the_options_are_sent(self, stub: Stub) -> None:
+    def test_the_options_are_sent(self, stub: HttpStub) -> None:
         tool = make(
             stub.url + "/run_code", default_timeout=5, compile_timeout=20, memory_limit_mb=64, default_language="cpp",
             fetch_files=["out.txt"], headers={"X-Key": "k"},
@@ -103,19 +104,19 @@ class TestCall:
         assert stub.headers[0]["X-Key"] == "k"
 
     @pytest.mark.parametrize(
-        ("given", "seconds"), [(10, 10.0), ("2.5", 2.5), (1e9, 60.0), (None, 30.0), (float("inf"), 60.0)]
-    )
-    def test_a_call_may_ask_for_seconds_up_to_the_maximum(self, stub: Stub, given: Any, seconds: float) -> None:
-        ask(make(stub.url, max_timeout=60), code="1", timeout=given)
+        ("most", "given", "seconds"),
+        [(60, 10, 10.0), (60, "2.5", 2.5), (60, 1e9, 60.0), (60, None, 30.0), (60, float("inf"), 60.0), (None, 5, 5.0),
+         (None, 50, 30.0)],
+    )  # fmt: skip
+    def test_a_call_may_ask_for_seconds_up_to_the_maximum(
+        self, stub: HttpStub, most: Any, given: Any, seconds: float
+    ) -> None:
+        ask(make(stub.url, max_timeout=most), code="1", timeout=given)
         assert stub.requests[0]["run_timeout"] == seconds
         assert stub.requests[0]["compile_timeout"] == seconds
 
-    def test_without_a_maximum_a_call_may_ask_for_less_only(self, stub: Stub) -> None:
-        answers(make(stub.url), [{"code": "1", "timeout": 5}, {"code": "1", "timeout": 50}])
-        assert [request["run_timeout"] for request in stub.requests] == [5.0, 30.0]
-
     @pytest.mark.parametrize("timeout", [0, -1, "soon", True, [], float("nan"), 10**400])
-    def test_seconds_that_are_none(self, stub: Stub, timeout: Any) -> None:
+    def test_seconds_that_are_none(self, stub: HttpStub, timeout: Any) -> None:
         if timeout == 10**400:
             timeout = -timeout
         with pytest.raises(ToolError, match="'timeout'"):
@@ -126,11 +127,11 @@ class TestCall:
         [("cpp", "cpp"), ("C++", "cpp"), ("Python", "python"), ("py", "python"), ("js", "nodejs"), ("R", "R"),
          ("r", "R"), (None, "python"), ("D_ut", "D_ut")],
     )  # fmt: skip
-    def test_a_call_may_ask_for_a_language(self, stub: Stub, given: Any, language: str) -> None:
+    def test_a_call_may_ask_for_a_language(self, stub: HttpStub, given: Any, language: str) -> None:
         ask(make(stub.url), code="1", language=given)
         assert stub.requests[0]["language"] == language
 
-    def test_a_language_that_isnt_there(self, stub: Stub) -> None:
+    def test_a_language_that_isnt_there(self, stub: HttpStub) -> None:
         with pytest.raises(ToolError, match="'cobol' isn't one of python, cpp"):
             ask(make(stub.url), code="1", language="cobol")
         with pytest.raises(ToolError, match="'go' isn't one of python, cpp"):
@@ -141,48 +142,48 @@ class TestCall:
         ("code", "sent"),
         [(["a = 1", "print(a)"], "a = 1\nprint(a)"), (7, "7"), ({"a": 1}, "{'a': 1}"), ([1], "[1]"), ("", "")],
     )
-    def test_code_that_is_no_text(self, stub: Stub, code: Any, sent: str) -> None:
+    def test_code_that_is_no_text(self, stub: HttpStub, code: Any, sent: str) -> None:
         ask(make(stub.url), code=code)
         assert stub.requests[0]["code"] == sent
 
-    def test_without_code(self, stub: Stub) -> None:
+    def test_without_code(self, stub: HttpStub) -> None:
         with pytest.raises(ToolError, match="'code' missing"):
             ask(make(stub.url))
 
 
 class TestAnswer:
-    def test_an_error_of_the_program_is_an_answer(self, stub: Stub) -> None:
-        stub.script(Reply(finished("a\n", "ValueError: no\n", 1)))
+    def test_an_error_of_the_program_is_an_answer(self, stub: HttpStub) -> None:
+        stub.script(HttpReply(finished("a\n", "ValueError: no\n", 1)))
         found = ask(make(stub.url), code="1")
         assert (found.text, found.error, found.metrics["succeeded"]) == ("a\nValueError: no\n", None, 0.0)
 
-    def test_a_failed_sandbox_is_an_error(self, stub: Stub) -> None:
-        stub.script(Reply(finished(status="SandboxError", message="no disk", run_result=None)))
+    def test_a_failed_sandbox_is_an_error(self, stub: HttpStub) -> None:
+        stub.script(HttpReply(finished(status="SandboxError", message="no disk", run_result=None)))
         with pytest.raises(ToolError, match="no disk") as error:
             ask(make(stub.url), code="1")
         assert error.value.kind == "sandbox_error"
 
     @pytest.mark.parametrize("status", [429, 503])
-    def test_a_busy_sandbox_is_asked_again(self, stub: Stub, status: int) -> None:
-        stub.script(*(Reply(b"", status) for _ in range(3)), Reply(finished("42\n")))
+    def test_a_busy_sandbox_is_asked_again(self, stub: HttpStub, status: int) -> None:
+        stub.script(*(HttpReply(b"", status) for _ in range(3)), HttpReply(finished("42\n")))
         found = ask(make(stub.url, patience=60), code="1")
         assert (found.text, found.metrics["retries"]) == ("42\n", 3.0)
 
     @pytest.mark.parametrize("status", [429, 503])
-    def test_without_patience_that_is_left_to_the_policy(self, stub: Stub, status: int) -> None:
-        stub.script(Reply(b"", status, {"Retry-After": "4"}))
+    def test_without_patience_that_is_left_to_the_policy(self, stub: HttpStub, status: int) -> None:
+        stub.script(HttpReply(b"", status, {"Retry-After": "4"}))
         with pytest.raises(TransientToolError) as error:
             ask(make(stub.url), code="1")
         assert error.value.retry_after == 4.0
 
-    def test_as_verl_says_it(self, stub: Stub) -> None:
+    def test_as_verl_says_it(self, stub: HttpStub) -> None:
         stub.script(
-            Reply(finished("a\n", "ValueError: no\n", 1)),
-            Reply(finished(status="Failed", run_result={"status": "TimeLimitExceeded", "stdout": "so far"})),
-            Reply(finished(status="SandboxError", run_result=None)),
-            Reply(b"no", 422),
-            Reply(b"{"),
-            Reply(b"", 503),
+            HttpReply(finished("a\n", "ValueError: no\n", 1)),
+            HttpReply(finished(status="Failed", run_result={"status": "TimeLimitExceeded", "stdout": "so far"})),
+            HttpReply(finished(status="SandboxError", run_result=None)),
+            HttpReply(b"no", 422),
+            HttpReply(b"{"),
+            HttpReply(b"", 503),
         )
         found = answers(make(stub.url, compat="verl"), [{"code": "1"}] * 6)
         assert [result.text for result in found] == ["a\nValueError: no\n"] + ["no stdout here"] * 5
@@ -190,56 +191,49 @@ class TestAnswer:
 
 
 class TestFiles:
-    def test_local_files_go_beside_every_program(self, stub: Stub, tmp_path: Path) -> None:
+    def test_local_files_go_beside_every_program(self, stub: HttpStub, tmp_path: Path) -> None:
         (tmp_path / "data.bin").write_bytes(b"\x00\xff")
         ask(make(stub.url, files={"in/data.bin": str(tmp_path / "data.bin")}), code="1")
         assert stub.requests[0]["files"] == {"in/data.bin": base64.b64encode(b"\x00\xff").decode()}
 
-    def test_a_file_that_isnt_there_is_told_when_the_run_starts(self, stub: Stub, tmp_path: Path) -> None:
+    def test_a_file_that_isnt_there_is_told_when_the_run_starts(self, stub: HttpStub, tmp_path: Path) -> None:
         with pytest.raises(ToolsetError, match=r"none\.txt.*No such file"):
             ask(make(stub.url, files={"a": str(tmp_path / "none.txt")}), code="1")
 
-    def test_a_task_brings_its_own(self, stub: Stub) -> None:
+    def test_a_task_brings_its_own(self, stub: HttpStub) -> None:
         kwargs = {"code_interpreter": {"create_kwargs": {"files": {"a.txt": "YQ=="}, "ground_truth": "x"}}}
         answers(make(stub.url), [{"code": "1"}], kwargs)
         assert stub.requests[0]["files"] == {"a.txt": "YQ=="}
 
     @pytest.mark.parametrize("files", ["x", [1], {"a": 1}, {"a": "not base64!"}])
-    def test_files_of_a_task_that_are_none(self, stub: Stub, files: Any) -> None:
+    def test_files_of_a_task_that_are_none(self, stub: HttpStub, files: Any) -> None:
         with pytest.raises(DataError, match="base64"):
             answers(make(stub.url), [], {"code_interpreter": {"create_kwargs": {"files": files}}})
 
-    def test_what_is_fetched_is_there_again_in_the_next_call(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished(files={"out.txt": "aGk=", "other": "YQ=="}))
+    def test_what_is_fetched_is_there_again_in_the_next_call(self, stub: HttpStub) -> None:
+        stub.answer = lambda request: HttpReply(finished(files={"out.txt": "aGk=", "other": "YQ=="}))
         context = make_episode_context()
         answers(make(stub.url, fetch_files=["out.txt"]), [{"code": "1"}, {"code": "2"}], context=context)
         assert [request["files"] for request in stub.requests] == [{}, {"out.txt": "aGk="}]
         assert context.shared == {"sandbox_files": {"out.txt": b"hi"}}
 
-    def test_episodes_dont_share_files(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished(files={"out.txt": "aGk="}))
-        tool = make(stub.url, fetch_files=["out.txt"])
-        for _ in range(2):
-            ask(tool, code="1")
-        assert [request["files"] for request in stub.requests] == [{}, {}]
-
-    def test_a_fetched_file_that_isnt_base64(self, stub: Stub) -> None:
-        stub.answer = lambda request: Reply(finished(files={"out.txt": "a"}))
+    def test_a_fetched_file_that_isnt_base64(self, stub: HttpStub) -> None:
+        stub.answer = lambda request: HttpReply(finished(files={"out.txt": "a"}))
         with pytest.raises(ToolError, match="base64"):
             ask(make(stub.url, fetch_files=["out.txt"]), code="1")
 
 
 class TestStart:
-    def test_a_sandbox_that_answers(self, stub: Stub) -> None:
+    def test_a_sandbox_that_answers(self, stub: HttpStub) -> None:
         ask(make(stub.url, probe=True), code="x")
         assert [request["code"] for request in stub.requests] == [PROBE, "x"]
 
-    def test_a_sandbox_that_comes_up_late(self, stub: Stub) -> None:
-        stub.script(Reply(b"", 503), Reply(b"", 502), Reply(finished()))
+    def test_a_sandbox_that_comes_up_late(self, stub: HttpStub) -> None:
+        stub.script(HttpReply(b"", 503), HttpReply(b"", 502), HttpReply(finished()))
         ask(make(stub.url, probe=True), code="x")
         assert [request["code"] for request in stub.requests] == [PROBE, PROBE, PROBE, "x"]
 
-    def test_stop_after_a_failed_start(self, stub: Stub, tmp_path: Path) -> None:
+    def test_stop_after_a_failed_start(self, stub: HttpStub, tmp_path: Path) -> None:
         tool = make(stub.url, files={"a": str(tmp_path / "none")})
         with pytest.raises(ToolsetError):
             ask(tool, code="1")
@@ -250,10 +244,10 @@ class TestStart:
 class TestPlaces:
     """What `num_workers` and `rate_limit` bound in one process."""
 
-    def most_at_once(self, stub: Stub, expected: int, *tools: CodeInterpreter) -> int:
-        def answer(request: dict[str, Any]) -> Reply:
+    def most_at_once(self, stub: HttpStub, expected: int, *tools: CodeInterpreter) -> int:
+        def answer(request: dict[str, Any]) -> HttpReply:
             stub.meet(expected)
-            return Reply(finished("ok\n"))
+            return HttpReply(finished("ok\n"))
 
         stub.answer = answer
 
@@ -270,16 +264,16 @@ class TestPlaces:
         asyncio.run(run())
         return stub.most_at_once
 
-    def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: Stub) -> None:
+    def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: HttpStub) -> None:
         shared = shared_limits()
         two = [make(stub.url, shared_limit=shared, num_workers=4, rate_limit=3) for _ in range(2)]
         assert self.most_at_once(stub, 3, *two) == 3
 
-    def test_without_the_limit_of_the_run_only_workers_count(self, stub: Stub) -> None:
+    def test_without_the_limit_of_the_run_only_workers_count(self, stub: HttpStub) -> None:
         options = {"num_workers": 4, "rate_limit": 1, "enable_global_rate_limit": False}
         assert self.most_at_once(stub, 8, make(stub.url, **options), make(stub.url, **options)) == 8
 
-    def test_two_limits_under_one_name_are_an_error(self, stub: Stub) -> None:
+    def test_two_limits_under_one_name_are_an_error(self, stub: HttpStub) -> None:
         async def run(*tools: CodeInterpreter) -> None:
             try:
                 for tool in tools:
@@ -293,10 +287,10 @@ class TestPlaces:
             asyncio.run(run(*(make(stub.url, shared_limit=shared, rate_limit=n) for n in (3, 4))))
         asyncio.run(run(make(stub.url + "/other", shared_limit=shared, rate_limit=4)))
 
-    def test_a_busy_sandbox_holds_no_place(self, stub: Stub) -> None:
-        def answer(request: dict[str, Any]) -> Reply:
+    def test_a_busy_sandbox_holds_no_place(self, stub: HttpStub) -> None:
+        def answer(request: dict[str, Any]) -> HttpReply:
             again = sum(one["code"] == "busy" for one in stub.requests) > 2
-            return Reply(finished("ok\n")) if request["code"] == "free" or again else Reply(b"", 503)
+            return HttpReply(finished("ok\n")) if request["code"] == "free" or again else HttpReply(b"", 503)
 
         stub.answer = answer
         tool = make(stub.url, num_workers=1, patience=60)
@@ -318,12 +312,12 @@ class TestPlaces:
         free, busy = asyncio.run(run())
         assert free < busy
 
-    def test_a_cancelled_call_leaves_the_queue(self, stub: Stub) -> None:
+    def test_a_cancelled_call_leaves_the_queue(self, stub: HttpStub) -> None:
         go = threading.Event()
 
-        def answer(request: dict[str, Any]) -> Reply:
+        def answer(request: dict[str, Any]) -> HttpReply:
             go.wait(20)
-            return Reply(finished("ok\n"))
+            return HttpReply(finished("ok\n"))
 
         stub.answer = answer
         tool = make(stub.url, num_workers=1)
@@ -346,7 +340,7 @@ class TestPlaces:
 
 
 class TestSpec:
-    def test_languages_are_named_where_there_are_several(self, stub: Stub) -> None:
+    def test_languages_are_named_where_there_are_several(self, stub: HttpStub) -> None:
         spec = make(stub.url, languages=["python", "cpp"], description="Runs code.").spec
         assert spec.description == "Runs code."
         assert spec.parameters["properties"]["language"]["enum"] == ["python", "cpp"]

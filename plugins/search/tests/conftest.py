@@ -11,10 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from search_stub import Stub, serving
+from search_answers import found
 
 from toolrl_plugin_search.bm25_build import build_bm25
 from toolrl_plugin_search.passages import read_corpus
+from toolrl_testing.http_stub import HttpStub, http_stub
 
 CORPUS = [
     {"id": "7", "contents": '"Faust"\nFaust is a tragic play by Johann Wolfgang von Goethe.'},
@@ -40,8 +41,7 @@ def index_folder(tmp_path: Path, corpus_file: Path) -> Path:
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    """A server of this test alone."""
-    made = Stub()
-    with serving(made):
+def stub() -> Iterator[HttpStub]:
+    """A retrieval server of this test alone."""
+    with http_stub(found) as made:
         yield made

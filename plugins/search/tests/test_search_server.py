@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.errors import ConfigError, TransientToolError
+from toolrl.errors import TransientToolError
 from toolrl_common.http_server import RefusalError
 from toolrl_plugin_search.client import RetrievalClient
 from toolrl_plugin_search.index import Index, open_index
@@ -130,12 +130,6 @@ class TestApi:
         assert found[0] == status
         assert message in found[1]["detail"]
 
-    def test_only_json_is_read(self, index_folder: Path) -> None:
-        async def work(server: RetrievalServer) -> tuple[int, Any]:
-            return await post(server.url, None, data=b'{"queries": ["a"]}', headers={"Content-Type": "text/plain"})
-
-        assert serve(open_index(index_folder), work)[0] == 415
-
     def test_half_characters_and_long_queries_are_searched(self) -> None:
         request = read_request(b'{"queries": ["\\ud800a", "' + b"x" * 20_000 + b'"]}', RetrievalServerSettings())
         assert request.queries[0] == "?a"
@@ -148,32 +142,6 @@ class TestApi:
             read_request(b'{"queries": ["a"], "topk": true}', RetrievalServerSettings())
         with pytest.raises(RefusalError, match="more than 50000"):
             read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), RetrievalServerSettings())
-
-
-class TestOthers:
-    def test_a_page_of_another_site_gets_no_answer(self) -> None:
-        async def work(server: RetrievalServer) -> set[int]:
-            asked = [
-                await post(server.url, {"queries": ["x"]}, headers=headers)
-                for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"})
-            ]
-            return {status for status, _ in asked}
-
-        assert serve(Held(), work) == {403}
-
-    def test_a_request_that_doesnt_come_is_given_up(self) -> None:
-        async def work(server: RetrievalServer) -> bytes:
-            host, _, port = server.url.removeprefix("http://").rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(
-                b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: 9\r\n\r\n{"
-            )
-            line = await asyncio.wait_for(reader.readline(), 60)
-            writer.close()
-            return line
-
-        assert serve(Held(), work, request_seconds=0.2) == b"HTTP/1.1 408 Request Timeout\r\n"
 
 
 class TestLoad:
@@ -227,15 +195,6 @@ class TestLoad:
             assert (await post(server.url, {"queries": ["b"]}))[0] == 200
 
         serve(index, work)
-
-    def test_a_port_that_is_taken(self) -> None:
-        async def work(server: RetrievalServer) -> None:
-            port = int(server.url.rpartition(":")[2])
-            with pytest.raises(ConfigError, match="can't listen"):
-                async with RetrievalServer(Held(), RetrievalServerSettings(port=port)):
-                    pass
-
-        serve(Held(), work)
 
 
 class TestCommands:

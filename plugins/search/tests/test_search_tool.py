@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from search_stub import Reply, Stub
 
 from toolrl.config.tool_policy import PolicyOptions, RetryOptions
-from toolrl.errors import ConfigError, ToolsetError, TransientToolError
+from toolrl.errors import ConfigError, ToolsetError
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult
@@ -23,6 +21,7 @@ from toolrl_plugin_search.options import SearchOptions
 from toolrl_plugin_search.passages import Hit
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchTool, make_query_rag, make_search
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context
+from toolrl_testing.http_stub import HttpReply, HttpStub
 
 RETRY = PolicyOptions(retry=RetryOptions(first_delay=0.01, max_delay=0.05))
 
@@ -111,41 +110,13 @@ class TestEmbedded:
         (found,) = answers(tool(index=str(index_folder)), arguments)
         assert found.error == "bad_arguments"
 
-    def test_calls_of_many_episodes_go_together(self, index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from toolrl_plugin_search.bm25 import Bm25Index
-
-        sizes: list[int] = []
-        search = Bm25Index.search
-
-        def counting(self: Bm25Index, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-            sizes.append(len(queries))
-            return search(self, queries, topk)
-
-        monkeypatch.setattr(Bm25Index, "search", counting)
-        made = tool(index=str(index_folder), max_batch=16, batch_wait=0.0)
-
-        async def run() -> None:
-            await made.start()
-
-            async def episode(number: int) -> ToolResult:
-                async with made.open(make_episode_context().task, make_episode_context()) as session:
-                    return await session.call(ToolCall("search", {"query": f"Oslo {number}"}))
-
-            found = await asyncio.gather(*(episode(number) for number in range(64)))
-            await made.stop()
-            assert len({result.text for result in found}) == 1
-
-        asyncio.run(run())
-        assert sum(sizes) == 64
-        assert max(sizes) == 16
-
     def test_an_encoder_for_a_bm25_index_is_told_at_the_start(self, index_folder: Path) -> None:
         with pytest.raises(ConfigError, match="`encoder` does nothing"):
             answers(tool(index=str(index_folder), encoder="e5"), {"query": "a"})
 
 
 class TestRemote:
-    def test_a_call(self, stub: Stub) -> None:
+    def test_a_call(self, stub: HttpStub) -> None:
         made = tool(url=stub.url, topk=2, headers={"Authorization": "Bearer key"}, patience=None)
         (found,) = answers(made, {"query": "who wrote faust"})
         assert found.text == ('Doc 1(Title: "who wrote faust") number 0\nDoc 2(Title: "who wrote faust") number 1\n')
@@ -153,7 +124,7 @@ class TestRemote:
         assert request == {"path": "/retrieve", "queries": ["who wrote faust"], "topk": 2, "return_scores": True}
         assert stub.headers[0]["Authorization"] == "Bearer key"
 
-    def test_calls_at_once_are_one_request(self, stub: Stub) -> None:
+    def test_calls_at_once_are_one_request(self, stub: HttpStub) -> None:
         calls = [{"query": f"q{number}", "topk": 1 + number % 3} for number in range(30)]
         found = answers(tool(url=stub.url, max_batch=30, batch_wait=10, patience=None), *calls)
         assert [result.metrics["passages"] for result in found] == [call["topk"] for call in calls]
@@ -161,25 +132,18 @@ class TestRemote:
         assert [len(request["queries"]) for request in stub.requests] == [30]
 
     @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-    def test_what_may_pass_is_made_again_by_the_policy(self, stub: Stub, status: int) -> None:
-        busy = Reply({"detail": "later"}, status, {"Retry-After": "0"})
-        stub.script(busy, Reply(drop=True), None)
+    def test_what_may_pass_is_made_again_by_the_policy(self, stub: HttpStub, status: int) -> None:
+        busy = HttpReply({"detail": "later"}, status, {"Retry-After": "0"})
+        stub.script(busy, HttpReply(drop=True), None)
         (found,) = answers(tool(url=stub.url, patience=None), {"query": "q"}, policy=RETRY)
         assert found.error is None
         assert found.metrics["policy/retries"] == 2
         assert len(stub.requests) == 3
 
-    def test_without_retries_the_model_is_told(self, stub: Stub) -> None:
-        stub.script(Reply({"detail": "full"}, 503))
-        (found,) = answers(tool(url=stub.url, patience=None), {"query": "q"})
-        assert found.error == "tool_error"
-        assert "HTTP 503" in found.text
-        assert "full" in found.text
-
-    def test_one_refused_query_doesnt_take_its_batch_along(self, stub: Stub) -> None:
+    def test_one_refused_query_doesnt_take_its_batch_along(self, stub: HttpStub) -> None:
         usual = stub.answer
         stub.answer = lambda request: (
-            Reply({"detail": "no such word"}, 422) if "bad" in request["queries"] else usual(request)
+            HttpReply({"detail": "no such word"}, 422) if "bad" in request["queries"] else usual(request)
         )
         made = tool(url=stub.url, max_batch=3, batch_wait=10, patience=None)
         good, bad, other = answers(made, {"query": "a"}, {"query": "bad"}, {"query": "b"})
@@ -188,28 +152,19 @@ class TestRemote:
         assert "no such word" in bad.text
 
     @pytest.mark.parametrize("status", [301, 401, 403, 404])
-    def test_a_wrong_address_or_key_is_told_at_the_start(self, stub: Stub, status: int) -> None:
-        stub.script(Reply({"detail": "not here"}, status, {"Location": "http://127.0.0.1:1/x"}))
+    def test_a_wrong_address_or_key_is_told_at_the_start(self, stub: HttpStub, status: int) -> None:
+        stub.script(HttpReply({"detail": "not here"}, status, {"Location": "http://127.0.0.1:1/x"}))
         with pytest.raises(ToolsetError, match=f"HTTP {status}.*not here"):
             answers(tool(url=stub.url), {"query": "q"})
         assert len(stub.requests) == 1
 
-    def test_a_server_that_comes_up_late_is_waited_for(self, stub: Stub) -> None:
-        stub.script(Reply({}, 503), None)
+    def test_a_server_that_comes_up_late_is_waited_for(self, stub: HttpStub) -> None:
+        stub.script(HttpReply({}, 503), None)
         (found,) = answers(tool(url=stub.url), {"query": "q"})
         assert found.error is None
         assert [request["queries"] for request in stub.requests] == [["test"], ["test"], ["q"]]
 
-    def test_no_server(self) -> None:
-        with socket.socket() as taken:  # bound and not listening: nobody answers there
-            taken.bind(("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-            with pytest.raises(ToolsetError, match="can't be reached"):
-                answers(tool(url=url, patience=0), {"query": "q"})
-            with pytest.raises(TransientToolError, match="can't be reached"):
-                ask(url)
-
-    def test_long_queries_are_cut_and_half_characters_replaced(self, stub: Stub) -> None:
+    def test_long_queries_are_cut_and_half_characters_replaced(self, stub: HttpStub) -> None:
         answers(tool(url=stub.url, patience=None), {"query": "\ud800" + "x" * 100_000})
         (query,) = stub.requests[0]["queries"]
         assert len(query) == MAX_QUERY_CHARS
@@ -217,12 +172,12 @@ class TestRemote:
 
 
 class TestClient:
-    def test_answers_that_are_none(self, stub: Stub) -> None:
+    def test_answers_that_are_none(self, stub: HttpStub) -> None:
         for body in (b"<html>", b"[" * 100_000, {}, {"result": 1}, {"result": []}, {"result": [1]}, {"result": [[1]]},
                      {"result": [[{"document": {}, "score": 1}]]},
                      {"result": [[{"document": {"contents": "a"}, "score": "x"}]]},
                      {"result": [[{"document": {"contents": "a"}, "score": 10**400}]]}):  # fmt: skip
-            stub.script(Reply(body))
+            stub.script(HttpReply(body))
             with pytest.raises(RetrievalApiError, match="can't be read"):
                 ask(stub.url)
 

@@ -277,7 +277,7 @@ def job_file(
     if not argv:
         raise ValueError("argv is empty: expected a program and its arguments")
     for name in (*files, *fetch):
-        _check_name(name)
+        check_file_name(name)
     if any("\x00" in text for text in (*argv, *env, *env.values())):
         raise ValueError("a NUL character in argv or env")
     job = {
@@ -298,14 +298,15 @@ def job_file(
     return handle
 
 
-def _check_name(name: str) -> None:
+def check_file_name(name: str) -> None:
+    """Raises ValueError for a name that isn't a path below the working folder."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or not path.parts or "\x00" in name:
-        raise ValueError(f"file name {name!r}: expected a path below the working folder")
+        raise ValueError(f"file name {name!r:.200}: expected a relative path below the working folder")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        raise ValueError(f"file name {name!r}: it holds half a character") from None
+        raise ValueError(f"file name {name!r:.200}: it holds half a character") from None
 
 
 def _write(handle: int, data: bytes) -> None:
@@ -340,6 +341,7 @@ __all__ = [
     "KeeperError",
     "Limits",
     "Sandbox",
+    "check_file_name",
     "environment",
     "job_file",
     "job_limits",

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.errors import ToolError
-from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_common.http_client import patiently
 from toolrl_plugin_sandbox_fusion.api import RunRequest
 from toolrl_plugin_sandbox_fusion.cases import Cases, Status, after_compile_error, verdict
@@ -43,7 +42,7 @@ class CaseJudge:
     def __init__(self, client: SandboxClient, limits: CaseLimits, at_once: int) -> None:
         self._client = client
         self._limits = limits
-        self._places = ConcurrencyLimit(at_once)
+        self._places = asyncio.Semaphore(at_once)
 
     async def __call__(self, cases: Cases, solution: str, language: str = "python") -> list[CaseVerdict]:
         """A verdict for each case, in order. Raises ToolsetError where the sandbox's address or key is wrong."""
@@ -73,14 +72,11 @@ class CaseJudge:
             run_timeout=self._limits.seconds,
             memory_limit_mb=self._limits.memory_mb,
         )
-        # The place is kept while the sandbox is busy: to ask for more beside it wouldn't help.
-        place = await self._places.acquire()
         try:
-            response = await patiently(lambda: self._client.run(request), self._limits.patience)
+            async with self._places:  # kept while the sandbox is busy: more requests beside it wouldn't help
+                response = await patiently(lambda: self._client.run(request), self._limits.patience)
         except ToolError as error:
             return CaseVerdict(Status.API_ERROR, str(error))
-        finally:
-            place.release()
         status = verdict(response, case)
         fault = response.message or f"status {response.status}" if status is Status.API_ERROR else ""
         return CaseVerdict(status, fault)

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_python.sandbox import Finished, Isolation, Limits, Sandbox
+from toolrl_plugin_python.sandbox import Finished, Isolation, Limits, Sandbox, check_file_name
 from toolrl_plugin_sandbox_fusion.api import (
     FINISHED,
     LANGUAGES,
@@ -65,7 +65,7 @@ class RunRequestBody(BaseModel):
     @classmethod
     def _are_base64(cls, files: dict[str, str | None]) -> dict[str, str | None]:
         for path, content in files.items():
-            check_path(path)
+            check_file_name(path)
             try:
                 base64.b64decode("".join((content or "").split()), validate=True)  # line breaks are common in it
             except ValueError as error:
@@ -76,25 +76,8 @@ class RunRequestBody(BaseModel):
     @classmethod
     def _stay_inside(cls, paths: list[str]) -> list[str]:
         for path in paths:
-            check_path(path)
+            check_file_name(path)
         return paths
-
-
-def check_path(path: str) -> None:
-    """Raises ValueError for a path that isn't below the working folder."""
-    parts = path.split("/")
-    if (
-        not path
-        or path.startswith("/")
-        or ".." in parts
-        or "\x00" in path
-        or not any(part not in ("", ".") for part in parts)
-    ):
-        raise ValueError(f"the path {path[:200]!r} has to be relative, below the working folder")
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the path {path[:200]!r} holds half a character") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +155,8 @@ class ProgramRunner:
         """The answer to one request."""
         language = self._languages.get(request.language)
         if language is None:
-            return RunResponse(
-                SANDBOX_ERROR,
-                f"this server has no {request.language!r}; it has {', '.join(self._languages)}",
-                executor_pod_name=pod_name(),
-            )
+            message = f"this server has no {request.language!r}; it has {', '.join(self._languages)}"
+            return RunResponse(SANDBOX_ERROR, message, executor_pod_name=pod_name())
         try:
             compiled, run, files = await self._commands(language, request)
         except Exception as error:  # noqa: BLE001 - the API's answer to whatever goes wrong here
@@ -209,7 +189,7 @@ class ProgramRunner:
             if language.artifact not in done.files:
                 raise RuntimeError(f"the compiler made no file {language.artifact!r}, or too large a one")
             files = {**given, language.artifact: done.files[language.artifact]}
-        limits = self._limits(request.run_timeout, self._memory(request.memory_limit_MB))
+        limits = self._limits(request.run_timeout, request.memory_limit_MB)
         stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
         argv = [*installed_.command(language.run), *(request.args if request.language == "pytest" else ())]
         done = await self._sandbox.run(
@@ -221,15 +201,12 @@ class ProgramRunner:
         return Limits(
             wall_seconds=seconds,
             cpu_seconds=0,  # the API speaks of seconds by the clock
-            memory_mb=memory_mb,
+            memory_mb=min(memory_mb, self.bounds.memory_mb) if memory_mb > 0 else self.bounds.memory_mb,
             processes=self.bounds.processes,
             file_mb=self.bounds.scratch_mb,
             scratch_mb=self.bounds.scratch_mb,
             output_bytes=OUTPUT_BYTES,
         )
-
-    def _memory(self, asked: int) -> int:
-        return min(asked, self.bounds.memory_mb) if asked > 0 else self.bounds.memory_mb
 
     async def _try(self, name: str, language: InstalledLanguage) -> str | None:
         """Why a small program of this language doesn't work; None where it does."""

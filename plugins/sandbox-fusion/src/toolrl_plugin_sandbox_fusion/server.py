@@ -6,13 +6,13 @@ leaves takes its program with it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl_common.http_server import HttpServer, RefusalError
 from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner, RunRequestBody
 
@@ -42,7 +42,7 @@ class SandboxServer:
     def __init__(self, runner: ProgramRunner, settings: SandboxServerSettings | None = None) -> None:
         self.settings = settings or SandboxServerSettings()
         self.runner = runner
-        self._places = ConcurrencyLimit(self.settings.workers)
+        self._places = asyncio.Semaphore(self.settings.workers)
         self._under_way = 0
         self._http = HttpServer(
             {("POST", "/run_code"): self._run_code, ("GET", "/v1/ping"): self._ping},
@@ -82,11 +82,8 @@ class SandboxServer:
         self._check_queue()
         self._under_way += 1
         try:
-            place = await self._places.acquire()
-            try:
+            async with self._places:
                 return (await self.runner.run(body)).body()
-            finally:
-                place.release()
         finally:
             self._under_way -= 1
 

@@ -12,12 +12,13 @@ import base64
 import binascii
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ArgumentsError, DataError, ToolsetError, TransientToolError
 from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.tools.rate_limits import ConcurrencyLimit, Limiter
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
@@ -25,7 +26,6 @@ from toolrl_common.http_client import patiently, without_secrets
 from toolrl_plugin_sandbox_fusion.api import LANGUAGES, SUCCESS, RunRequest, RunResponse
 from toolrl_plugin_sandbox_fusion.client import SandboxApiError, SandboxClient
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
-from toolrl_plugin_sandbox_fusion.places import Places
 from toolrl_plugin_sandbox_fusion.words import VERL_NOTHING, failed_in_sandbox, plain_text, verl_text
 
 NAME = "code_interpreter"
@@ -53,11 +53,11 @@ class CodeInterpreter:
             max_response_bytes=options.max_response_mb << 20,
         )
         self.spec = _spec(options)
-        endpoint = without_secrets(self.client.url)
+        self._endpoint = without_secrets(self.client.url)
         # Each request has its own time, from when it has its place; what a call waits for is bounded by `patience`.
-        self._traits = ToolTraits(timeout=LONGEST_SECONDS, idempotent=True, endpoint=endpoint)
-        limit = options.rate_limit if options.enable_global_rate_limit else None
-        self.places = Places(f"sandbox-fusion {endpoint}", options.num_workers, limit, context.shared_limit)
+        self._traits = ToolTraits(timeout=LONGEST_SECONDS, idempotent=True, endpoint=self._endpoint)
+        self._shared_limit = context.shared_limit
+        self._limits: list[Limiter] = []
         self.files: Mapping[str, str] = {}
 
     def names(self) -> Sequence[str]:
@@ -71,7 +71,9 @@ class CodeInterpreter:
         ConfigError where another tool has another `rate_limit` for this sandbox."""
         self.files = {path: await POOL.submit(_read_file, name) for path, name in self.options.files.items()}
         await self.client.__aenter__()
-        await self.places.start()
+        self._limits = [ConcurrencyLimit(self.options.num_workers)]
+        if self.options.enable_global_rate_limit:
+            self._limits.append(await self._limit_of_the_run(self.options.rate_limit))
         if self.options.probe:
             await patiently(lambda: self.client.run(self.request({"code": PROBE}, {})), PROBE_SECONDS)
 
@@ -85,19 +87,34 @@ class CodeInterpreter:
         await self.client.__aexit__()
 
     async def run(self, request: RunRequest) -> tuple[RunResponse, dict[str, float]]:
-        """The sandbox's answer, and how long the call waited for a place and how often it was made again. Nobody keeps
-        his place while he waits for a busy sandbox."""
+        """The sandbox's answer, and how long the call waited for a place and how often it was made again. No place is
+        held between retries."""
         clock = asyncio.get_running_loop().time
         effort = {"queue_seconds": 0.0, "retries": -1.0}
 
         async def attempt() -> RunResponse:
             effort["retries"] += 1
             begin = clock()
-            async with self.places.take():
+            async with self._place():
                 effort["queue_seconds"] += clock() - begin
                 return await self.client.run(request)
 
         return await patiently(attempt, self.options.patience), effort
+
+    async def _limit_of_the_run(self, rate_limit: int) -> Limiter:
+        """The limit that all processes of the run share under the sandbox's address. Raises ConfigError where another
+        tool has another one."""
+        if self._shared_limit is None:
+            return ConcurrencyLimit(rate_limit)
+        return await self._shared_limit(f"sandbox-fusion {self._endpoint}", rate_limit)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """A place of this process, then one of the run: a call that waits for the first holds no permit of the run."""
+        async with AsyncExitStack() as stack:
+            for limit in self._limits:
+                stack.callback((await limit.acquire()).release)
+            yield
 
     def request(self, arguments: Mapping[str, Any], files: Mapping[str, str]) -> RunRequest:
         """The request of a call's arguments. Raises ArgumentsError."""

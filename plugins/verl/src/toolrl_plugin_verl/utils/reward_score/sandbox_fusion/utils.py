@@ -57,13 +57,12 @@ def _process_single_case(
             response = asyncio.run(_asked(sandbox_fusion_url, request))
     except (ToolError, ToolsetError) as error:
         return -1, {**facts, "api_request_error": str(error)}
-    facts |= {"api_response": response.body(), "api_status": response.status}
-    if response.compile_result is not None:
-        compiled = response.compile_result.body()
+    body = response.body()
+    facts |= {"api_response": body, "api_status": response.status}
+    if compiled := body["compile_result"]:
         facts |= {f"compile_{key}": compiled[key] for key in ("status", "stderr")}
         facts["compile_duration"] = compiled["execution_time"]
-    if response.run_result is not None:
-        run = response.run_result.body()
+    if run := body["run_result"]:
         facts |= {"run_status": run["status"], "exit_code": run["return_code"], "duration": run["execution_time"]}
         facts |= {key: run[key] or "" for key in ("stdout", "stderr")}
     status = verdict(response, case)

@@ -1,0 +1,136 @@
+"""An HTTP server on loopback that answers as a test says.
+
+with http_stub(lambda request: HttpReply({"result": []})) as stub:
+    ...                       # ask stub.url
+assert stub.requests[0]["queries"] == ["who wrote faust"]
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class HttpReply:
+    """One answer. A body that isn't bytes is sent as JSON."""
+
+    body: Any = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    drop: bool = False
+    """Close the connection instead of answering."""
+    last: bool = False
+    """Close the connection after answering."""
+
+    def content(self) -> bytes:
+        """The body as it is sent."""
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+
+Answers = Callable[[dict[str, Any]], HttpReply]
+"""From a request's JSON, with its `path`, to the answer. Called in the request's own thread."""
+
+
+class HttpStub:
+    """What the server got, and what it answers."""
+
+    def __init__(self, answer: Answers) -> None:
+        self.answer = answer
+        self.usual = answer
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections: set[Any] = set()
+        self.came = threading.Event()
+        """A request has come."""
+        self.running = self.most_at_once = 0
+        self.lock = threading.Lock()
+
+    def script(self, *replies: HttpReply | None) -> None:
+        """Answer with these in order; the last one stays. None is the usual answer."""
+        left = list(replies)
+
+        def answer(request: dict[str, Any]) -> HttpReply:
+            with self.lock:
+                reply = left.pop(0) if len(left) > 1 else left[0]
+            return self.usual(request) if reply is None else reply
+
+        self.answer = answer
+
+    def meet(self, count: int) -> None:
+        """In an answer: wait until so many requests were under way at once, on a busy machine too, and a little longer
+        for one that is too many."""
+        end = time.monotonic() + 20
+        while self.most_at_once < count and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(0.02)
+
+    def take(self, request: dict[str, Any], handler: BaseHTTPRequestHandler) -> HttpReply:
+        """Note a request, and answer it."""
+        with self.lock:
+            self.requests.append(request)
+            self.headers.append(dict(handler.headers))
+            self.connections.add(handler.client_address)
+            self.running += 1
+            self.most_at_once = max(self.most_at_once, self.running)
+            self.came.set()
+        try:
+            return self.answer(request)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    stub: HttpStub
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that left are part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        reply = self.server.stub.take({"path": self.path, **body}, self)
+        self.close_connection = reply.drop or reply.last
+        if reply.drop:
+            return
+        content = reply.content()
+        self.send_response(reply.status)
+        for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(ConnectionError):  # the client may have left
+            self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def http_stub(answer: Answers) -> Iterator[HttpStub]:
+    """A server on a free port; its `url` is `http://127.0.0.1:PORT`."""
+    stub = HttpStub(answer)
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.stub = stub
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    stub.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
