@@ -54,7 +54,7 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
 def _start_command(text: str, script: str) -> tuple[str, list[str]]:
     """The config file that the first command with `--config` names, and the overrides behind it. Raises ConfigError."""
     for command in read_script(text, script):
-        words = iter(command.words)
+        words = iter(command)
         for word in words:
             option, equals, name = word.partition("=")
             if option == "--config":

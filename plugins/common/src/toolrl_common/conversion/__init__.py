@@ -15,7 +15,7 @@ class Convert(ConvertCommand):
 """
 
 from toolrl_common.conversion.command import ConvertCommand
-from toolrl_common.conversion.script import read_script
+from toolrl_common.conversion.script import has_branches, read_script
 from toolrl_common.conversion.settings import (
     SMALLEST,
     UNKNOWN_KEY,
@@ -41,6 +41,7 @@ __all__ = [
     "count",
     "count_rows",
     "expanded",
+    "has_branches",
     "listed",
     "merged",
     "read_script",

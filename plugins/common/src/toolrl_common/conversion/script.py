@@ -4,16 +4,13 @@ Understood are assignments (`A=1`, `export A=1`, `A=${A:-1}`), arrays (`DATA=(â€
 continuations, comments, arithmetic (`$((1024 * 2))`), `$(pwd)`, which is the current folder, and `$(dirname "$0")`. A
 variable that the script doesn't set stays `${NAME}`, unless a default stands beside it. What only a shell can know
 (another command's output) is marked as unknown. Loops and conditions aren't followed: their bodies are read as if they
-ran once, and `branched` of a command says where that decides what is read.
+ran once.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from toolrl.errors import ConfigError
@@ -51,30 +48,20 @@ _OWN_FOLDER = re.compile(
     r"((?:/[\w.-]+)*)\s*(?:(?:&&|;)\s*pwd(?:\s+-P)?)?"
 )
 """`dirname "$0"`, `cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd`: the script's folder, and what follows it."""
-_DECLARING = ("export", "declare", "local", "readonly")
-_BEFORE = ("then", "else", "do", "nohup", "time", "exec", "!")
-_OPENING, _CLOSING = ("if", "case", "for", "while", "until"), ("fi", "esac", "done")
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda left, right: int(left / right),  # Towards zero, as the shell divides.
-    ast.Mod: lambda left, right: left - right * int(left / right),
-}
+_BEFORE = ("export", "declare", "local", "readonly", "then", "else", "do", "nohup", "time", "exec", "!")
+_BRANCH = re.compile(r"^\s*(?:if|case|for|while|until)\s|(?:&&|\|\|)\s*\w+=", re.MULTILINE)
+_NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
+_SUM = re.compile(r"(?:(?!\*\*|//)[0-9()+*/ -]){1,200}")
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command of a script."""
-
-    words: list[str]
-    branched: bool
-    """Whether the command, or what a variable holds, depends on a condition or a loop."""
-
-
-def read_script(text: str, name: str) -> Iterator[Command]:
-    """The commands, one after the other. Raises ConfigError for a quote or bracket that isn't closed."""
+def read_script(text: str, name: str) -> Iterator[list[str]]:
+    """The words of each command. Raises ConfigError for a quote or bracket that isn't closed."""
     return _Script(name).commands(text.replace("\r\n", "\n").replace("\\\n", "  "))
+
+
+def has_branches(text: str) -> bool:
+    """Whether a script has conditions or loops."""
+    return _BRANCH.search(text) is not None
 
 
 class _Script:
@@ -83,25 +70,23 @@ class _Script:
         self._values: dict[str, str] = {"PWD": "."}
         self._arrays: dict[str, list[str]] = {}
 
-    def commands(self, text: str) -> Iterator[Command]:
+    def commands(self, text: str) -> Iterator[list[str]]:
         words: list[str] = []
-        inside, linked, decided = 0, False, False  # Open conditions; after `&&` or `||`; whether these set a variable.
         tokens = self._tokens(text)
         for kind, token in tokens:
             match = _ASSIGNMENT.match(token) if kind == "word" and not words else None
-            if kind == "array" or match is not None:
-                self._fill_array(token, tokens) if match is None else self._assign(match)
-                decided = decided or linked or inside > 0
+            if match is not None:
+                self._assign(match)
+            elif kind == "array":
+                self._fill_array(token, tokens)
             elif kind == "redirection":
                 next(tokens, None)  # Its file.
             elif kind == "end":
-                yield Command(words, decided or linked or inside > 0)
+                yield words
                 words = []
-                linked = token in ("&&", "||") or (linked and token not in (";", "\n"))
-            elif words or token not in (*_BEFORE, *_DECLARING):
-                inside += 0 if words else (token in _OPENING) - (token in _CLOSING)
+            elif words or token not in _BEFORE:
                 words += self._expanded(token)
-        yield Command(words, decided or linked or inside > 0)
+        yield words
 
     def _tokens(self, text: str) -> Iterator[tuple[str, str]]:
         at = 0
@@ -183,23 +168,10 @@ class _Script:
         return f"${{{name}}}" if default is None else self._text(default)
 
     def _computed(self, text: str) -> str:
-        """What an arithmetic expression comes to."""
-        plain = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda match: match[1] or match[2], text).strip()
+        """The value of an arithmetic expression."""
+        plain = _NAME.sub(lambda match: self._variable(match[1], None), text)
         try:
-            return str(self._number(ast.parse(plain, mode="eval").body))
-        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+            # Digits, brackets and four operations alone: nothing else is evaluated.
+            return str(eval(plain.replace("/", "//"))) if _SUM.fullmatch(plain) else UNKNOWN
+        except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
             return UNKNOWN
-
-    def _number(self, node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.Name):
-            return int(self._variable(node.id, None))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            value = self._number(node.operand)
-            return -value if isinstance(node.op, ast.USub) else value
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            found = _OPERATIONS[type(node.op)](self._number(node.left), self._number(node.right))
-            if abs(found) < 2**53:
-                return found
-        raise ValueError(ast.dump(node))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
+from toolrl_common.conversion import Conversion, ConvertCommand, Reading, has_branches, merged, read_script, read_text
 from toolrl_plugin_verl.convert.mapping import convert
 from toolrl_plugin_verl.convert.tables import DEFAULTS, REASONS
 
@@ -61,7 +61,7 @@ def _take_script(path: str, text: str, reading: Reading) -> None:
     started = [
         (command, place)
         for command in read_script(text, path)
-        for place, word in enumerate(command.words)
+        for place, word in enumerate(command)
         if _TRAINER.search(word)
     ]
     if not started:
@@ -75,13 +75,13 @@ def _take_script(path: str, text: str, reading: Reading) -> None:
         reading.problems.append(
             (path, f"{len(started) - 1} further commands start the trainer; only the first is read")
         )
-    if command.branched:
+    if has_branches(text):
         reading.problems.append(
             (path, "conditions and loops aren't followed: each body is read as if it ran once, the last one counts")
         )
     # There is no main_grpo in verl; guides that name it mean GRPO.
-    implied = ["algorithm.adv_estimator=grpo"] if "main_grpo" in command.words[place] else []
-    _take_arguments([*implied, *filter(None, command.words[place + 1 :])], reading)
+    implied = ["algorithm.adv_estimator=grpo"] if "main_grpo" in command[place] else []
+    _take_arguments([*implied, *filter(None, command[place + 1 :])], reading)
 
 
 def _take_arguments(arguments: Sequence[str], reading: Reading) -> None:
