@@ -8,7 +8,7 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl.parsing import EndFlags
-from toolrl.parsing.cases import BadCase, Case, differences, read_cases, read_lines, run_case, tool_spec
+from toolrl.parsing.cases import BadCase, Case, differences, read_cases, read_lines, run_case
 from toolrl.types import CallError, ParsedTurn, ToolCall
 
 
@@ -40,23 +40,16 @@ def test_fields_reach_the_parser(tmp_path):
     parser = Scripted()
     case = one_case(
         tmp_path,
+        text=None,
         text_parts=[["ab", 2], ["c", 1]],
-        tools=[{"name": "f", "parameters": {"type": "object"}}],
+        tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
         stopped_by="c",
         prefilled_thinking=True,
     )
-    case = type(case)(**{**{name: getattr(case, name) for name in case.__slots__}, "text": "ababc"})
     run_case(parser, EndFlags(), case)
     assert parser.given["text"] == "ababc"
     assert (parser.given["stopped_by"], parser.given["prefilled_thinking"]) == ("c", True)
     assert parser.given["tools"][0].name == "f"
-
-
-def test_text_parts(tmp_path):
-    path = tmp_path / "parts.jsonl"
-    path.write_text('{"text_parts": [["ab", 2], ["c", 1]]}', encoding="utf-8")
-    (case,) = read_cases(path)
-    assert (case.text, case.id) == ("ababc", "1")
 
 
 def test_items_are_compared(tmp_path):
@@ -89,10 +82,6 @@ def test_content_answer_and_time_are_compared_where_given(tmp_path):
     text = "<answer>4</answer>"
     assert check(tmp_path, parser, text=text, content=text, answer="4", max_seconds=60) == []
     assert len(check(tmp_path, parser, text=text, content="", answer=None, max_seconds=-1)) == 3
-
-
-def test_tools_may_be_openai_functions():
-    assert tool_spec({"type": "function", "function": {"name": "f", "description": "d"}}).description == "d"
 
 
 BAD = ["{", "[]", '"x"', '{"id": "x"}', '{"text": 5}', '{"text": null}', '{"text": "", "tools": [{}]}', "[" * 100_000,

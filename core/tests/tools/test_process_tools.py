@@ -18,7 +18,7 @@ import pytest
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnavailableError
 from toolrl.protocols import EpisodeContext
-from toolrl.tools import as_toolset, function, limit_layer, process_tools, subprocess_pool, tool
+from toolrl.tools import as_toolset, function, policy, process_tools, subprocess_pool, tool
 from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL
@@ -148,7 +148,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 def pool(patch: pytest.MonkeyPatch) -> Iterator[ProcessPool]:
     """A pool of two workers in place of the shared one; the tests of this module use its workers again and again."""
     own, before = ProcessPool(2), children()
-    for module in (function, limit_layer, process_tools):
+    for module in (function, policy, process_tools):
         patch.setattr(module, "PROCESSES", own)
     yield own
     own.close_idle()
@@ -254,7 +254,7 @@ def test_calls_at_once_inside_of_one_call_do_not_share_a_worker(tools: ModuleTyp
     target = tools.work.traits.process
 
     async def main() -> None:
-        with await pool.reserve(target):
+        async with pool.reserve(target):
             results = await asyncio.gather(*(pool.call(target, {"how": "square", "n": n}) for n in range(5)))
             assert [result.text for result in results] == ["0", "1", "4", "9", "16"]
             late = contextvars.copy_context()

@@ -13,7 +13,7 @@ import pytest
 from gym_tasks import data, entry_task, failures, reward, said, scores
 
 from toolrl.errors import RewardError
-from toolrl.tools.subprocess_pool import Worker
+from toolrl.tools.subprocess_pool import WorkerProcess
 from toolrl.types import Episode, Score
 from toolrl_plugin_reasoning_gym.reward import check
 
@@ -136,16 +136,16 @@ class TestWhatCantBeScored:
 class TestWorkers:
     def test_one_that_is_killed_at_a_question_is_a_zero_that_shows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         killed: list[int] = []
-        ask = Worker.ask
+        ask = WorkerProcess.ask
 
-        def ask_and_kill(worker: Worker, request: Any, seconds: float | None = None) -> Any:
+        def ask_and_kill(worker: WorkerProcess, request: Any, seconds: float | None = None) -> Any:
             if request.get("do") == "score" and not killed:
                 assert worker.pid is not None
                 killed.append(worker.pid)
                 os.kill(worker.pid, signal.SIGKILL)
             return ask(worker, request, seconds)
 
-        monkeypatch.setattr(Worker, "ask", ask_and_kill)
+        monkeypatch.setattr(WorkerProcess, "ask", ask_and_kill)
         first, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
         assert (first.value, failures(first)) == (0.0, {"died"})
         assert (next_one.value, failures(next_one)) == (1.0, set())

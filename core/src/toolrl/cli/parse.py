@@ -24,7 +24,7 @@ from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
-    from toolrl.parsing.cases import BadCase, Case, Outcome
+    from toolrl.parsing.cases import BadCase, Case, CaseOutcome
     from toolrl.parsing.flags import EndFlags
     from toolrl.protocols import ToolParser
 
@@ -72,10 +72,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
-    from toolrl.parsing.cases import Case, run_case, tool_spec
+    from toolrl.parsing.cases import Case, run_case
+    from toolrl.types import ToolSpec
 
     text = sys.stdin.read() if args.text == "-" else args.text
-    tools = tuple(tool_spec(tool) for tool in _read_tools(args.tools)) if args.tools else ()
+    tools = tuple(ToolSpec.from_function(tool) for tool in _read_tools(args.tools)) if args.tools else ()
     case = Case("", text, None, tools, args.stopped_by, args.prefilled_thinking)
     outcome = run_case(parser, flags, case)
     _show(json.dumps(outcome.facts()) if args.json else describe(outcome))
@@ -138,7 +139,7 @@ def _report(case: Case, found: list[str]) -> None:
     print(f"{case.id}{remark}", *(visible(f"  {line}") for line in found), sep="\n", file=sys.stderr)
 
 
-def describe(outcome: Outcome) -> str:
+def describe(outcome: CaseOutcome) -> str:
     """What was read, for a reader."""
     from toolrl.types import ToolCall
 

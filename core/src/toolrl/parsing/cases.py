@@ -45,7 +45,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """What a parser made of a text."""
 
     parsed: ParsedTurn
@@ -97,17 +97,17 @@ def read_lines(path: str | Path) -> Iterator[Case | BadCase]:
         raise DataError(f"the cases can't be read: {error}", where=str(path), hint=hint) from error
 
 
-def run_case(parser: ToolParser, flags: EndFlags, case: Case) -> Outcome:
+def run_case(parser: ToolParser, flags: EndFlags, case: Case) -> CaseOutcome:
     """Parse a case's text and look for the end flags."""
     started = time.perf_counter()
     parsed = parser.parse(
         case.text, tools=case.tools, stopped_by=case.stopped_by, prefilled_thinking=case.prefilled_thinking
     )
     parsed = flags.read(parsed, case.text, stopped_by=case.stopped_by)
-    return Outcome(parsed, time.perf_counter() - started)
+    return CaseOutcome(parsed, time.perf_counter() - started)
 
 
-def differences(case: Case, outcome: Outcome) -> list[str]:
+def differences(case: Case, outcome: CaseOutcome) -> list[str]:
     """What isn't as the case wants it, a line each; empty where all is."""
     wanted, items = case.wanted, outcome.items()
     found = _item_differences(wanted, items)
@@ -146,7 +146,7 @@ def _case(line: str, where: str, number: int) -> Case | BadCase:
             id=str(row.get("id", number)),
             text=_text(row),
             parser=_string(row, "parser"),
-            tools=tuple(tool_spec(tool) for tool in row.get("tools") or ()),
+            tools=tuple(ToolSpec.from_function(tool) for tool in row.get("tools") or ()),
             stopped_by=_string(row, "stopped_by"),
             prefilled_thinking=bool(row.get("prefilled_thinking", False)),
             wanted=row,
@@ -176,10 +176,3 @@ def _string(row: Mapping[str, Any], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{key} is {type(value).__name__}, expected a string or null")
     return value
-
-
-def tool_spec(tool: Mapping[str, Any]) -> ToolSpec:
-    """A tool from `{name, parameters}` or from an OpenAI function object. Raises KeyError without a name."""
-    tool = tool.get("function", tool)
-    parameters = tool.get("parameters") or {"type": "object", "properties": {}}
-    return ToolSpec(tool["name"], tool.get("description", ""), parameters)

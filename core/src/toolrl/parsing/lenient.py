@@ -40,7 +40,7 @@ def take_bare_calls(
 ) -> ParsedTurn:
     """The same turn with bare calls taken from its content. `form` shows the model how a call is written; `repair`
     mends what can be mended, of so many characters of a turn as `MAX_TRIED` says."""
-    reader = _Reader({tool.name for tool in tools}, form, MAX_TRIED if repair else 0)
+    reader = _BareCallReader({tool.name for tool in tools}, form, MAX_TRIED if repair else 0)
     found: list[ToolCall | CallError] = []
     spans: list[Span] = []
     broken = 0
@@ -75,7 +75,7 @@ def take_bare_calls(
 
 
 @dataclass(slots=True)
-class _Reader:
+class _BareCallReader:
     names: set[str]
     form: str
     left: int

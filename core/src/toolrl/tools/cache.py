@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 
-from toolrl.tools.invocation import Invocation, Next
+from toolrl.tools.invocation import Invocation
 from toolrl.types import ToolResult
 
 
@@ -23,27 +24,27 @@ class Cache:
         self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
         self._running: dict[bytes, asyncio.Future[ToolResult]] = {}
 
-    async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        key = _key(invocation)
+    async def answer(self, call: Invocation, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        """The answer to an equal call, or that of `run`. Raises what `run` raises."""
+        key = _key(call)
         if key is None:
-            return await following(invocation)
+            return await run()
         while (running := self._running.get(key)) is not None:
             await asyncio.wait((running,))
             if not running.cancelled():
-                result = running.result()
-                invocation.note("cache_hits")
-                return result
+                call.note("cache_hits")
+                return running.result()
         if key in self._kept:
             self._kept.move_to_end(key)
-            invocation.note("cache_hits")
+            call.note("cache_hits")
             return self._kept[key]
-        invocation.note("cache_hits", 0)
-        return await self._run(key, invocation, following)
+        call.note("cache_hits", 0)
+        return await self._run(key, run)
 
-    async def _run(self, key: bytes, invocation: Invocation, following: Next) -> ToolResult:
+    async def _run(self, key: bytes, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
         running = self._running[key] = asyncio.get_running_loop().create_future()
         try:
-            result = await following(invocation)
+            result = await run()
             running.set_result(result)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             running.cancel()

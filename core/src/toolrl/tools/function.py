@@ -133,7 +133,7 @@ class FunctionTool:
         return f"<tool {self.name!r}>"
 
 
-class ToolOptions(TypedDict, total=False):
+class FunctionToolOptions(TypedDict, total=False):
     """Options of `@tool`, whose docstring explains them."""
 
     name: str
@@ -152,11 +152,11 @@ def tool(function: Callable[..., Any], /) -> FunctionTool: ...
 
 
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(**options: Unpack[FunctionToolOptions]) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
 def tool(
-    function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
+    function: Callable[..., Any] | None = None, /, **options: Unpack[FunctionToolOptions]
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a typed function, sync or async. Works bare and with options.
 

@@ -1,11 +1,10 @@
-"""One call on its way to its tool, and the layers that it goes through."""
+"""One call on its way to its tool."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +26,7 @@ class ToolFailure:
 
 @dataclass(slots=True)
 class Invocation:
-    """One call on its way through the layers."""
+    """One call on its way through its toolset's policy."""
 
     call: ToolCall
     """Under the tool's own name."""
@@ -45,7 +44,7 @@ class Invocation:
     episode: str = ""
     """The episode's id."""
     effort: dict[str, float] = field(default_factory=dict)
-    """What layers did for the call, as metrics."""
+    """What the policy did for the call, as metrics."""
     hide: Callable[[str], str] = str
     """Takes secrets out of an error's text; before it is cut, as half a secret isn't recognised."""
     strays: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -56,22 +55,6 @@ class Invocation:
     def note(self, what: str, amount: float = 1.0) -> None:
         """Add to a metric of this call."""
         self.effort[what] = self.effort.get(what, 0.0) + amount
-
-
-Next = Callable[[Invocation], Coroutine[Any, Any, ToolResult]]
-Layer = Callable[[Invocation, Next], Coroutine[Any, Any, ToolResult]]
-
-
-def compose(layers: Sequence[Layer], last: Next) -> Next:
-    """One function of several layers, the first outermost."""
-    inner = last
-    for layer in reversed(layers):
-        inner = functools.partial(_call_layer, layer, inner)
-    return inner
-
-
-def _call_layer(layer: Layer, inner: Next, invocation: Invocation) -> Coroutine[Any, Any, ToolResult]:
-    return layer(invocation, inner)
 
 
 async def call_tool(invocation: Invocation) -> ToolResult:

@@ -1,39 +1,48 @@
 """What happens around every call, the same for all tools.
 
-A call goes through layers, each of which may answer itself, raise, or go on to the next:
+`CallPolicy.answer` takes a call through these steps, from the outside in:
 
-    truncate → answer errors → validate → cache → retry → breaker → wait for a permit → breaker → time limit → the tool
+    answer    errors become text for the model, long texts are cut
+              arguments are checked against the schema
+    attempt   the cache of pure tools
+              retries
+    _once     the circuit breaker, asked before the call queues and again after
+              a permit and a free process
+              the time limit
+              the tool
 
-Those behind `validate` are there only where the config asks for them; the time limit always is. What stands inside of
-`retry` is done for each attempt: no permit is held between retries. The breaker is asked before a call queues, and
-again after, as it may have opened meanwhile. A call's time begins when it has its permit.
+Those from the cache inwards are there only where the config asks for them; the time limit always is. `_once` runs for
+each attempt: no permit is held between retries. A call's time begins when it has its permit.
 
-Errors travel as exceptions through the inner layers, so that one of them can try again, and become the model's text in
-`answer_errors`. A layer is built once for a toolset and shared by all its episodes: what it remembers is for the
-process, what belongs to one call is in the `Invocation`. How many calls an episode may make is counted before the
-layers, in the order of the calls: `CallBudget`.
+Errors travel as exceptions up to `answer`, so that a retry or a breaker sees them. A policy is built once for a toolset
+and shared by all its episodes; what belongs to one call is in the `Invocation`. How many calls an episode may make is
+counted before, in the order of the calls: `CallBudget`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
-from toolrl.config.tool_policy import PolicyOptions
-from toolrl.errors import ConfigError, ToolError
+from toolrl.config.tool_policy import DEFAULT_TIMEOUT, PolicyOptions
+from toolrl.errors import ConfigError, ToolError, ToolLimitError, ToolTimeoutError
 from toolrl.tools.breaker import CircuitBreaker
 from toolrl.tools.cache import Cache
-from toolrl.tools.cancellation import Watch
+from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.invocation import Invocation, Layer, Next, ToolFailure, call_tool, compose
-from toolrl.tools.limit_layer import Limited
-from toolrl.tools.retry import Retry
+from toolrl.tools.invocation import Invocation, ToolFailure, call_tool
+from toolrl.tools.loop_watch import run_component, run_stoppable
+from toolrl.tools.process_tools import PROCESSES
+from toolrl.tools.rate_limits import Permit
+from toolrl.tools.retry import with_retries
 from toolrl.tools.subprocess_pool import ProcessCrashError
-from toolrl.tools.time_limit import TimeLimit
+from toolrl.tools.threads import collecting_jobs
 from toolrl.tools.traits import ToolTraits
-from toolrl.tools.truncate import Cut, Side
+from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import check_arguments
 from toolrl.tracebacks import format_error, from_author
 from toolrl.types import ToolResult
@@ -41,11 +50,11 @@ from toolrl.types import ToolResult
 LONGEST_MESSAGE = 20_000
 """Characters of a crash's message that are kept: it goes to the model, to the log, and lives as long as its episode."""
 
-__all__ = ["CallBudget", "Invocation", "Next", "Policy", "PolicyOptions", "ToolFailure"]
+__all__ = ["CallBudget", "CallPolicy", "Invocation", "Policy", "PolicyOptions", "ToolFailure"]
 
 
-class Policy:
-    """The layers of one toolset."""
+class CallPolicy:
+    """What surrounds the calls of one toolset."""
 
     def __init__(
         self, options: PolicyOptions, cut: Cut | None = None, *, name: str = "tool", endpoints: Endpoints | None = None
@@ -55,15 +64,10 @@ class Policy:
         self.options = options
         self._name = name
         self._endpoints = endpoints if endpoints is not None else Endpoints()
-        shorten = self._truncate(cut)
-        self.attempt: Next = compose(self._inner_layers(shorten), call_tool)
-        """The layers behind `validate`, which raise what the tool raises."""
-        outer: list[Layer] = [shorten] if shorten is not None else []
-        outer.append(answer_errors)
-        if options.check_arguments:
-            outer.append(validate)
-        self.answer: Next = compose(outer, self.attempt)
-        """All layers. Never raises anything but a cancellation of the episode."""
+        self._cache = Cache(options.cache) if options.cache is not None else None
+        self._cut = cut
+        if cut is None and options.max_output_tokens and {"max_output_tokens", "truncate"} & options.model_fields_set:
+            raise ConfigError("policy.max_output_tokens needs a chat format that counts tokens, and none was handed in")
 
     def endpoint(self, traits: ToolTraits) -> str:
         """What a tool's breaker and limits are kept under."""
@@ -78,8 +82,7 @@ class Policy:
         if retry is not None and retry.on_timeout:
             self._check_use("retry.on_timeout", traits, [it.repeatable for it in traits.values()])
         for endpoint in {self.endpoint(it) for it in traits.values()}:
-            if self.options.breaker is not None:
-                self._endpoints.breaker(endpoint, self.options.breaker)
+            self._breaker(endpoint)
             if self.options.limited:
                 await self._endpoints.limiter(endpoint, self.options)
 
@@ -91,44 +94,140 @@ class Policy:
                 hint="Leave the option out.",
             )
 
-    def _inner_layers(self, shorten: Truncate | None) -> list[Layer]:
-        options = self.options
-        layers: list[Layer] = []
-        if options.cache is not None:
-            layers.append(Cache(options.cache))
-            if shorten is not None:
-                layers.append(shorten)  # What is kept is what is sent: a huge result isn't held in memory.
-        if options.retry is not None:
-            layers.append(Retry(options.retry))
-        if options.breaker is not None:
-            layers.append(self._check_breaker)
-        layers.append(Limited(self._endpoints, options))
-        if options.breaker is not None:
-            layers.append(self._watch_breaker)
-        layers.append(TimeLimit(options.timeout))
-        return layers
+    # The way of a call.
 
-    async def _check_breaker(self, invocation: Invocation, following: Next) -> ToolResult:
-        self._breaker(invocation).check(invocation.shown)
-        return await following(invocation)
+    async def answer(self, call: Invocation) -> ToolResult:
+        """All steps. Never raises anything but a cancellation of the episode; crashes are added to `call.failures`."""
+        watch = Watch()
+        try:
+            if self.options.check_arguments:
+                check_arguments(call.spec, call.call.arguments, call.shown)
+            result = await self.attempt(call)
+        except ToolError as error:
+            text = _message(error) or f"The tool {call.shown!r} failed and didn't say why."
+            result = ToolResult(call.hide(text), error=str(error.kind))
+        except BaseException as error:  # whatever a tool raises is data
+            if not watch.failed(error):
+                raise
+            result = _crash(call, error)
+        if watch.cancelled:
+            # The tool swallowed the cancellation of its episode.
+            raise asyncio.CancelledError
+        return self._shortened(result)
 
-    async def _watch_breaker(self, invocation: Invocation, following: Next) -> ToolResult:
-        with self._breaker(invocation).watch(invocation.shown):
-            return await following(invocation)
+    async def attempt(self, call: Invocation) -> ToolResult:
+        """The steps from the cache inwards, which raise what the tool raises."""
+        if self._cache is None:
+            return await self._retried(call)
 
-    def _breaker(self, invocation: Invocation) -> CircuitBreaker:
-        assert self.options.breaker is not None
-        return self._endpoints.breaker(invocation.endpoint, self.options.breaker)
+        async def run() -> ToolResult:
+            # What is kept is what is sent: a huge result isn't held in memory.
+            return self._shortened(await self._retried(call))
 
-    def _truncate(self, cut: Cut | None) -> Truncate | None:
-        options = self.options
-        if options.max_output_tokens is None:
-            return None
-        if cut is not None:
-            return Truncate(cut, options.max_output_tokens, options.truncate)
-        if {"max_output_tokens", "truncate"} & options.model_fields_set:
-            raise ConfigError("policy.max_output_tokens needs a chat format that counts tokens, and none was handed in")
-        return None
+        return await self._cache.answer(call, run)
+
+    async def _retried(self, call: Invocation) -> ToolResult:
+        if self.options.retry is None:
+            return await self._once(call)
+        return await with_retries(self.options.retry, call, self._once)
+
+    async def _once(self, call: Invocation) -> ToolResult:
+        breaker = self._breaker(call.endpoint)
+        if breaker is not None:
+            breaker.check(call.shown)
+        async with self._turn(call):
+            with breaker.watch(call.shown) if breaker is not None else nullcontext():
+                return await self._in_time(call)
+
+    def _breaker(self, endpoint: str) -> CircuitBreaker | None:
+        options = self.options.breaker
+        return self._endpoints.breaker(endpoint, options) if options is not None else None
+
+    @asynccontextmanager
+    async def _turn(self, call: Invocation) -> AsyncIterator[None]:
+        """Waits for a permit of the endpoint, and for a free process where the tool runs in one."""
+        if not self.options.limited and call.traits.process is None:
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            clock = asyncio.get_running_loop().time
+            begin, limit = clock(), asyncio.timeout(self.options.queue_timeout)
+            try:
+                async with limit:
+                    if self.options.limited:
+                        await stack.enter_async_context(self._permit(call))
+                    if call.traits.process is not None:
+                        await stack.enter_async_context(PROCESSES.reserve(call.traits.process))
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise ToolLimitError(
+                    f"The tool {call.shown!r} is busy: there was no place for this call within "
+                    f"{self.options.queue_timeout:g} s, and it didn't run. Go on without it, or try again later."
+                ) from None
+            finally:
+                call.note("queue_seconds", clock() - begin)
+            yield
+
+    @asynccontextmanager
+    async def _permit(self, call: Invocation) -> AsyncIterator[None]:
+        """A permit is held as long as the endpoint may be busy with the call. Where a call was given up and its thread
+        runs on, that is until the thread ends, and no longer than the lease."""
+        limiter = await self._endpoints.limiter(call.endpoint, self.options)
+        call.strays = []
+        with collecting_jobs() as call.jobs:
+            permit = await limiter.acquire()
+            try:
+                yield
+            finally:
+                _leave(permit, call, self.options.limit_lease)
+
+    async def _in_time(self, call: Invocation) -> ToolResult:
+        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself, as a
+        stray."""
+        seconds = self.options.timeout or call.traits.timeout or DEFAULT_TIMEOUT
+        name = f"tool {call.shown!r}"
+        try:
+            if call.traits.inline:  # It can't be stopped, so it needs no task of its own.
+                return await run_component(name, call_tool, call, seconds=seconds)
+            return await run_stoppable(name, call_tool, call, seconds=seconds, left=call.strays.append)
+        except TooLateError:
+            raise ToolTimeoutError(
+                f"The tool {call.shown!r} gave no answer within {seconds:g} s and was stopped."
+            ) from None
+
+    def _shortened(self, result: ToolResult) -> ToolResult:
+        """Long texts are cut, those of errors too."""
+        if self._cut is None or self.options.max_output_tokens is None:
+            return result
+        text, was_cut = self._cut(result.text, self.options.max_output_tokens, self.options.truncate)
+        return replace(result, text=text, truncated=True) if was_cut else result
+
+
+Policy = CallPolicy
+"""The name that plugins may still use."""
+
+
+def _leave(permit: Permit, call: Invocation, lease: float) -> None:
+    """Release a permit when all that was begun under it has ended, at the latest after the lease."""
+    jobs = [job for job in call.jobs if not job.ended]
+    strays = [task for task in call.strays if not task.done()]
+    waiting = len(jobs) + len(strays)
+    if not waiting:
+        permit.release()
+        return
+    permit.lease(lease)
+
+    def ended(*_: Any) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            permit.release()
+
+    for job in jobs:
+        job.when_ended(ended)
+    for task in strays:
+        task.add_done_callback(ended)
 
 
 _NEEDS = {
@@ -177,45 +276,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-class Truncate:
-    """Cuts long texts, those of errors too."""
-
-    def __init__(self, cut: Cut, max_tokens: int, side: Side) -> None:
-        self._cut = cut
-        self._max_tokens = max_tokens
-        self._side = side
-
-    async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        result = await following(invocation)
-        text, was_cut = self._cut(result.text, self._max_tokens, self._side)
-        return replace(result, text=text, truncated=True) if was_cut else result
-
-
-async def answer_errors(invocation: Invocation, following: Next) -> ToolResult:
-    """Makes a text of every exception but a cancellation from outside. Crashes are remembered on the invocation."""
-    watch = Watch()
-    try:
-        result = await following(invocation)
-    except ToolError as error:
-        text = _message(error) or f"The tool {invocation.shown!r} failed and didn't say why."
-        result = ToolResult(invocation.hide(text), error=str(error.kind))
-    except BaseException as error:  # whatever a tool raises is data
-        if not watch.failed(error):
-            raise
-        result = _crash(invocation, error)
-    if watch.cancelled:
-        # The tool swallowed the cancellation of its episode.
-        raise asyncio.CancelledError
-    return result
-
-
-async def validate(invocation: Invocation, following: Next) -> ToolResult:
-    """Checks arguments against the schema."""
-    check_arguments(invocation.spec, invocation.call.arguments, invocation.shown)
-    return await following(invocation)
-
-
-def _crash(invocation: Invocation, error: BaseException) -> ToolResult:
+def _crash(call: Invocation, error: BaseException) -> ToolResult:
     text = _text(error)
     message = text if isinstance(error, ProcessCrashError) else f"{type(error).__name__}: {text}"
     if isinstance(error, ProcessCrashError) and (notes := getattr(error, "__notes__", [])):
@@ -224,8 +285,8 @@ def _crash(invocation: Invocation, error: BaseException) -> ToolResult:
         trace = format_error(error)
     else:
         trace = "".join(from_author(traceback.extract_tb(error.__traceback__)).format()) + message
-    invocation.failures.append(ToolFailure(invocation.shown, message, trace))
-    return ToolResult(f"The tool {invocation.shown!r} crashed: {invocation.hide(message)}", error="crash")
+    call.failures.append(ToolFailure(call.shown, message, trace))
+    return ToolResult(f"The tool {call.shown!r} crashed: {call.hide(message)}", error="crash")
 
 
 def _message(error: ToolError) -> str:

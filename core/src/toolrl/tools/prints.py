@@ -15,7 +15,7 @@ from toolrl.terminal_text import visible
 from toolrl.tools.loop_watch import in_component
 
 
-class _Stream:
+class _PrintStream:
     """A standard stream, and another one for the prints of components."""
 
     def __init__(self, stream: IO[str], prints: IO[str], is_print: Callable[[], bool] = in_component) -> None:
@@ -39,7 +39,7 @@ class _Stream:
 
 def make_all_prints_visible() -> None:
     """In a process whose prints are all a tool's."""
-    streams: list[Any] = [_Stream(stream, sys.stderr, lambda: True) for stream in (sys.stdout, sys.stderr)]
+    streams: list[Any] = [_PrintStream(stream, sys.stderr, lambda: True) for stream in (sys.stdout, sys.stderr)]
     sys.stdout, sys.stderr = streams
 
 
@@ -47,10 +47,10 @@ def make_all_prints_visible() -> None:
 def visible_prints() -> Iterator[None]:
     """Around episodes, any number at once: only the outermost does something."""
     out, err = sys.stdout, sys.stderr
-    if out is None or err is None or isinstance(out, _Stream) or isinstance(err, _Stream):
+    if out is None or err is None or isinstance(out, _PrintStream) or isinstance(err, _PrintStream):
         yield
         return
-    ours: dict[str, Any] = {"stdout": _Stream(out, err), "stderr": _Stream(err, err)}
+    ours: dict[str, Any] = {"stdout": _PrintStream(out, err), "stderr": _PrintStream(err, err)}
     sys.stdout, sys.stderr = ours["stdout"], ours["stderr"]
     try:
         yield

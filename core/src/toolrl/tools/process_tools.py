@@ -9,14 +9,14 @@ Arguments and results cross as JSON.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import ArgumentsError, ToolError, ToolLimitError, ToolTimeoutError, ToolUnavailableError
 from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl.tools.results import check_result
-from toolrl.tools.subprocess_pool import ProcessCrashError, Worker, ask, available_cores
+from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerProcess, ask, available_cores
 from toolrl.types import Media, ToolResult
 
 
@@ -26,41 +26,43 @@ class ProcessPool:
 
     def __init__(self, limit: int | None = None) -> None:
         self._slots = ConcurrencyLimit(limit or available_cores())
-        self._idle: list[Worker] = []
+        self._idle: list[WorkerProcess] = []
 
     @property
     def idle(self) -> int:
         """Workers that wait for a call."""
         return len(self._idle)
 
-    async def reserve(self, target: str) -> AbstractContextManager[Worker]:
-        """A worker that has imported `module:attribute`, for the first call inside of `with`. Raises what the import
+    @asynccontextmanager
+    async def reserve(self, target: str) -> AsyncIterator[WorkerProcess]:
+        """A worker that has imported `module:attribute`, for the first call inside of it. Raises what the import
         raises, as ProcessCrashError."""
         slot = await self._slots.acquire()
         worker = self._pick(target)
-
-        def give_back() -> None:
+        reserved = [worker]
+        try:
+            if target not in worker.ready:
+                _checked(await ask(worker, {"target": target}))
+                worker.ready.add(target)
+            token = _reserved.set(reserved)
+            try:
+                yield worker
+            finally:
+                _reserved.reset(token)
+                reserved.clear()  # A task that goes on has its own copy of the context.
+        finally:
             if worker.usable:
                 self._idle.append(worker)
             else:
                 worker.kill()
             slot.release()
 
-        try:
-            if target not in worker.ready:
-                _checked(await ask(worker, {"target": target}))
-                worker.ready.add(target)
-        except BaseException:
-            give_back()
-            raise
-        return _kept(worker, give_back)
-
     async def call(self, target: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Answer one call. Raises ToolError as the tool does, ProcessCrashError for any other exception in its process
         and for its death."""
         if reserved := _reserved.get():
             return await _call(reserved.pop(), target, arguments)
-        with await self.reserve(target) as worker:
+        async with self.reserve(target) as worker:
             return await _call(worker, target, arguments)
 
     def close_idle(self) -> None:
@@ -69,7 +71,7 @@ class ProcessPool:
         for worker in idle:
             worker.kill()
 
-    def _pick(self, target: str) -> Worker:
+    def _pick(self, target: str) -> WorkerProcess:
         """An idle worker that has the tool, else any idle one, else a new one."""
         self._idle.sort(key=lambda worker: target in worker.ready)
         while self._idle:
@@ -77,26 +79,15 @@ class ProcessPool:
             if worker.usable:
                 return worker
             worker.kill()
-        return Worker()
+        return WorkerProcess()
 
 
-_reserved: contextvars.ContextVar[list[Worker] | None] = contextvars.ContextVar("toolrl_reserved_worker", default=None)
+_reserved: contextvars.ContextVar[list[WorkerProcess] | None] = contextvars.ContextVar(
+    "toolrl_reserved_worker", default=None
+)
 
 
-@contextmanager
-def _kept(worker: Worker, give_back: Callable[[], None]) -> Iterator[Worker]:
-    """A worker for the first call inside of this."""
-    reserved = [worker]
-    token = _reserved.set(reserved)
-    try:
-        yield worker
-    finally:
-        _reserved.reset(token)
-        reserved.clear()  # A task that goes on has its own copy of the context.
-        give_back()
-
-
-async def _call(worker: Worker, target: str, arguments: Mapping[str, Any]) -> ToolResult:
+async def _call(worker: WorkerProcess, target: str, arguments: Mapping[str, Any]) -> ToolResult:
     reply = _checked(await ask(worker, {"target": target, "arguments": dict(arguments)}))
     fields = dict(reply["result"])
     media = tuple(Media(kind, path) for kind, path in fields.pop("media", ()))

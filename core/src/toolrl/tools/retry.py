@@ -13,60 +13,56 @@ import email.utils
 import math
 import random
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from toolrl.config.tool_policy import RetryOptions
 from toolrl.errors import ToolError, ToolTimeoutError
-from toolrl.tools.invocation import Invocation, Next
+from toolrl.tools.invocation import Invocation
 from toolrl.types import ToolResult
 
+Attempt = Callable[[Invocation], Awaitable[ToolResult]]
 _LONGEST = 7 * 24 * 3600.0
 
 
-class Retry:
-    """Makes a call again after failures that may pass."""
-
-    def __init__(self, options: RetryOptions) -> None:
-        self._options = options
-
-    async def __call__(self, invocation: Invocation, following: Next) -> ToolResult:
-        clock = asyncio.get_running_loop().time
-        begin, attempt = clock(), 1
-        invocation.note("retries", 0)
-        while True:
-            try:
-                return await following(invocation)
-            except ToolError as error:
-                if attempt == self._options.attempts or not self._may_pass(error, invocation):
-                    raise
-                pause = self.pause(attempt, error.retry_after, _chance(invocation, attempt))
-                if clock() - begin + pause > self._options.max_seconds:
-                    raise
-            await asyncio.sleep(pause)
-            attempt += 1
-            invocation.note("retries")
-
-    def pause(self, attempt: int, retry_after: float | None, chance: float) -> float:
-        """Seconds to wait after so many attempts; `chance` is in [0, 1). Never less than the server asks for."""
-        options = self._options
-        # 2**60 of anything is above any max_delay.
-        grown = min(options.first_delay * 2.0 ** min(attempt - 1, 60), options.max_delay)
-        pause = grown * (1.0 - options.jitter * chance)
-        asked = _seconds(retry_after)
-        if asked > 0:
-            # All callers that got the same number would come back at the same moment.
-            pause = max(pause, asked + options.first_delay * options.jitter * chance)
-        return pause
-
-    def _may_pass(self, error: ToolError, invocation: Invocation) -> bool:
-        if isinstance(error, ToolTimeoutError):
-            return self._options.on_timeout and invocation.traits.repeatable
-        return error.transient
+async def with_retries(options: RetryOptions, call: Invocation, attempt: Attempt) -> ToolResult:
+    """The result of `attempt`, made again after failures that may pass."""
+    clock = asyncio.get_running_loop().time
+    begin, count = clock(), 1
+    call.note("retries", 0)
+    while True:
+        try:
+            return await attempt(call)
+        except ToolError as error:
+            if count == options.attempts or not _may_pass(error, options, call):
+                raise
+            wait = pause(options, count, error.retry_after, _chance(call, count))
+            if clock() - begin + wait > options.max_seconds:
+                raise
+        await asyncio.sleep(wait)
+        count += 1
+        call.note("retries")
 
 
-def _chance(invocation: Invocation, attempt: int) -> float:
+def pause(options: RetryOptions, attempt: int, retry_after: Any, chance: float) -> float:
+    """Seconds to wait after so many attempts; `chance` is in [0, 1). Never less than the server asks for."""
+    # 2**60 of anything is above any max_delay.
+    grown = min(options.first_delay * 2.0 ** min(attempt - 1, 60), options.max_delay)
+    wait = grown * (1.0 - options.jitter * chance)
+    asked = _seconds(retry_after)
+    # All callers that got the same number would come back at the same moment.
+    return max(wait, asked + options.first_delay * options.jitter * chance) if asked > 0 else wait
+
+
+def _may_pass(error: ToolError, options: RetryOptions, call: Invocation) -> bool:
+    if isinstance(error, ToolTimeoutError):
+        return options.on_timeout and call.traits.repeatable
+    return error.transient
+
+
+def _chance(call: Invocation, attempt: int) -> float:
     """In [0, 1), of the call itself, whatever else is in flight."""
-    return random.Random(f"{invocation.episode}/{invocation.call.id}/{invocation.call.name}/{attempt}").random()
+    return random.Random(f"{call.episode}/{call.call.id}/{call.call.name}/{attempt}").random()
 
 
 def _seconds(retry_after: Any) -> float:

@@ -1,6 +1,6 @@
 """Worker processes for libraries and tools that can't be stopped, or aren't trusted, in this process. For plugins, too.
 
-- `Worker` is one process, which answers requests by the function that `build(*arguments)` of a module returns.
+- `WorkerProcess` is one process, which answers requests by the function that `build(*arguments)` of a module returns.
 - `RestartingWorker` is one that is replaced when it is lost, and `WorkerThreads` some of these.
 - `ask` sends a request from the event loop.
 
@@ -55,7 +55,7 @@ class ProcessCrashError(Exception):
     """A tool that raised in its process, or took its process with it. The text is the original one."""
 
 
-class Worker:
+class WorkerProcess:
     """One process, started with its first request. `ask` blocks and is called from a thread, `kill` from anywhere.
 
     It answers calls of tools, with this process's `sys.path`, or what the `build(*arguments)` of a module answers. The
@@ -151,7 +151,11 @@ class Worker:
             return _reap(self._process)
 
 
-async def ask(worker: Worker, request: Mapping[str, Any]) -> dict[str, Any]:
+Worker = WorkerProcess
+"""The name that plugins may still use."""
+
+
+async def ask(worker: WorkerProcess, request: Mapping[str, Any]) -> dict[str, Any]:
     """A worker's reply. Cancelling this kills the worker: nothing else stops what runs in it."""
     job = POOL.submit(worker.ask, request)
     try:
@@ -168,10 +172,10 @@ class RestartingWorker:
     """
 
     def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self._make = partial(Worker, module, *arguments, env=environment, stderr=subprocess.DEVNULL)
+        self._make = partial(WorkerProcess, module, *arguments, env=environment, stderr=subprocess.DEVNULL)
         code = f"import {module} as worker; worker.build(*{list(arguments)})"
         self._by_hand = shlex.join([sys.executable, "-P", "-c", code])
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The answer. Raises WorkerError where it raises, ProcessCrashError where it ends or takes longer."""
@@ -224,7 +228,7 @@ def _close(pool: ThreadPoolExecutor, workers: Iterable[RestartingWorker]) -> Non
         worker.close()
 
 
-def _answer(worker: Worker, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _answer(worker: WorkerProcess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     reply = worker.ask(request, seconds)
     if "crash" in reply:
         raise WorkerError(str(reply["crash"]["message"])[:2000])

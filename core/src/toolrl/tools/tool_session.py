@@ -15,7 +15,7 @@ from toolrl.errors import ToolError, ToolrlError, ToolsetError
 from toolrl.protocols import ToolSession, Toolset
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import run_component
-from toolrl.tools.policy import CallBudget, Policy
+from toolrl.tools.policy import CallBudget, CallPolicy
 from toolrl.tools.toolset import traits_of
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Markers, ToolSpec
@@ -46,7 +46,7 @@ class OpenSession:
     def __init__(
         self,
         entry: ToolEntry,
-        policy: Policy,
+        policy: CallPolicy,
         manager: Callable[[], AbstractAsyncContextManager[ToolSession]],
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:

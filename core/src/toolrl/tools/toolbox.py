@@ -29,7 +29,7 @@ from toolrl.protocols import EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
-from toolrl.tools.policy import Invocation, Policy, ToolFailure
+from toolrl.tools.policy import CallPolicy, Invocation, ToolFailure
 from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.threads import POOL
 from toolrl.tools.tool_session import OpenSession, ToolEntry, blamed
@@ -81,7 +81,9 @@ class ToolBox:
         self._hide = hide
         self._entries = tuple(entries)
         shared = endpoints if endpoints is not None else Endpoints()
-        self._policies = tuple(Policy(entry.policy, cut, name=entry.name, endpoints=shared) for entry in self._entries)
+        self._policies = tuple(
+            CallPolicy(entry.policy, cut, name=entry.name, endpoints=shared) for entry in self._entries
+        )
         self._started: list[Toolset] = []
         self._crashed: set[str] = set()
         self._check_names()

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation
 from toolrl.tools.options import PolicyOptions
-from toolrl.tools.policy import Policy
+from toolrl.tools.policy import CallPolicy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import without_secrets
@@ -53,7 +53,7 @@ class Asker:
         self._prompt = prompt
         self._client = ChatClient(options.base_url, options.api_key, options.headers)
         self.address = without_secrets(self._client.url)
-        self._policy: Policy | None = None
+        self._policy: CallPolicy | None = None
         self._shared: _Shared | None = None
 
     async def open(self) -> None:
@@ -71,7 +71,7 @@ class Asker:
             rate=options.rate,
             queue_timeout=options.queue_timeout,
         )
-        self._policy = Policy(policy, name=self.address, endpoints=self._shared.endpoints)
+        self._policy = CallPolicy(policy, name=self.address, endpoints=self._shared.endpoints)
         await self._policy.prepare({_SPEC.name: _TRAITS})
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
 from toolrl.tools.cancellation import Watch, uninterrupted
-from toolrl.tools.subprocess_pool import ProcessCrashError, Worker, ask
+from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerProcess, ask
 from toolrl.tools.threads import POOL, Job, Lane
 from toolrl_plugin_openenv.gym_env import TARGET, GymEnv
 
@@ -49,7 +49,7 @@ class ProcessHost:
     """A worker process."""
 
     def __init__(self) -> None:
-        self._worker = Worker()
+        self._worker = WorkerProcess()
 
     @property
     def usable(self) -> bool:
