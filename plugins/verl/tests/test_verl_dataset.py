@@ -121,7 +121,7 @@ def test_other_column_names(tmp_path: Path) -> None:
         ({"extra_info": {"tool_selection": "search"}}, "expected a list of tool names"),
         ({"extra_info": {"tools_kwargs": {"t": {"kwargs": {}}}}}, "'extra_info.tools_kwargs.t.kwargs' is no stage's"),
         ({"images": ["a.png"], "prompt": "<image> <image>"}, r"more <image> than the row has images \(1\)"),
-        ({"images": ["a.png", "b.png"], "prompt": "<image>"}, "fewer <image>"),
+        ({"images": ["a.png", "b.png"], "prompt": "<image>"}, "more images than its messages have <image>"),
         ({"images": ["a.png"], "prompt": [{"role": "system", "content": "x"}]}, "no message is the user's"),
         ({"images": [7], "prompt": "<image>"}, r"images\[0\] is int"),
         ({"images": ["http://x/y.png"], "prompt": "<image>"}, "is the address"),

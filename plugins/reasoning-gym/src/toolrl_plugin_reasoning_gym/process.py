@@ -7,7 +7,6 @@ import importlib.util
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
@@ -54,13 +53,7 @@ class Generators:
     def ask(self, **request: Any) -> dict[str, Any]:
         """Raises WorkerError; a worker that was lost is started once more."""
         with self._lock:
-            try:
-                return self._process.ask(request, MAKE_SECONDS)
-            except ProcessCrashError:
-                try:
-                    return self._process.ask(request, MAKE_SECONDS)
-                except ProcessCrashError as error:
-                    raise WorkerError(str(error)) from None
+            return _ask_twice(self._process, request)
 
 
 _shared: weakref.ref[Generators] | None = None
@@ -96,7 +89,7 @@ class Scorers:
 def _score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
     opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
     try:
-        _once_more(lambda: process.ask(opened, MAKE_SECONDS))
+        _ask_twice(process, opened)
         try:
             return process.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
         except ProcessCrashError as error:
@@ -105,12 +98,12 @@ def _score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]
         raise RewardError(f"the answer can't be scored: {error}", hint="Try: toolrl doctor reasoning-gym") from None
 
 
-def _once_more(ask: Callable[[], Any]) -> None:
-    """No answer of a model's has come in yet: a worker that is lost here was lost by chance."""
+def _ask_twice(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
+    """Of requests without a model's answer: a worker that is lost here was lost by chance."""
     try:
-        ask()
+        return process.ask(request, MAKE_SECONDS)
     except ProcessCrashError:
         try:
-            ask()
+            return process.ask(request, MAKE_SECONDS)
         except ProcessCrashError as error:
             raise WorkerError(str(error)) from None

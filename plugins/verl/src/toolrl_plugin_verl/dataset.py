@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from toolrl.builtin.datasets import STAGES, read_messages
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
-from toolrl_plugin_verl.content import MediaQueue, split_content
 from toolrl_plugin_verl.files import open_files
+from toolrl_plugin_verl.media import RowMedia
 from toolrl_plugin_verl.options import VerlDatasetOptions
 from toolrl_plugin_verl.plain import plain
 
@@ -83,15 +83,14 @@ class VerlDataset:
             )
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
-        queue = MediaQueue(row, options.image_key, options.video_key)
-        if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence) or not prompt:
+        if not isinstance(prompt, list) or not prompt:
             raise DataError(f"{options.prompt_key!r} is {type(prompt).__name__}, expected a list of messages")
-        parts = [split_content(item, queue, f"{options.prompt_key}[{n}]") for n, item in enumerate(prompt)]
+        columns = {"image": options.image_key, "video": options.video_key}
+        of_row = RowMedia({kind: (key, row.get(key)) for kind, key in columns.items()})  # type: ignore[misc]
+        parts = [of_row.of(item, f"{options.prompt_key}[{n}]") for n, item in enumerate(prompt)]
         messages = read_messages([message for message, _ in parts], options.prompt_key)
         media = [found for _, found in parts]
-        left = queue.rest()
-        if left:
-            # Without a placeholder anywhere, they belong to what the user says first.
+        if left := of_row.rest():
             first = next((n for n, message in enumerate(messages) if message.role == "user"), None)
             if first is None:
                 raise DataError(f"the row has {len(left)} images or videos, and no message is the user's")
