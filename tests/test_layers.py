@@ -18,7 +18,6 @@ LAYERS = [
     {"assembly"},
     {"run_builder"},
     {"preflight"},
-    {"report", "testing"},
     {"builtin"},
     {"loop"},
     {"rollout"},
