@@ -173,7 +173,7 @@ def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: An
     and later the run is interrupted."""
     run = Run(
         cluster, own_place, site, "split",
-        cluster={"rollout_workers": 2, "placement": "split"},
+        cluster={"rollout_workers": 2},
         rollout={"max_staleness": 1}, trainer={"steps": 500, "save_every": 2},
     )  # fmt: skip
     try:

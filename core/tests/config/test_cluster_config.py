@@ -23,9 +23,6 @@ def test_without_a_section_one_process_samples(tree: dict[str, Any], registry: R
         (("cluster.worker=2",), "cluster.worker: unknown key"),
         (("cluster.worker_timeout=0",), "cluster.worker_timeout: Input should be > 0"),
         (("cluster.trainer_workers=-1",), "cluster.trainer_workers: Input should be ≥ 0"),
-        (("cluster.placement=apart",), "cluster.placement: "),
-        (("cluster.placement=split",), "`split` needs processes that sample"),
-        (("cluster.placement=colocated", "cluster.rollout_workers=2"), "there are 2 rollout_workers; leave one"),
         (("deterministic=true", "cluster.rollout_workers=1"), "episodes in several processes can't wait for each"),
     ],
 )
@@ -39,8 +36,7 @@ def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], regi
     for overrides, split in (
         ((), False),
         (("cluster.rollout_workers=1",), True),
-        (("cluster.rollout_workers=1", "cluster.placement=split"), True),
-        (("cluster.trainer_workers=2", "cluster.placement=colocated"), False),
+        (("cluster.trainer_workers=2",), False),
     ):
         assert check_config(tree, overrides, registry=registry).config.cluster.split is split
 

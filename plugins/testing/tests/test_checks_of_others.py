@@ -549,7 +549,7 @@ class Misspelled:
 
 def test_observers() -> None:
     others.check_observer(SoundObserver())
-    for broken, message in ((TakesMore, "takes model"), (AsyncObserver, "async"), (Misspelled, "no event")):
+    for broken, message in ((TakesMore, "takes 'model'"), (AsyncObserver, "async"), (Misspelled, "no event")):
         with pytest.raises(AssertionError, match=message):
             others.check_observer(broken())
 

@@ -23,7 +23,7 @@ from toolrl.component import Component
 from toolrl.config.components import options_model
 from toolrl.errors import ComponentLoadError, ToolrlError
 from toolrl.kinds import KINDS
-from toolrl.plugins.checks import nearest
+from toolrl.plugins.checks import did_you_mean
 from toolrl.plugins.discovery import DISABLE
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
@@ -105,9 +105,7 @@ def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
     chosen = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
     if not chosen:
         names = [plugin.name for plugin in registry.plugins]
-        near = nearest(name, names)
-        known = f"Installed: {', '.join(names) or 'none'}."
-        raise UsageError(f"no plugin is named {name!r}", hint=f"Did you mean {near!r}? {known}" if near else known)
+        raise UsageError(f"no plugin is named {name!r}", hint=did_you_mean(name, names, "Installed"))
     return chosen
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolrl.cli.common import command_parser
 from toolrl.cli.output import UsageError, table
 from toolrl.errors import PluginError
-from toolrl.plugins.checks import nearest
+from toolrl.plugins.checks import did_you_mean, nearest
 from toolrl.plugins.registry import Found, Registry, first_party, install_hint, load_registry
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
         return None, command_parser(name, ""), []
     verb = rest[0]
     if verb not in verbs:
-        near = nearest(verb, verbs)
-        known = f"There are: {', '.join(verbs)}."
-        raise UsageError(
-            f"the plugin {name!r} has no command {verb!r}", hint=f"Did you mean {near!r}? {known}" if near else known
-        )
+        raise UsageError(f"the plugin {name!r} has no command {verb!r}", hint=did_you_mean(verb, verbs))
     found = verbs[verb]
     return _build(registry, found), command_parser(f"{name} {verb}", found.component.summary), rest[1:]
 

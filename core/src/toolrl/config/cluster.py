@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from toolrl.config.frame import ComponentUse, Frame, OldNames, Use
 
@@ -13,7 +13,7 @@ class ClusterConfig(Frame):
     """Processes that a run is spread over: rollout workers and trainer workers, placed by a cluster component (Ray); in
     place of the latter the ranks that `torchrun -m toolrl train` starts. Without any of these there is one process."""
 
-    old_names: ClassVar[OldNames] = {"weight_transfer": None}
+    old_names: ClassVar[OldNames] = {"weight_transfer": None, "placement": None}
 
     use: Use | None = Field(
         None,
@@ -74,11 +74,6 @@ class ClusterConfig(Frame):
         description="When a trainer worker dies, all of them start again from the last checkpoint. The run stops when "
         "that happens once more than this without a new checkpoint in between.",
     )
-    placement: Literal["colocated", "split"] | None = Field(
-        None,
-        description="colocated: each process that trains samples its share of the episodes too; split: the rollout "
-        "workers sample, and those who train only train. None: split where there are rollout_workers.",
-    )
     shard: Literal["auto", True] = Field(
         "auto",
         description="Spread weights, gradients and the optimizer's state over the ranks by FSDP2. auto: where there "
@@ -104,16 +99,5 @@ class ClusterConfig(Frame):
 
     @property
     def split(self) -> bool:
-        """Whether others sample than train."""
+        """Whether rollout workers sample, and the processes that train only train."""
         return self.rollout_workers > 0
-
-    @model_validator(mode="after")
-    def _agree(self) -> ClusterConfig:
-        if self.placement == "split" and not self.rollout_workers:
-            raise ValueError("placement: `split` needs processes that sample; set rollout_workers")
-        if self.placement == "colocated" and self.rollout_workers:
-            raise ValueError(
-                f"placement: `colocated` means that those who train sample, and there are {self.rollout_workers} "
-                "rollout_workers; leave one of them out"
-            )
-        return self

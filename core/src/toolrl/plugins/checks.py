@@ -8,9 +8,10 @@ without a word, so each is an error here, with the fix in its message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+from toolrl import hookspecs
 from toolrl.component import Component
 from toolrl.errors import PluginError
 from toolrl.hookspecs import PROJECT
@@ -27,6 +28,9 @@ EVENTS = (
 )
 
 
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
 def check_plugin_module(module: Any) -> None:
     """Raises PluginError for a function that looks like a hook of a plugin and would never be called."""
     marked = 0
@@ -41,7 +45,7 @@ def check_plugin_module(module: Any) -> None:
             continue
         hook = mark.get("specname") or name
         if hook not in REGISTRATION and not mark.get("optionalhook"):
-            raise PluginError(_no_such_hook(hook), hint=_rename_hint(hook, REGISTRATION))
+            raise PluginError(_no_such_hook(hook), hint=_rename_hint(hook))
         if mark.get("wrapper") or mark.get("hookwrapper"):
             raise PluginError(f"{name} is a hook wrapper; there is nothing to wrap", hint="Use plain @hookimpl.")
         check_not_async(name, function)
@@ -65,12 +69,10 @@ def _no_such_hook(name: str) -> str:
     return f"there is no hook {name!r}"
 
 
-def _rename_hint(name: str, names: Collection[str]) -> str:
+def _rename_hint(name: str) -> str:
     if name in EVENTS:
         return "Make it a method of a class, and register that as a component by `toolrl_observers`."
-    near = nearest(name, names)
-    known = f"The hooks are: {', '.join(names)}."
-    return f"Did you mean {near!r}? {known}" if near else known
+    return did_you_mean(name, REGISTRATION, "The hooks are")
 
 
 def check_observer(observer: Any) -> list[str]:
@@ -82,16 +84,17 @@ def check_observer(observer: Any) -> list[str]:
         method = inspect.getattr_static(observer, name, None)
         if name not in EVENTS:
             if callable(method) or isinstance(method, staticmethod | classmethod):
-                near = nearest(name, EVENTS)
-                known = f"The events are: {', '.join(EVENTS)}."
-                raise PluginError(
-                    f"there is no event {name!r}", hint=f"Did you mean {near!r}? {known}" if near else known
-                )
+                raise PluginError(f"there is no event {name!r}", hint=did_you_mean(name, EVENTS, "The events are"))
             continue
         bound = getattr(observer, name)
         if not inspect.isroutine(bound):
             raise PluginError(f"{name} is a {type(bound).__name__}, not a method", hint=f"Write `def {name}(self, …)`.")
         check_not_async(name, bound)
+        allowed = inspect.signature(getattr(hookspecs, name)).parameters
+        for argument in inspect.signature(bound).parameters.values():
+            if argument.name not in allowed and argument.default is argument.empty and argument.kind not in _REST:
+                hint = f"{name} is called with {', '.join(allowed)}; see toolrl.hookspecs."
+                raise PluginError(f"{name} takes {argument.name!r}, which the event doesn't have", hint=hint)
         found.append(name)
     if not found:
         raise PluginError(
@@ -130,6 +133,13 @@ def check_components(hook: str, result: Any) -> list[Component[Any]]:
 
 def _describe(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.80}"
+
+
+def did_you_mean(name: str, names: Iterable[str], known: str = "There are") -> str:
+    """A hint for a misspelled name: the nearest one, where one is near, and all after `known`."""
+    names = list(names)
+    near, listed = nearest(name, names), f"{known}: {', '.join(names) or 'none'}."
+    return f"Did you mean {near!r}? {listed}" if near else listed
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

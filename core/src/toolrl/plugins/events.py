@@ -1,22 +1,20 @@
-"""Tells a run's observers what happens.
+"""Notifies a run's observers of its events.
 
-An observer's methods are found by their names, those of the events in `toolrl.hookspecs`, and need no mark. What would
-never be called rightly (a misspelled event, `async def`, an argument that the event doesn't have) is refused when the
-observer is registered. Each observer has a plugin manager of its own: one that raises is logged and counted, and the
-others are still told, in the config's order.
+An observer's methods are found by their names, those of the events in `toolrl.hookspecs`, and need no mark. Each is
+called with the arguments that it takes. A method that could never be called (a misspelled event, `async def`, an
+argument that the event doesn't have) is refused when the observer is added. An observer that raises is logged and
+counted, and the others are still notified, in the config's order.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pluggy
-
-from toolrl import hookspecs
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import EVENTS, check_observer
 from toolrl.protocols import Observer, RunInfo, StepReport
@@ -25,24 +23,18 @@ from toolrl.types import Episode
 _log = logging.getLogger(__name__)
 
 
-class _Manager(pluggy.PluginManager):
-    """Takes an observer's methods by name instead of by mark."""
-
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        return (super().parse_hookimpl_opts(plugin, name) or {}) if name in EVENTS else None
-
-
 class Events:
-    """The events of one run. Call it from the controller's main thread; it returns when all observers were told."""
+    """The events of one run. Call it from the controller's main thread; it returns when all observers have returned."""
 
     def __init__(
         self, run: RunInfo, observers: Mapping[str, Observer], hide: Callable[[str], str] | None = None
     ) -> None:
         """`observers` by the name that messages call them; `hide` takes secrets out of the names of metrics, which
-        tools and rewards choose. Raises PluginError for one that can't be told rightly."""
+        tools and rewards choose. Raises PluginError for one whose methods don't fit the events."""
         self._run = run
         self._hide = hide
-        self._callers: dict[str, list[tuple[str, pluggy.HookCaller]]] = {event: [] for event in EVENTS}
+        self._methods: dict[str, list[tuple[str, Callable[..., None], Collection[str]]]] = {it: [] for it in EVENTS}
+        """By event: the observer's name, its method, and the arguments that this takes."""
         self.also: Mapping[str, float] = {}
         """Metrics of every report."""
         self.failures: dict[str, int] = {}
@@ -52,49 +44,44 @@ class Events:
 
     def run_start(self) -> None:
         """Everything is built and started."""
-        self._tell("toolrl_run_start")
+        self._notify("toolrl_run_start")
 
     def episode_end(self, episode: Episode) -> None:
         """An episode was scored and released."""
         if self._hide is not None:
             episode = replace(episode, metrics=_named(episode.metrics, self._hide))
-        self._tell("toolrl_episode_end", episode=episode)
+        self._notify("toolrl_episode_end", episode=episode)
 
     def step_end(self, report: StepReport) -> None:
         """A step of training, or an evaluation, is done."""
         report = replace(report, metrics={**report.metrics, **self.also})
         if self._hide is not None:
             report = replace(report, metrics=_named(report.metrics, self._hide))
-        self._tell("toolrl_step_end", report=report)
+        self._notify("toolrl_step_end", report=report)
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
         """A checkpoint is complete on disk."""
-        self._tell("toolrl_checkpoint_saved", step=step, path=path)
+        self._notify("toolrl_checkpoint_saved", step=step, path=path)
 
     def run_end(self, error: BaseException | None) -> None:
         """The run is over; `error` is what ended it, None where it finished."""
-        self._tell("toolrl_run_end", error=error)
+        self._notify("toolrl_run_end", error=error)
 
     def add(self, name: str, observer: Observer) -> None:
-        """Tell this observer too, after the others. Raises PluginError."""
-        manager = _Manager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
+        """Notify this observer too, after the others. Raises PluginError."""
         try:
             events = check_observer(observer)
-            manager.register(observer, name)
         except PluginError as error:
             raise PluginError(f"observer {name!r}: {error.message}", hint=error.hint) from error
-        except pluggy.PluginValidationError as error:
-            # Its message ends in the line that says what is wrong.
-            last = str(error).strip().splitlines()[-1]
-            raise PluginError(f"observer {name!r}: {last}", hint="See the events in toolrl.hookspecs.") from error
         for event in events:
-            self._callers[event].append((name, getattr(manager.hook, event)))
+            method = getattr(observer, event)
+            self._methods[event].append((name, method, inspect.signature(method).parameters))
 
-    def _tell(self, event: str, **facts: Any) -> None:
-        for name, caller in self._callers[event]:
+    def _notify(self, event: str, **facts: Any) -> None:
+        facts["run"] = self._run
+        for name, method, takes in self._methods[event]:
             try:
-                caller(run=self._run, **facts)
+                method(**{key: value for key, value in facts.items() if key in takes})
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end the run that it watches
                 count = self.failures[name] = self.failures.get(name, 0) + 1
                 # The traceback once; a thousand steps would print a thousand of them.
