@@ -16,9 +16,9 @@ import grpo_step
 from grpo_step import OurSide, Script, Times
 
 from toolrl.config.model import Config
+from toolrl.loop.batches import DataPosition, Demand
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.overlap import Overlapping
-from toolrl.loop.supply import DataPosition, Demand
+from toolrl.loop.overlap import OverlappingBatches
 from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
@@ -87,8 +87,9 @@ class OverlappedSide(OurSide):
         rows, size = grpo_step.PROMPTS, grpo_step.GROUP
         limits = Limits(max_turn_tokens=grpo_step.COMPLETION, max_episode_tokens=1000)
         order = EndlessOrder(self._tasks, seed=0, shuffle=False)
-        supply = Overlapping(
-            self._runner, order, Demand(_STEPS, rows, size, limits), max_staleness=self._staleness, notify=self._look
+        self._runner.notify = self._look  # type: ignore[method-assign]
+        supply = OverlappingBatches(
+            self._runner, order, Demand(_STEPS, rows, size, limits), max_staleness=self._staleness
         )
         # Rows that no measurement before this one has begun: the script counts the turns of every episode.
         self._measured += 1

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolrl.loop.batches import BatchSource, Demand, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.overlap import Overlapping
-from toolrl.loop.supply import Demand, Supply, TurnTaking
+from toolrl.loop.overlap import OverlappingBatches
 from toolrl.parsing.results import tool_messages
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
@@ -31,17 +31,17 @@ from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_cont
 
 GENERATION, UPDATE = 0.1, 0.5
 """Seconds."""
-Make = Callable[[Runner, EndlessOrder[Task], Demand], Supply]
+Make = Callable[[Runner, EndlessOrder[Task], Demand], BatchSource]
 
 
 def _overlapping(staleness: int, replay: float = 0.0) -> Make:
-    return lambda runner, order, demand: Overlapping(
-        runner, order, demand, max_staleness=staleness, notify=runner.notify, replay=replay
+    return lambda runner, order, demand: OverlappingBatches(
+        runner, order, demand, max_staleness=staleness, replay=replay
     )
 
 
 MODES: dict[str, Make] = {
-    "in turns": TurnTaking,
+    "in turns": SynchronousBatches,
     "max_staleness: 1": _overlapping(1),
     "max_staleness: 2": _overlapping(2),
     "max_staleness: 4": _overlapping(4),
@@ -87,7 +87,7 @@ async def measure(make: Make, steps: int, *, rows: int = 16, scale: float = 1.0,
         assert len(await supply.take(step)) == rows
         await asyncio.sleep(scale * UPDATE)
         supply.trained(step)
-        supply.weights_are(step)
+        supply.weights_updated(step)
     seconds = loop.time() - begin
     await supply.close()
     await box.stop()

@@ -27,9 +27,8 @@ from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.loop.data import EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.rank0_rollout import LedRollout
+from toolrl.loop.rank_rollout import Rank0Rollout
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl.loop.run_phase import Doing
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_cluster, build_dataset, build_datasets, check_not_inside, run_directory
@@ -46,7 +45,7 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
-from toolrl.runs.status import told_status
+from toolrl.runs.status import RunPhase, status_file
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.types import Task
@@ -66,7 +65,7 @@ class Assembly:
     environments: dict[str, Environment]
     """Empty where workers sample: each has its own."""
     engine: TakesWeights
-    runner: GroupSource
+    runner: GroupSource | Rank0Rollout
     limits: Limits
     folder: RunFolder
     events: Events
@@ -78,8 +77,8 @@ class Assembly:
     """Those that were built before the model was loaded, by their places in the config."""
     watch: Callable[[], Mapping[str, float]] = dict
     """Metrics of the workers, since it was last asked."""
-    doing: Doing = field(default_factory=Doing)
-    """What the run is busy with, for `toolrl status`."""
+    phase: RunPhase = field(default_factory=RunPhase)
+    """For `toolrl status`."""
     ranks: Ranks = ONE
     """The processes that train together."""
 
@@ -170,12 +169,12 @@ async def assemble(
         sampler = await stack.enter_async_context(starting)
         if folder.replaces:
             folder.begin()
-        doing = Doing()
+        phase = RunPhase()
         if ranks.first:
-            await stack.enter_async_context(_status_file(folder, doing, sampler))
+            await stack.enter_async_context(_status_file(folder, phase, sampler))
         built = (loaded, registry, backend, model, here[0] if here else {})
         started = (sampler.engine, sampler.runner, limits, folder, events)
-        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.watch, doing, ranks)
+        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.watch, phase, ranks)
 
 
 def _new_folder(
@@ -192,14 +191,14 @@ def _new_folder(
     )
 
 
-def _status_file(folder: RunFolder, doing: Doing, sampler: _Sampler) -> AbstractAsyncContextManager[None]:
-    return told_status(folder.directory, lambda: {**_phase(doing), **sampler.status()})
+def _status_file(folder: RunFolder, phase: RunPhase, sampler: _Sampler) -> AbstractAsyncContextManager[None]:
+    return status_file(folder.directory, lambda: {**_facts(phase), **sampler.status()})
 
 
-def _phase(doing: Doing) -> dict[str, Any]:
+def _facts(phase: RunPhase) -> dict[str, Any]:
     """What the run is busy with, and how often its ranks were started again: torchrun and trainer workers set that."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-    return {"doing": doing.what, "doing_seconds": doing.seconds, "rank_restarts": restarts}
+    return {"doing": phase.name, "doing_seconds": phase.seconds, "rank_restarts": restarts}
 
 
 def _model_to_load(config: Config, backend: TrainerBackend, *, overwrite: bool) -> str:
@@ -218,7 +217,7 @@ class _Sampler:
     """What samples episodes."""
 
     engine: TakesWeights
-    runner: GroupSource
+    runner: GroupSource | Rank0Rollout
     watch: Callable[[], Mapping[str, float]] = dict
     """Metrics since it was last asked."""
     status: Callable[[], dict[str, Any]] = dict
@@ -249,16 +248,16 @@ async def _sampler_elsewhere(
 ) -> AsyncIterator[_Sampler]:
     """The cluster's rollout workers sample; of several ranks the first one leads them."""
     if not ranks.first:
-        led = LedRollout(ranks, None)
-        yield _Sampler(led, led)
+        groups = Rank0Rollout(ranks, None)
+        yield _Sampler(groups, groups)
         return
     config = loaded.config
     failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
     cluster = build_cluster(registry, config, "cluster.rollout_workers")
     known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
     async with cluster.rollout_workers(loaded, known, folder.directory, weights, failures) as pool:
-        groups = LedRollout(ranks, pool) if ranks.several else pool
-        yield _Sampler(groups, groups, pool.metrics, pool.status)
+        workers = Rank0Rollout(ranks, pool) if ranks.several else pool
+        yield _Sampler(workers, workers, pool.metrics, pool.status)
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: ServiceRestarts) -> dict[str, Any]:

@@ -10,20 +10,19 @@ from toolrl.assembly import Assembly
 from toolrl.config.model import Config, SftFrame, TrainerFrame
 from toolrl.config.remarks import remarks
 from toolrl.errors import CheckpointError, ConfigError
+from toolrl.loop.batches import BatchSource, Demand, FixedRows, KeepsPosition, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import from_episodes
 from toolrl.loop.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
 from toolrl.loop.metrics import episode_metrics
-from toolrl.loop.overlap import Overlapping
-from toolrl.loop.rank0_rollout import LedRollout, LedSupply
+from toolrl.loop.overlap import OverlappingBatches
+from toolrl.loop.rank_rollout import Rank0Batches, Rank0Rollout
 from toolrl.loop.saver import Saver
-from toolrl.loop.supply import Demand, FixedRows, KeepsPosition, Supply, TurnTaking
 from toolrl.loop.training import TrainingLoop
 from toolrl.preflight import check_fine_tuning
 from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
-from toolrl.runs.episode_codec import StoredEpisodes
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
 
@@ -48,9 +47,9 @@ async def _train(assembly: Assembly) -> None:
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
         ranks=ranks,
     )
-    supply = _supply(assembly)
+    batches = _batches(assembly)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
-    saver = _saver(assembly, trainer, config.trainer, supply, rows=rows)
+    saver = _saver(assembly, trainer, config.trainer, batches, rows=rows)
     saver.best_by = config.trainer.best_by
     await _resume(assembly, saver)
     _remark_on_the_end(trainer.step, config.trainer.steps, "trainer.steps")
@@ -61,14 +60,14 @@ async def _train(assembly: Assembly) -> None:
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
-        supply=supply,
+        batches=batches,
         engine=assembly.engine,
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
         evaluated={step for step, _ in evaluations},
         watch=assembly.watch,
-        doing=assembly.doing,
+        phase=assembly.phase,
     )
     assembly.events.run_start()
     await loop.run()
@@ -105,7 +104,7 @@ async def fine_tune(assembly: Assembly, settings: SftFrame) -> dict[str, Any]:
         settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
     )
     assembly.events.run_start()
-    assembly.doing.now("fine-tuning")
+    assembly.phase.begin("fine-tuning")
     accuracy = await loop.run()
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
@@ -136,7 +135,7 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
     evaluator = assembly.evaluator()
     assert evaluator is not None, "assemble() refuses a config without data.eval"
     assembly.events.run_start()
-    assembly.doing.now("evaluating")
+    assembly.phase.begin("evaluating")
     metrics = await evaluator.run(0)
     assembly.events.step_end(StepReport(0, "eval", metrics))
     return dict(metrics)
@@ -145,20 +144,21 @@ async def evaluate(assembly: Assembly) -> dict[str, Any]:
 async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
     """`episodes` episodes of each of the first training tasks: their metrics."""
     assembly.events.run_start()
-    assembly.doing.now("sampling")
+    assembly.phase.begin("sampling")
     groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
     metrics = episode_metrics(groups)
     assembly.events.step_end(StepReport(0, "rollout", metrics))
     return dict(metrics)
 
 
-def _supply(assembly: Assembly) -> Supply:
-    if not isinstance(assembly.runner, LedRollout):
-        return _own_supply(assembly, assembly.runner)
-    return LedSupply(assembly.ranks, _own_supply(assembly, assembly.runner.sampler) if assembly.ranks.first else None)
+def _batches(assembly: Assembly) -> BatchSource:
+    runner, ranks = assembly.runner, assembly.ranks
+    if not isinstance(runner, Rank0Rollout):
+        return _own_batches(assembly, runner)
+    return Rank0Batches(ranks, _own_batches(assembly, runner.sampler) if ranks.first else None)
 
 
-def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
+def _own_batches(assembly: Assembly, runner: GroupSource) -> BatchSource:
     config = assembly.config
     demand = Demand(
         steps=config.trainer.steps,
@@ -169,16 +169,8 @@ def _own_supply(assembly: Assembly, runner: GroupSource) -> Supply:
     )
     rollout, order = config.rollout, assembly.order()
     if rollout.max_staleness:
-        return Overlapping(
-            runner,
-            order,
-            demand,
-            max_staleness=rollout.max_staleness,
-            notify=runner.notify,
-            replay=rollout.replay,
-            codec=StoredEpisodes(),
-        )
-    return TurnTaking(runner, order, demand)
+        return OverlappingBatches(runner, order, demand, max_staleness=rollout.max_staleness, replay=rollout.replay)
+    return SynchronousBatches(runner, order, demand)
 
 
 def _saver(

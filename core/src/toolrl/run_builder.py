@@ -17,8 +17,8 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import EnvironmentConfig
 from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
+from toolrl.loop.rank_rollout import SharedRunner
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl.loop.shared_rollout import SharedRunner
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry

@@ -16,7 +16,7 @@ from toolrl.errors import DataError
 from toolrl.protocols import StepReport
 from toolrl.rollout.activity import Activity
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.status import NAME, read_status, told_status
+from toolrl.runs.status import NAME, read_status, status_file
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
 from toolrl_testing.fakes import make_episode
 
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     facts["restarted"] = {"limits": 1, "servers": 3}
 
     async def ask() -> tuple[str, dict[str, Any]]:
-        async with told_status(folder.directory, lambda: facts):
+        async with status_file(folder.directory, lambda: facts):
             await asyncio.sleep(0)
             path = str(folder.directory)
             return said(capsys, path), json.loads(said(capsys, path, "--json"))
@@ -95,7 +95,7 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
 
 def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
-        async with told_status(tmp_path, lambda: {}["none"]):
+        async with status_file(tmp_path, lambda: {}["none"]):
             await asyncio.sleep(0)
 
     with caplog.at_level(logging.WARNING):

@@ -12,10 +12,10 @@ import pytest
 from toolrl.config.model import Config, TrainerFrame
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop import best as module
+from toolrl.loop.batches import FixedRows
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints, verify
 from toolrl.loop.saver import Saver, config_digest
-from toolrl.loop.supply import FixedRows
 
 
 @pytest.mark.parametrize(

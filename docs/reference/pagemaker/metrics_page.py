@@ -14,7 +14,7 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 MODULES = (
-    "loop.data", "loop.supply", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
+    "loop.data", "loop.batches", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
     "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
     "ray:lost_work", "tools.service_restarts",
 )  # fmt: skip

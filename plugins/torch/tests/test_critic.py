@@ -16,9 +16,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
+from toolrl.loop.batches import FixedRows  # noqa: E402
 from toolrl.loop.ranks import ONE  # noqa: E402
 from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, RewardEntry, Task  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.critic import Critic, gae, value_loss  # noqa: E402

@@ -15,10 +15,10 @@ pytest.importorskip("torch")
 
 from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import EngineError, RunStoppedError
+from toolrl.loop.batches import DataPosition, Demand, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.fine_tune import FineTuningLoop
-from toolrl.loop.supply import DataPosition, Demand, TurnTaking
 from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
@@ -118,7 +118,7 @@ class Setting:
         tasks = [make_task(id=f"t{number}") for number in range(3)]
         self.evaluator = Evaluator(self.runner, tasks, LIMITS, self.config.evaluation)
         demand = Demand(steps, trainer["prompts_per_step"], 2, LIMITS)
-        self.supply = TurnTaking(self.runner, EndlessOrder(tasks, seed=0), demand)
+        self.supply = SynchronousBatches(self.runner, EndlessOrder(tasks, seed=0), demand)
         self.supply.resume(step, DataPosition(step * trainer["prompts_per_step"]))
         self.evaluated = evaluated
 
@@ -126,7 +126,7 @@ class Setting:
         return TrainingLoop(
             config=self.config,
             trainer=self.trainer,
-            supply=self.supply,
+            batches=self.supply,
             engine=self.engine,
             events=self.events,  # type: ignore[arg-type]
             saver=self.trainer,  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolr
 from tokenizers import Tokenizer, models  # noqa: E402
 
 from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
+from toolrl.loop.batches import FixedRows  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch.adapters import lora as module  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
+from toolrl.loop.batches import FixedRows  # noqa: E402
 from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl.types import Group, Message, Task  # noqa: E402
 from toolrl_plugin_torch import offload as module  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402

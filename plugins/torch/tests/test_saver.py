@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
 
 from toolrl.errors import CheckpointError  # noqa: E402
+from toolrl.loop.batches import FixedRows  # noqa: E402
 from toolrl.loop.demonstrations import Demonstration  # noqa: E402
 from toolrl.loop.ranks import Ranks  # noqa: E402
 from toolrl.loop.saver import Saver, changes, config_digest  # noqa: E402
-from toolrl.loop.supply import FixedRows  # noqa: E402
 from toolrl_plugin_torch.options import SftConfig  # noqa: E402
 from toolrl_plugin_torch.policy import Policy  # noqa: E402
 from toolrl_plugin_torch.trainer import SupervisedTrainer  # noqa: E402

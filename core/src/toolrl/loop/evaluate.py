@@ -10,7 +10,7 @@ from toolrl.config.model import EvaluationConfig
 from toolrl.loop.metrics import episode_metrics, pass_metrics
 from toolrl.protocols import TaskSource, iterate
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import GroupSource
+from toolrl.rollout.source import SamplesRounds
 from toolrl.types import Task
 
 
@@ -18,7 +18,7 @@ from toolrl.types import Task
 class Evaluator:
     """Evaluates whatever the runner's engine serves now."""
 
-    runner: GroupSource
+    runner: SamplesRounds
     source: TaskSource
     limits: Limits
     config: EvaluationConfig

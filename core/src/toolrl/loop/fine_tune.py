@@ -11,11 +11,11 @@ from typing import Protocol
 
 from toolrl.config.model import SftFrame
 from toolrl.errors import RunStoppedError
-from toolrl.loop.background import UpdateThread
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import Demonstration, encode_task
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.saver import Saver
+from toolrl.loop.update_thread import UpdateThread
 from toolrl.plugins.events import Events
 from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Environment

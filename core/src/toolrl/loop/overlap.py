@@ -10,19 +10,18 @@ With `replay` a part of each step are groups that were trained on before and are
 used least, and of these the oldest. Where there are fewer, new ones take their place.
 
 A checkpoint keeps the rows in flight, and of groups that are finished, waiting or to be replayed, also their episodes,
-so that nothing is sampled twice. Groups that can't be written exactly, such as ones with images, are sampled again, and
-so are those in whose row the data has another task by then.
+so that nothing is sampled twice. Groups with images are sampled again, and so are those in whose row the data has
+another task by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from toolrl.loop.buffered import BufferedGroup, EpisodeCodec, read, written
+from toolrl.loop.batches import DataPosition, Demand, nothing_to_learn
+from toolrl.loop.buffered_group import BufferedGroup, from_record, to_record
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.supply import DataPosition, Demand, nothing_to_learn
 from toolrl.rollout.source import GroupSource
 from toolrl.types import Group, Task
 
@@ -50,9 +49,9 @@ class _Kept:
     """Finished groups, `uses` 0, and those to be replayed."""
 
 
-class Overlapping:
-    """Keeps sampling while the trainer works. `notify` gets a group when it is first taken or set aside; `replay` is
-    the share of a step's groups that were trained on before. Without a `codec` checkpoints hold no episodes.
+class OverlappingBatches:
+    """A `BatchSource` that keeps sampling while the trainer works. `replay` is the share of a step's groups that were
+    trained on before. Observers are notified of a group when it is first taken or set aside.
 
     Use it on one event loop; `close` must be awaited.
     """
@@ -64,18 +63,14 @@ class Overlapping:
         demand: Demand,
         *,
         max_staleness: int,
-        notify: Callable[[Iterable[Group]], None],
         replay: float = 0.0,
-        codec: EpisodeCodec | None = None,
     ) -> None:
         if max_staleness < 1:
-            raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use TurnTaking")
+            raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use SynchronousBatches")
         self._runner = runner
         self._order = order
         self._demand = demand
         self._staleness = max_staleness
-        self._notify = notify
-        self._codec = codec
         self._gate = runner.gate()
         # Rounded first: 100 times 0.29 is a little less than 29.
         self._replays = min(int(round(demand.rows * replay, 6)), demand.rows - 1)
@@ -113,8 +108,8 @@ class Overlapping:
             del self._flights[flight.row]
         self._taken = chosen, again
         groups = [flight.group for flight in chosen]
-        # First: whoever reads why the run stopped is sent to these episodes.
-        self._notify(groups)
+        # First: the reason that the run stopped for points to these episodes.
+        self._runner.notify(groups)
         self._runner.check([*groups, *self._aside])
         return [*groups, *(it.group for it in again)]
 
@@ -132,7 +127,7 @@ class Overlapping:
         ]
         self._kept = _Kept(DataPosition(self._next, started), (*waiting, *map(replace, self._used.values())))
 
-    def weights_are(self, version: int) -> None:
+    def weights_updated(self, version: int) -> None:
         self._version = version
         self._admit()
 
@@ -154,17 +149,14 @@ class Overlapping:
     def position(self, step: int) -> DataPosition:
         """May be called from another thread than the loop's."""
         kept = self._kept
-        if self._codec is None:
-            return kept.position
-        records = [record for it in kept.buffer if (record := written(it, self._codec)) is not None]
+        records = [record for it in kept.buffer if (record := to_record(it)) is not None]
         return replace(kept.position, buffer=tuple(records))
 
     def resume(self, step: int, position: DataPosition) -> None:
         self._version = step
         self._next = position.next
         self._again = sorted(position.pending)
-        assert self._codec is not None or not position.buffer, "what was written can be read"
-        found = [read(record, self._order, self._codec) for record in position.buffer if self._codec is not None]
+        found = [from_record(record, self._order) for record in position.buffer]
         for it in sorted((it for it in found if it is not None), key=lambda it: (it.version, it.row)):
             if len(it.group.episodes) != self._demand.group_size or step - it.version > self._staleness:
                 continue
@@ -212,10 +204,10 @@ class Overlapping:
         for flight in [it for it in self._flights.values() if it.work.done()]:
             if not self._demand.wanted(flight.group):
                 del self._flights[flight.row]
-                self._notify([flight.group])
+                self._runner.notify([flight.group])
                 self._aside.append(flight.group)
         if len(self._aside) > self._demand.rows * (self._demand.most_rounds - 1):
-            # Groups all of whose episodes failed are among them: that is told first.
+            # Groups all of whose episodes failed are among them: this error comes first.
             self._runner.check(self._aside)
             raise nothing_to_learn(step, len(self._aside), len(self._aside))
         self._admit()

@@ -16,6 +16,7 @@ from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
 from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
+from toolrl.loop.batches import DataPosition, KeepsPosition
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import (
     LoopState,
@@ -28,7 +29,6 @@ from toolrl.loop.checkpoints import (
     step_of,
 )
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl.loop.supply import DataPosition, KeepsPosition
 from toolrl.protocols import Trainer
 
 _log = logging.getLogger(__name__)

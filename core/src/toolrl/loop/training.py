@@ -15,15 +15,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolrl.config.model import Config
-from toolrl.loop.background import UpdateThread
+from toolrl.loop.batches import BatchSource, staleness_metrics
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.metrics import episode_metrics
-from toolrl.loop.run_phase import Doing
 from toolrl.loop.saver import Saver
-from toolrl.loop.supply import Supply, staleness_metrics
+from toolrl.loop.update_thread import UpdateThread
 from toolrl.plugins.events import Events
 from toolrl.protocols import Rests, StepReport, Trainer
 from toolrl.rollout.source import TakesWeights
+from toolrl.runs.status import RunPhase
 from toolrl.types import Group
 
 
@@ -33,7 +33,7 @@ class TrainingLoop:
 
     config: Config
     trainer: Trainer
-    supply: Supply
+    batches: BatchSource
     engine: TakesWeights
     events: Events
     saver: Saver
@@ -41,8 +41,8 @@ class TrainingLoop:
     evaluated: Collection[int] = ()
     """Steps whose evaluations an earlier process of this run has done."""
     watch: Callable[[], Mapping[str, float]] = dict
-    """Metrics of who samples, since it was last asked."""
-    doing: Doing = field(default_factory=Doing)
+    """Returns the workers' metrics since its last call."""
+    phase: RunPhase = field(default_factory=RunPhase)
     _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
@@ -61,26 +61,26 @@ class TrainingLoop:
                     if self.saver.due(sys.exception()):
                         await self._save()
                 finally:
-                    await self.supply.close()
+                    await self.batches.close()
 
     async def _step(self) -> None:
         started = time.perf_counter()
         step = self.trainer.step + 1
-        self.doing.now(f"waiting for the groups of step {step}")
-        groups = await self.supply.take(step)
-        new = groups[: len(groups) - self.supply.replayed]
+        self.phase.begin(f"waiting for the groups of step {step}")
+        groups = await self.batches.take(step)
+        new = groups[: len(groups) - self.batches.replayed]
         rolled_out = time.perf_counter()
         if isinstance(self.engine, Rests) and not self.config.rollout.max_staleness:
             await self.engine.rest()
-        self.doing.now(f"updating, step {step}")
+        self.phase.begin(f"updating, step {step}")
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
-        self.supply.trained(step)
+        self.batches.trained(step)
         updated = time.perf_counter()
-        metrics |= {**self.supply.metrics(), **staleness_metrics(groups, step - 1)}
-        self.doing.now(f"handing over the weights of step {step}")
+        metrics |= {**self.batches.metrics(), **staleness_metrics(groups, step - 1)}
+        self.phase.begin(f"handing over the weights of step {step}")
         try:
             await self.engine.update_weights(self.trainer.weights(), step)
-            self.supply.weights_are(step)
+            self.batches.weights_updated(step)
         finally:
             # The step is complete and will be saved, also where handing over its weights is cut off or fails.
             done = time.perf_counter()
@@ -108,7 +108,7 @@ class TrainingLoop:
             raise asyncio.CancelledError
 
     async def _save(self) -> None:
-        with self.doing.during(f"saving the checkpoint of step {self.trainer.step}"):
+        with self.phase.during(f"saving the checkpoint of step {self.trainer.step}"):
             path, interrupted = await self._thread.run(self.saver.save)
         self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
@@ -116,7 +116,7 @@ class TrainingLoop:
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
-            with self.doing.during(f"evaluating after step {self.trainer.step}"):
+            with self.phase.during(f"evaluating after step {self.trainer.step}"):
                 metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
             if self.saver.judge(self.trainer.step, metrics):

@@ -1,7 +1,7 @@
-"""Where episodes come from: what training and evaluation ask for, whoever samples it.
+"""What training and evaluation need of rollout: groups of episodes for tasks, and a policy for failures.
 
-`toolrl.rollout.runner.Runner` samples in this process, the `RolloutWorkers` of a cluster in others. Both take
-tasks and give groups; neither knows the order of the data or what becomes of the groups.
+`toolrl.rollout.runner.Runner` samples in this process, the `RolloutWorkers` of a cluster in others. Neither knows the
+order of the data or what becomes of the groups.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FEWEST_CRASHES = 8
 """Fewer say nothing of a tool's health."""
 
 
-class GroupSource(Protocol):
-    """Samples groups of episodes. For one event loop."""
+class SamplesRounds(Protocol):
+    """Samples rounds of episodes. For one event loop."""
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -33,10 +33,14 @@ class GroupSource(Protocol):
         """
         ...
 
+
+class GroupSource(SamplesRounds, Protocol):
+    """Also samples single groups, for a caller that keeps many in flight. For one event loop."""
+
     async def group(
         self, task: Task, number: int, group_size: int, limits: Limits, *, round_id: str, gate: asyncio.Semaphore
     ) -> Group:
-        """The episodes of one task, for a caller that keeps many groups in flight: notifies nobody, checks nothing.
+        """The episodes of one task: the caller notifies observers and checks for failures.
 
         `number` is the group's in its round; `gate` is one for all groups that share a bound on what is in flight.
         """

@@ -1,7 +1,7 @@
-"""What a run does now, in a small file of its folder: `.status.json`, which `toolrl status` reads.
+"""The status of a run: a small file of its folder, `.status.json`, which `toolrl status` reads.
 
-The process that writes the run replaces the file as a whole every few seconds. It says nothing that is kept: a run that
-is over has its summary.
+The process that writes the run replaces the file as a whole every few seconds, and deletes it at the end: a finished
+run has its summary.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,37 @@ EVERY = 2.0
 _log = logging.getLogger(__name__)
 
 
+class RunPhase:
+    """The phase that a run is in, and for how long."""
+
+    def __init__(self) -> None:
+        self.name = "starting"
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the phase began."""
+        return time.monotonic() - self._since
+
+    def begin(self, name: str) -> None:
+        """A new phase begins."""
+        self.name, self._since = name, time.monotonic()
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """A phase within the present one, which goes on after it."""
+        before = self.name
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin(before)
+
+
 @asynccontextmanager
-async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) -> AsyncIterator[None]:
-    """While this is entered the folder's status file says what `gather` gives, as JSON values; then it is deleted.
-    Nothing is said while there is no folder."""
+async def status_file(directory: Path, gather: Callable[[], Mapping[str, Any]]) -> AsyncIterator[None]:
+    """While this is entered the folder's status file holds what `gather` returns, as JSON values; then it is deleted.
+    Nothing is written while there is no folder."""
     path = directory / NAME
     failed = False
 
@@ -40,7 +67,7 @@ async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) 
         try:
             facts = {"time": time.time(), "pid": os.getpid(), **gather()}
             write_atomic(path, json.dumps(facts, default=str), durable=False)
-        except Exception as error:  # noqa: BLE001 - a status that can't be told must not end the run
+        except Exception as error:  # noqa: BLE001 - a status that can't be written must not end the run
             if not failed:
                 _log.warning("the run's status can't be written: %s", error)
             failed = True
@@ -60,7 +87,7 @@ async def told_status(directory: Path, gather: Callable[[], Mapping[str, Any]]) 
 
 
 def read_status(directory: Path) -> dict[str, Any] | None:
-    """What the run last said, None where it says nothing now. Raises DataError."""
+    """The run's last status; None where it isn't running. Raises DataError."""
     path = directory / NAME
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,13 +1,13 @@
-"""Where a step's groups come from: sampled before each update, or all the while.
+"""Batch sources: they sample a step's groups before each update, or beside training.
 
-`TurnTaking` samples a step's groups, and samples nothing while they are trained on: every token is of the version that
+`SynchronousBatches` samples a step's groups, and nothing while they are trained on: every token is of the version that
 is trained. `toolrl.loop.overlap` samples while the trainer works.
 
-With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) flat groups, by which the trainer learns nothing, are set
-aside, and the next rows of data take their place.
+With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) flat groups, which carry no signal, are set aside, and
+the next rows of data take their place.
 
-A supply also knows how far the data has been used; a checkpoint keeps it. Rows that were started and not trained on by
-then are started again by a run that goes on.
+A batch source also knows how far the data has been used; a checkpoint keeps it. A resumed run starts the rows again
+that were in flight.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class DataPosition:
 
 
 class KeepsPosition(Protocol):
-    """Who knows how far the data has been used, for a checkpoint."""
+    """The part of a batch source that a checkpoint needs: how far the data has been used."""
 
     def position(self, step: int) -> DataPosition:
         """After so many complete steps."""
         ...
 
     def resume(self, step: int, position: DataPosition) -> None:
-        """Go on from there. Raises CheckpointError where this can't be."""
+        """Go on from there. Raises CheckpointError where the config doesn't fit the position."""
         ...
 
 
@@ -76,7 +76,7 @@ class Demand:
     group_size: int
     limits: Limits
     flat: Callable[[Group], bool] | None = None
-    """With dynamic sampling: whether a group teaches nothing and is set aside."""
+    """With dynamic sampling: whether a group carries no signal and is set aside."""
     most_rounds: int = 8
     """With `flat`: a step may sample up to so many times its rows before the run stops."""
 
@@ -85,7 +85,7 @@ class Demand:
         return self.flat is None or not self.flat(group)
 
 
-class Supply(KeepsPosition, Protocol):
+class BatchSource(KeepsPosition, Protocol):
     """Gives each step its groups."""
 
     async def take(self, step: int) -> list[Group]:
@@ -96,7 +96,7 @@ class Supply(KeepsPosition, Protocol):
         """The step's update is complete."""
         ...
 
-    def weights_are(self, version: int) -> None:
+    def weights_updated(self, version: int) -> None:
         """The engine samples from these weights now."""
         ...
 
@@ -114,7 +114,7 @@ class Supply(KeepsPosition, Protocol):
         ...
 
 
-class TurnTaking:
+class SynchronousBatches:
     """Samples before each update, and nothing during it."""
 
     replayed = 0
@@ -149,7 +149,7 @@ class TurnTaking:
         self._next += self._taken
         self._taken = 0
 
-    def weights_are(self, version: int) -> None:
+    def weights_updated(self, version: int) -> None:
         pass
 
     def metrics(self) -> dict[str, float]:
@@ -163,11 +163,9 @@ class TurnTaking:
 
     def resume(self, step: int, position: DataPosition) -> None:
         if position.pending or position.buffer:
-            what = f"{len(position.pending)} rows of data were being sampled"
-            if not position.pending:
-                what = f"{len(position.buffer)} groups were to be trained on again"
+            held = f"{len(position.pending)} in-flight rows" if position.pending else "groups to be replayed"
             raise CheckpointError(
-                f"{what} when it was written, and rollout and training now take turns",
+                f"the checkpoint has {held} (rollout.max_staleness > 0), and the config now has max_staleness: 0",
                 hint="Resume with the rollout.max_staleness that the run began with; where that was 0, with 1.",
             )
         if self._demand.flat is None:

@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from toolrl.errors import DataError
 from toolrl.rollout.environment import Limits
-from toolrl.loop.rank0_rollout import LedRollout, LedSupply
+from toolrl.loop.rank_rollout import Rank0Rollout, Rank0Batches
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl.loop.ranks import OtherRankError, RankError
-from toolrl.loop.supply import DataPosition
+from toolrl.loop.batches import DataPosition
 from toolrl.types import Group, Message, Task
 
 LIMITS = Limits(max_turn_tokens=1, max_episode_tokens=1)
@@ -40,7 +40,7 @@ class Sampler:
     async def update_weights(self, weights, version):
         self.version = version
 
-class Supply:
+class Batches:
     replayed = 1
     seen = ()
     async def take(self, step):
@@ -51,7 +51,7 @@ class Supply:
         return [group(f"step-{step}"), group("again")]
     def trained(self, step):
         self.seen += (("trained", step),)
-    def weights_are(self, version):
+    def weights_updated(self, version):
         self.seen += (("weights", version),)
     def metrics(self):
         return {"groups/waiting": 3.0}
@@ -64,7 +64,7 @@ class Supply:
 
 async def main(ranks):
     sampler = Sampler() if ranks.first else None
-    rollout = LedRollout(ranks, sampler)
+    rollout = Rank0Rollout(ranks, sampler)
     found = await rollout.run(["a", "b"], 2, LIMITS, round_id="eval-0", training=False)
     assert [it.id for it in found] == ["eval-0/a", "eval-0/b"], found
     await rollout.update_weights(None, 5)
@@ -77,12 +77,12 @@ async def main(ranks):
         assert not ranks.first and "no tasks" in str(error)
     else:
         raise AssertionError("it fails")
-    supply = LedSupply(ranks, Supply() if ranks.first else None)
+    supply = Rank0Batches(ranks, Batches() if ranks.first else None)
     supply.resume(0, DataPosition(0))
     assert [it.id for it in await supply.take(1)] == ["step-1", "again"]
     assert supply.replayed == 1
     supply.trained(1)
-    supply.weights_are(1)
+    supply.weights_updated(1)
     assert supply.metrics() == ({"groups/waiting": 3.0} if ranks.first else {})
     try:
         await supply.take(2)
@@ -98,7 +98,7 @@ async def main(ranks):
     await supply.close()
     if ranks.first:
         assert supply.position(1) == DataPosition(7)
-        assert supply._supply.seen == (("resume", 0), ("trained", 1), ("weights", 1), ("closed",))
+        assert supply._source.seen == (("resume", 0), ("trained", 1), ("weights", 1), ("closed",))
 
 ranks = join("cpu", 120.0)
 asyncio.run(main(ranks))

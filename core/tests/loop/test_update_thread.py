@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from toolrl.loop.background import UpdateThread
+from toolrl.loop.update_thread import UpdateThread
 
 
 def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
