@@ -19,19 +19,19 @@ from toolrl.types import CallRecord, ToolCall, ToolResult
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, read_result
 from toolrl_plugin_search.options import SearchOptions
 from toolrl_plugin_search.passages import Hit
-from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchTool, make_query_rag, make_search
+from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchToolset, make_query_rag, make_search
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context
 from toolrl_testing.http_stub import HttpReply, HttpStub
 
 RETRY = PolicyOptions(retry=RetryOptions(first_delay=0.01, max_delay=0.05))
 
 
-def tool(**options: Any) -> SearchTool:
+def tool(**options: Any) -> SearchToolset:
     return make_search(SearchOptions(**options), make_build_context("search"))
 
 
 def in_session(
-    made: SearchTool, work: Callable[[ToolBoxSession], Awaitable[Any]], policy: PolicyOptions | None = None
+    made: SearchToolset, work: Callable[[ToolBoxSession], Awaitable[Any]], policy: PolicyOptions | None = None
 ) -> Any:
     async def run() -> Any:
         entry = ToolEntry("search", made, policy=policy or PolicyOptions())
@@ -47,7 +47,7 @@ def in_session(
     return asyncio.run(run())
 
 
-def answers(made: SearchTool, *calls: dict[str, Any], policy: PolicyOptions | None = None) -> list[ToolResult]:
+def answers(made: SearchToolset, *calls: dict[str, Any], policy: PolicyOptions | None = None) -> list[ToolResult]:
     """The answers to calls of one turn."""
 
     async def work(session: ToolBoxSession) -> Sequence[CallRecord]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from toolrl.tools.options import BreakerOptions, RateOptions, RetryOptions
 
 TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
 
 
-class Criterion(BaseModel):
+class Criterion(BaseModel, extra="forbid", frozen=True):
     """One thing that the judge scores by itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$",
@@ -25,10 +23,8 @@ class Criterion(BaseModel):
     weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the score, against the others'.")
 
 
-class JudgeOptions(BaseModel):
+class JudgeOptions(BaseModel, extra="forbid"):
     """Options of the reward `llm_judge`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     base_url: str = Field(
         pattern=r"^https?://[^\s]+$",

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 Kind = Literal["tiny_sum", "sum", "product", "long_product", "multiply_add", "word"]
 KINDS: tuple[Kind, ...] = ("tiny_sum", "sum", "product", "long_product", "multiply_add", "word")
 
 
-class Options(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class JudgedTextOptions(Options):
+class JudgedTextOptions(BaseModel, extra="forbid"):
     """What all rewards here have in common."""
 
     correct: float = Field(1.0, description="Value of a correct answer.")
@@ -55,13 +49,13 @@ class MathOptions(JudgedTextOptions):
     workers: int = Field(2, ge=1, le=64, description="Processes that judge, started when they are first needed.")
 
 
-class RewardToolOptions(Options):
+class RewardToolOptions(BaseModel, extra="forbid"):
     """Options of the tool `calc_gsm8k_reward`."""
 
     penalty: float = Field(0.05, ge=0, description="Taken off for a call whose answer is no better than the last.")
 
 
-class Gsm8kDataOptions(Options):
+class Gsm8kDataOptions(BaseModel, extra="forbid"):
     """Options of the data set `gsm8k`."""
 
     path: str = Field(
@@ -83,7 +77,7 @@ class Gsm8kDataOptions(Options):
         find_split(self.path, self.split)
 
 
-class ArithmeticOptions(Options):
+class ArithmeticOptions(BaseModel, extra="forbid"):
     """Options of the data set `arithmetic`."""
 
     size: int = Field(10_000, ge=1, description="How many tasks.")

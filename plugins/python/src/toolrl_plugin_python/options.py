@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class PythonOptions(BaseModel):
+class PythonOptions(BaseModel, extra="forbid"):
     """Options of the tools `python` and `code_interpreter`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     persistent: bool = Field(
         False,
@@ -62,10 +60,8 @@ class PythonOptions(BaseModel):
     )
 
 
-class CodeOptions(BaseModel):
+class CodeOptions(BaseModel, extra="forbid"):
     """Options of the reward `code`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     cases: str | None = Field(
         None, description="The field of the row that holds the test cases; None for the task's answer."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from toolrl_plugin_sandbox_fusion.api import LANGUAGES
 from toolrl_plugin_sandbox_fusion.client import run_code_url
@@ -28,10 +28,8 @@ Language = Annotated[str, AfterValidator(_known_language)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
-class SandboxOptions(BaseModel):
+class SandboxOptions(BaseModel, extra="forbid"):
     """What the tool and the reward have in common: where the sandbox is, and what a program may take."""
-
-    model_config = ConfigDict(extra="forbid")
 
     sandbox_fusion_url: Annotated[str, AfterValidator(_address)] = Field(
         description="Address of the sandbox: with its path, or without one for `/run_code`."

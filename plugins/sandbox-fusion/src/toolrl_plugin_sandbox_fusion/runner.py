@@ -16,7 +16,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_python.sandbox import Finished, Isolation, Limits, Sandbox, check_file_name
@@ -46,10 +46,8 @@ _PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep
 _log = logging.getLogger(__name__)
 
 
-class RunRequestBody(BaseModel):
+class RunRequestBody(BaseModel, extra="ignore"):
     """The body of `POST /run_code`. Fields that aren't known are ignored, as the API does it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     compile_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     run_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,38 +20,28 @@ if TYPE_CHECKING:
     from toolrl_plugin_search.passages import Hit
 
 
-def _whole(least: int, most: int | None = None) -> Any:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
-        if most is not None and value > most:
-            raise argparse.ArgumentTypeError(f"{value} is above {most}")
-        return value
+def _between(kind: type[int] | type[float], least: float, most: float = sys.float_info.max) -> Any:
+    """Reads a number of an argument."""
 
-    return number
-
-
-def _number(least: float, most: float = float("inf")) -> Any:
     def number(text: str) -> float:
-        value = float(text)
+        value = kind(text)
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} isn't between {least:g} and {most:g}")
-        if not math.isfinite(value):
-            raise argparse.ArgumentTypeError(f"{value} isn't finite")
+            wanted = f"{least:g} or more" if most == sys.float_info.max else f"{least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{value}, expected {wanted}")
         return value
 
     return number
 
 
+_COUNT = _between(int, 1)
 _OF_KIND: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "k1": ("bm25", 0.9, {"type": _number(0), "help": "how soon a word's repetition counts no more"}),
-    "b": ("bm25", 0.4, {"type": _number(0, 1), "help": "how much a passage's length counts"}),
+    "k1": ("bm25", 0.9, {"type": _between(float, 0), "help": "how soon a word's repetition counts no more"}),
+    "b": ("bm25", 0.4, {"type": _between(float, 0, 1), "help": "how much a passage's length counts"}),
     "encoder": ("dense", None, {"metavar": "FOLDER", "help": "a transformers model with its tokenizer"}),
     "vectors": ("dense", None, {"metavar": "FILE", "help": "FAISS index with the passages' vectors, in their order"}),
     "device": ("dense", "cpu", {"help": "where the encoder runs, cpu or cuda"}),
-    "batch-size": ("dense", 32, {"type": _whole(1), "help": "passages encoded together"}),
-    "max-tokens": ("dense", 256, {"type": _whole(1), "help": "tokens of a passage that count"}),
+    "batch-size": ("dense", 32, {"type": _COUNT, "help": "passages encoded together"}),
+    "max-tokens": ("dense", 256, {"type": _COUNT, "help": "tokens of a passage that count"}),
     "query-prefix": ("dense", "query: ", {"help": "put before queries"}),
     "passage-prefix": ("dense", "passage: ", {"help": "put before passages"}),
 }
@@ -68,28 +58,24 @@ def _settle(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} does nothing for an index of the kind {args.kind}", hint=f"Add --kind {kind}.")
 
 
-class IndexCommand:
-    """A corpus to an index's folder."""
+class _Command:
+    """A command without options: what it needs are its arguments."""
 
     def __init__(self, options: Any, context: BuildContext) -> None:
-        """A command has no options: what it needs are its arguments."""
+        pass
+
+
+class IndexCommand(_Command):
+    """A corpus to an index's folder."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
         add = parser.add_argument
-        add(
-            "corpus",
-            nargs="+",
-            metavar="FILE",
+        add("corpus", nargs="+", metavar="FILE",
             help="JSON Lines with `contents` (its first line the title), or `title` and `text`; also .gz, also a glob",
-        )
-        add(
-            "--out",
-            type=Path,
-            required=True,
-            metavar="FOLDER",
-            help="where the index goes; passages are copied into it",
-        )
+            )  # fmt: skip
+        add("--out", type=Path, required=True, metavar="FOLDER",
+            help="where the index goes; passages are copied into it")  # fmt: skip
         add("--kind", choices=("bm25", "dense"), default="bm25", help="kind of index (default: %(default)s)")
         add("--overwrite", action="store_true", help="replace an index that is there")
         for name, (kind, default, settings) in _OF_KIND.items():
@@ -137,11 +123,8 @@ def _build_dense(corpus: Any, args: argparse.Namespace) -> int:
     )
 
 
-class ServeCommand:
+class ServeCommand(_Command):
     """A server of an index."""
-
-    def __init__(self, options: Any, context: BuildContext) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
@@ -149,47 +132,19 @@ class ServeCommand:
 
         add = parser.add_argument
         add("index", type=Path, metavar="FOLDER", help="folder of an index")
-        add(
-            "--host",
-            default="127.0.0.1",
-            help="address to listen on; who reaches it can read the corpus (default: %(default)s)",
-        )
-        add("--port", type=_whole(0), default=8000, help="port to listen on, 0 for any (default: %(default)s)")
-        add(
-            "--topk",
-            type=_whole(1, MAX_TOPK),
-            default=3,
-            help="passages for a request that names no number (default: %(default)s)",
-        )
-        add(
-            "--workers",
-            type=_whole(1),
-            default=1,
-            metavar="N",
-            help="batches that are searched at once (default: %(default)s)",
-        )
-        add("--max-batch", type=_whole(1), default=64, metavar="N", help="queries of a batch (default: %(default)s)")
-        add(
-            "--queue",
-            type=_whole(1),
-            default=8192,
-            metavar="N",
-            help="queries under way at most; further requests are answered 503 (default: %(default)s)",
-        )
-        add(
-            "--max-request-mb",
-            type=_whole(1),
-            default=16,
-            metavar="MB",
-            help="size of a request (default: %(default)s)",
-        )
-        add(
-            "--grace",
-            type=_number(0),
-            default=10.0,
-            metavar="SECONDS",
-            help="how long requests may go on when the server is told to stop (default: %(default)s)",
-        )
+        add("--host", default="127.0.0.1",
+            help="address to listen on; anyone who reaches it can read the corpus (default: %(default)s)")  # fmt: skip
+        add("--port", type=_between(int, 0, 65535), default=8000, help="0 for any that is free (default: %(default)s)")
+        add("--topk", type=_between(int, 1, MAX_TOPK), default=3,
+            help="passages for a request that names no number (default: %(default)s)")  # fmt: skip
+        add("--workers", type=_COUNT, default=1, metavar="N",
+            help="batches that are searched at once (default: %(default)s)")  # fmt: skip
+        add("--max-batch", type=_COUNT, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
+        add("--queue", type=_COUNT, default=8192, metavar="N",
+            help="queries under way at most; further requests are answered 503 (default: %(default)s)")  # fmt: skip
+        add("--max-request-mb", type=_COUNT, default=16, metavar="MB", help="size of a request (default: %(default)s)")
+        add("--grace", dest="grace_seconds", type=_between(float, 0), default=10.0, metavar="SECONDS",
+            help="how long requests may go on when the server is told to stop (default: %(default)s)")  # fmt: skip
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -200,14 +155,7 @@ class ServeCommand:
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
         settings = RetrievalServerSettings(
-            host=args.host,
-            port=args.port,
-            topk=args.topk,
-            workers=args.workers,
-            max_batch=args.max_batch,
-            queue=args.queue,
-            max_request_mb=args.max_request_mb,
-            grace_seconds=args.grace,
+            **{field.name: getattr(args, field.name) for field in fields(RetrievalServerSettings) if field.name in args}
         )
         server = RetrievalServer(index, settings)
 
@@ -217,18 +165,15 @@ class ServeCommand:
         return asyncio.run(serve_until_stopped(server, announce))
 
 
-class QueryCommand:
+class QueryCommand(_Command):
     """A query, and what is found."""
-
-    def __init__(self, options: Any, context: BuildContext) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
         add = parser.add_argument
         add("source", metavar="FOLDER|URL", help="folder of an index, or address of a retrieval server")
         add("query", help="what to look for")
-        add("--topk", type=_whole(1), default=3, help="passages to show (default: %(default)s)")
+        add("--topk", type=_COUNT, default=3, help="passages to show (default: %(default)s)")
         add("--json", action="store_true", help="print JSON, as a server answers")
         _add_encoder(parser)
 

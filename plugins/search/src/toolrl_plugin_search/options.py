@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from toolrl_common.http_client import service_url
 
@@ -27,13 +27,7 @@ def _address(url: str) -> str:
     return url
 
 
-class Options(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class SearchOptions(Options):
+class SearchOptions(BaseModel, extra="forbid"):
     """Options of the tools `search` and `query_rag`."""
 
     index: str | None = Field(
@@ -93,7 +87,7 @@ class SearchOptions(Options):
         return self
 
 
-class SearchR1Options(Options):
+class SearchR1Options(BaseModel, extra="forbid"):
     """Options of the reward `search_r1`."""
 
     score: Literal["em", "f1", "contains"] = Field(
@@ -127,7 +121,7 @@ class SearchR1Options(Options):
         return self
 
 
-class SearchR1DataOptions(Options):
+class SearchR1DataOptions(BaseModel, extra="forbid"):
     """Options of the data set `search_r1`."""
 
     path: str | list[str] = Field(

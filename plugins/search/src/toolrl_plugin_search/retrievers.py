@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from toolrl.errors import ToolError
 from toolrl.tools.threads import POOL
@@ -18,54 +18,66 @@ Asked = tuple[str, int]
 """A query, and how many passages are wanted."""
 
 
-class Retriever(Protocol):
+class Retriever(ABC):
     """Answers one query at a time, many at once."""
 
-    async def start(self) -> None: ...
+    def __init__(self, *, max_batch: int, at_once: int, wait: float = 0.0) -> None:
+        self._batcher: Batcher[Asked, list[Hit]] = Batcher(self._run, max_batch=max_batch, at_once=at_once, wait=wait)
 
-    async def search(self, query: str, topk: int) -> list[Hit]: ...
+    @abstractmethod
+    async def start(self) -> None:
+        """Get ready. Raises what hinders it."""
 
-    async def stop(self) -> None: ...
+    async def search(self, query: str, topk: int) -> list[Hit]:
+        """At most `topk` passages, the best first."""
+        return await self._batcher.ask((query, topk))
+
+    async def stop(self) -> None:
+        """End what runs, and cancel what waits."""
+        await self._batcher.stop()
+
+    @abstractmethod
+    async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]: ...
+
+    async def _run(self, batch: Sequence[Asked]) -> list[list[Hit] | Exception]:
+        found = await self._find([query for query, _ in batch], max(topk for _, topk in batch))
+        return [hits[:topk] for hits, (_, topk) in zip(found, batch, strict=True)]
 
 
-class EmbeddedRetriever:
+class EmbeddedRetriever(Retriever):
     """Searches an index in threads of this process."""
 
-    def __init__(self, opener: Callable[[], Index], *, max_batch: int, at_once: int, wait: float) -> None:
+    def __init__(self, opener: Callable[[], Index], *, max_batch: int, at_once: int, wait: float = 0.0) -> None:
+        super().__init__(max_batch=max_batch, at_once=at_once, wait=wait)
         self._opener = opener
         self._index: Index | None = None
-        self._batcher: Batcher[Asked, list[Hit]] = Batcher(self._run, max_batch=max_batch, at_once=at_once, wait=wait)
 
     async def start(self) -> None:
         """Open the index. Raises DataError."""
         if self._index is None:
             self._index = await POOL.submit(self._opener)
 
-    async def search(self, query: str, topk: int) -> list[Hit]:
-        return await self._batcher.ask((query, topk))
-
     async def stop(self) -> None:
-        await self._batcher.stop()
+        await super().stop()
         # A search that was given up runs on in its thread and reads the files; they go with the last of these.
         self._index = None
 
-    async def _run(self, batch: Sequence[Asked]) -> list[list[Hit] | Exception]:
+    async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
         if self._index is None:
             raise RuntimeError("a search before start(), or after stop()")
-        found = await POOL.submit(self._index.search, [query for query, _ in batch], max(topk for _, topk in batch))
-        return [hits[:topk] for hits, (_, topk) in zip(found, batch, strict=True)]
+        return await POOL.submit(self._index.search, queries, topk)
 
 
-class RemoteRetriever:
+class RemoteRetriever(Retriever):
     """Asks a retrieval server, several queries in one request."""
 
     def __init__(
         self, client: RetrievalClient, *, max_batch: int, at_once: int, wait: float, patience: float | None = None
     ) -> None:
         """`patience` is how many seconds the server may take to come up; None: it isn't asked at the start."""
+        super().__init__(max_batch=max_batch, at_once=at_once, wait=wait)
         self._client = client
         self._patience = patience
-        self._batcher: Batcher[Asked, list[Hit]] = Batcher(self._run, max_batch=max_batch, at_once=at_once, wait=wait)
 
     async def start(self) -> None:
         """Connect, and see that the server answers. Raises ToolsetError and TransientToolError."""
@@ -73,30 +85,26 @@ class RemoteRetriever:
         if self._patience is not None:
             await patiently(lambda: self._client.retrieve(["test"], 1), self._patience)
 
-    async def search(self, query: str, topk: int) -> list[Hit]:
-        return await self._batcher.ask((query, topk))
-
     async def stop(self) -> None:
         try:
-            await self._batcher.stop()
+            await super().stop()
         finally:
             await self._client.__aexit__()
 
+    async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
+        return await self._client.retrieve(queries, topk)
+
     async def _run(self, batch: Sequence[Asked]) -> list[list[Hit] | Exception]:
         try:
-            return await self._ask(batch)
+            return await super()._run(batch)
         except RetrievalApiError as error:
             if len(batch) == 1:
                 return [error]
         # One query may be what the server refused; the others of its batch have nothing to do with it.
-        return list(await asyncio.gather(*(self._alone(one) for one in batch)))
+        return list(await asyncio.gather(*(self._alone(*one) for one in batch)))
 
-    async def _ask(self, batch: Sequence[Asked]) -> list[list[Hit] | Exception]:
-        found = await self._client.retrieve([query for query, _ in batch], max(topk for _, topk in batch))
-        return [hits[:topk] for hits, (_, topk) in zip(found, batch, strict=True)]
-
-    async def _alone(self, one: Asked) -> list[Hit] | Exception:
+    async def _alone(self, query: str, topk: int) -> list[Hit] | Exception:
         try:
-            return (await self._ask([one]))[0]
+            return (await self._find([query], topk))[0]
         except ToolError as error:
             return error

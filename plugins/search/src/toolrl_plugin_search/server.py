@@ -14,14 +14,15 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from toolrl.tools.threads import ThreadPool
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
 from toolrl_common.http_server import HttpServer, RefusalError
-from toolrl_plugin_search.batch import Batcher
 from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.options import MAX_TOPK
 from toolrl_plugin_search.passages import Hit, sound
+from toolrl_plugin_search.retrievers import EmbeddedRetriever
 
 MAX_PASSAGES = 50_000
 """Of one answer: queries times `topk`."""
@@ -53,13 +54,18 @@ class RetrievalServerSettings:
     """How long requests that are under way may go on after the server was told to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrieveRequest:
-    """A request that was read."""
+def _sound(query: Any) -> Any:
+    """A query without half characters, cut to its longest length."""
+    return sound(query[:MAX_QUERY_CHARS]) if isinstance(query, str) else query
 
-    queries: tuple[str, ...]
-    topk: int
-    return_scores: bool
+
+class RetrieveRequest(BaseModel, strict=True):
+    """The body of a request."""
+
+    queries: list[Annotated[str, BeforeValidator(_sound)]]
+    topk: Annotated[int, BeforeValidator(lambda given: given or 0), Field(ge=0, le=MAX_TOPK)] = 0
+    """0, or null, for the server's own."""
+    return_scores: bool | None = None
 
 
 class RetrievalServer:
@@ -68,9 +74,8 @@ class RetrievalServer:
     def __init__(self, index: Index, settings: RetrievalServerSettings | None = None) -> None:
         self.index = index
         self.settings = settings or RetrievalServerSettings()
-        self._pool = ThreadPool(self.settings.workers)
-        self._batcher: Batcher[tuple[str, int], list[Hit]] = Batcher(
-            self._search, max_batch=self.settings.max_batch, at_once=self.settings.workers
+        self._retriever = EmbeddedRetriever(
+            lambda: index, max_batch=self.settings.max_batch, at_once=self.settings.workers
         )
         self._under_way = 0
         self._http = HttpServer(
@@ -88,6 +93,7 @@ class RetrievalServer:
     async def __aenter__(self) -> RetrievalServer:
         """Listen. Raises ConfigError."""
         try:
+            await self._retriever.start()
             await self._http.start(self.settings.host, self.settings.port)
         except BaseException:
             await self.__aexit__()
@@ -99,8 +105,7 @@ class RetrievalServer:
         try:
             await self._http.stop()
         finally:
-            await self._batcher.stop()
-            self._pool.close_idle()
+            await self._retriever.stop()
 
     async def _health(self, request: Any) -> Any:
         return {"status": "ok", "kind": self.index.kind, "passages": len(self.index)}
@@ -112,15 +117,10 @@ class RetrievalServer:
             raise RefusalError.busy("too many queries wait")
         self._under_way += count
         try:
-            found = await asyncio.gather(*(self._batcher.ask((query, asked.topk)) for query in asked.queries))
+            found = await asyncio.gather(*(self._retriever.search(query, asked.topk) for query in asked.queries))
         finally:
             self._under_way -= count
         return {"result": [_shown(hits, asked) for hits in found]}
-
-    async def _search(self, batch: Sequence[tuple[str, int]]) -> list[list[Hit] | Exception]:
-        most = max(topk for _, topk in batch)
-        found = await self._pool.submit(self.index.search, [query for query, _ in batch], most)
-        return [hits[:topk] for hits, (_, topk) in zip(found, batch, strict=True)]
 
 
 def _shown(hits: Sequence[Hit], asked: RetrieveRequest) -> list[Any]:
@@ -132,24 +132,16 @@ def _shown(hits: Sequence[Hit], asked: RetrieveRequest) -> list[Any]:
 def read_request(raw: bytes, settings: RetrievalServerSettings) -> RetrieveRequest:
     """The request of a body. Raises RefusalError."""
     try:
-        body = json.loads(raw)
+        asked = RetrieveRequest.model_validate(json.loads(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise RefusalError(422, f"`{where}`: {first['msg']}") from error
     except (ValueError, RecursionError) as error:
         raise RefusalError(422, f"no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RefusalError(422, f"the body is a JSON {type(body).__name__}, expected an object")
-    queries = body.get("queries")
-    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise RefusalError(422, "`queries` has to be a list of texts")
-    if len(queries) > settings.max_queries:
-        raise RefusalError(422, f"`queries` has {len(queries)} of them, {settings.max_queries} may come at once")
-    topk = body.get("topk") or settings.topk
-    if isinstance(topk, bool) or not isinstance(topk, int) or not 1 <= topk <= MAX_TOPK:
-        raise RefusalError(422, f"`topk` has to be a number from 1 to {MAX_TOPK}")
-    if len(queries) * topk > MAX_PASSAGES:
-        raise RefusalError(
-            422, f"{len(queries)} queries for {topk} passages each are more than {MAX_PASSAGES}: ask for fewer"
-        )
-    scores = body.get("return_scores")
-    if scores is not None and not isinstance(scores, bool):
-        raise RefusalError(422, "`return_scores` has to be true or false")
-    return RetrieveRequest(tuple(sound(query[:MAX_QUERY_CHARS]) for query in queries), topk, bool(scores))
+    count, topk = len(asked.queries), asked.topk or settings.topk
+    if count > settings.max_queries:
+        raise RefusalError(422, f"`queries` has {count} of them, {settings.max_queries} may come at once")
+    if count * topk > MAX_PASSAGES:
+        raise RefusalError(422, f"{count} queries for {topk} passages each are more than {MAX_PASSAGES}: ask for fewer")
+    return asked.model_copy(update={"topk": topk})

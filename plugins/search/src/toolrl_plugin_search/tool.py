@@ -26,23 +26,24 @@ MAX_QUERY_CHARS = 8192
 _QUERY = {"type": "string", "description": "What to look for."}
 
 
-def make_search(options: SearchOptions, context: BuildContext) -> SearchTool:
+def make_search(options: SearchOptions, context: BuildContext) -> SearchToolset:
     """The tool `search`, of which the model is told one argument, `query`."""
     description = options.description or SEARCH_DESCRIPTION
     schema = {"type": "object", "properties": {"query": _QUERY}, "required": ["query"]}
-    return SearchTool(ToolSpec("search", description, schema), options, options.format or "text", context.where)
+    return SearchToolset(ToolSpec("search", description, schema), options, options.format or "text", context.where)
 
 
-def make_query_rag(options: SearchOptions, context: BuildContext) -> SearchTool:
+def make_query_rag(options: SearchOptions, context: BuildContext) -> SearchToolset:
     """The tool `query_rag(query, topk)`."""
     description = options.description or SEARCH_DESCRIPTION
     topk = {"type": "integer", "description": "How many passages to return.", "default": options.topk}
     schema = {"type": "object", "properties": {"query": _QUERY, "topk": topk}, "required": ["query"]}
-    return SearchTool(ToolSpec("query_rag", description, schema), options, options.format or "json", context.where)
+    return SearchToolset(ToolSpec("query_rag", description, schema), options, options.format or "json", context.where)
 
 
-class SearchTool:
-    """The toolset of one tool. One retriever for all episodes of a process, so that calls of many go together."""
+class SearchToolset:
+    """The toolset of one tool, and its session in every episode: nothing is kept from one call to the next. One
+    retriever serves all episodes of a process, so that calls of many go together."""
 
     def __init__(self, spec: ToolSpec, options: SearchOptions, form: str, where: str = "") -> None:
         self.spec = spec
@@ -56,6 +57,9 @@ class SearchTool:
     def names(self) -> Sequence[str]:
         return (self.spec.name,)
 
+    def specs(self) -> Sequence[ToolSpec]:
+        return (self.spec,)
+
     def traits(self, name: str) -> ToolTraits:
         return self._traits
 
@@ -64,21 +68,22 @@ class SearchTool:
         await self._retriever.start()
 
     @asynccontextmanager
-    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[SearchSession]:
-        yield SearchSession(self)
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[SearchToolset]:
+        yield self
 
     async def stop(self) -> None:
         await self._retriever.stop()
 
-    async def search(self, arguments: Any) -> ToolResult:
-        """Answer a call. Raises ArgumentsError, and what the retriever raises."""
-        query, topk = self._query(arguments.get("query")), self._topk(arguments.get("topk"))
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Raises ArgumentsError, and what the retriever raises."""
+        query, topk = self._query(call.arguments.get("query")), self._topk(call.arguments.get("topk"))
         hits = await self._retriever.search(query, topk)
-        text = hits_json(hits, self.options.max_passage_chars) if self._form == "json" else self._text(hits)
+        most = self.options.max_passage_chars
+        text = hits_json(hits, most) if self._form == "json" else hits_text(hits, most) or NOTHING
         return ToolResult(text, metrics={"passages": float(len(hits))})
 
-    def _text(self, hits: Sequence[Hit]) -> str:
-        return hits_text(hits, self.options.max_passage_chars) or NOTHING
+    async def reward(self) -> float | None:
+        return None
 
     def _query(self, given: Any) -> str:
         if isinstance(given, list) and given and all(isinstance(item, str) for item in given):
@@ -97,25 +102,6 @@ class SearchTool:
         if number < 1:
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: 'topk': expected a number from 1 on.")
         return min(number, self.options.max_topk)
-
-
-class SearchSession:
-    """The tool in one episode: nothing is kept from one call to the next."""
-
-    def __init__(self, tool: SearchTool) -> None:
-        self._tool = tool
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return (self._tool.spec,)
-
-    def traits(self, name: str) -> ToolTraits:
-        return self._tool.traits(name)
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self._tool.search(call.arguments)
-
-    async def reward(self) -> float | None:
-        return None
 
 
 def make_retriever(options: SearchOptions, where: str = "") -> Retriever:
