@@ -170,20 +170,6 @@ def test_stale_samples_without_any_correction_are_remarked_on() -> None:
     assert told(config({"importance": {}}, stale)) == []
 
 
-def test_old_names_of_settings_are_read_and_remarked_on() -> None:
-    checked = config({"loss": "constant", "proximal": "sampled"}, {})
-    assert checked.algorithm.model_dump(include={"loss_aggregation", "old_logprobs"}) == {  # type: ignore[attr-defined]
-        "loss_aggregation": "constant",
-        "old_logprobs": "sampled",
-    }
-    assert told(checked) == [
-        "algorithm.loss: the old name of algorithm.loss_aggregation",
-        "algorithm.proximal: the old name of algorithm.old_logprobs",
-    ]
-    with pytest.raises(ValidationError, match="the old name of loss_aggregation, which is given too"):
-        config({"loss": "constant", "loss_aggregation": "constant"}, {})
-
-
 @pytest.mark.parametrize(
     ("rollout", "more", "message"),
     [

@@ -29,6 +29,13 @@ def told(tree: dict[str, Any], registry: Registry, *overrides: str) -> str:
     return "\n".join(remarks(check_config(tree, overrides, registry=registry).config, registry))
 
 
+def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], registry: Registry) -> None:
+    old = ["algorithm.loss=constant", "algorithm.proximal=sampled"]
+    resolved = check_config(tree, old, registry=registry).resolved["algorithm"]
+    assert (resolved["loss_aggregation"], resolved["old_logprobs"]) == ("constant", "sampled")
+    assert "algorithm.loss: is called `loss_aggregation` now" in told(tree, registry, *old)
+
+
 @pytest.mark.parametrize(
     ("overrides", "told_of"),
     [

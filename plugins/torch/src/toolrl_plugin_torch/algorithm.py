@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from toolrl.config.frame import Frame
+from toolrl.config.frame import Frame, OldNames
 from toolrl.config.model import AlgorithmFrame
 
 _GRPO: dict[str, Any] = {
@@ -54,9 +54,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     reinforce_plus_plus_baseline  the same, with the group's mean as baseline
     ppo                           arXiv 1707.06347, with a critic and advantages over turns
 """
-
-RENAMED = {"loss": "loss_aggregation", "proximal": "old_logprobs"}
-"""Old names of settings, which are still read."""
 
 _ADVANTAGE = ("baseline", "scale", "credit", "discount")
 _LOSS = ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual")
@@ -124,6 +121,8 @@ class CriticConfig(Frame):
 
 class AlgorithmConfig(AlgorithmFrame, Frame):
     """The objective. A preset gives defaults, each of which can be set by itself."""
+
+    old_names: ClassVar[OldNames] = {"loss": "loss_aggregation", "proximal": "old_logprobs"}
 
     preset: Literal[
         "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"
@@ -206,28 +205,11 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         "without `overlong`. Where no reward judges the answer, or the rewards are equal anyhow, the reward.",
     )
 
-    _old_spellings: list[str] = PrivateAttr(default_factory=list)
-
-    @property
-    def old_spellings(self) -> list[str]:
-        """Keys of `RENAMED` that the config was written with."""
-        return self._old_spellings
-
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _rename(cls, data: Any, handler: ModelWrapValidatorHandler[AlgorithmConfig]) -> AlgorithmConfig:
+    def _fill(cls, data: Any) -> Any:
         if not isinstance(data, dict):
-            return handler(data)
-        old = [key for key in RENAMED if key in data]
-        both = [key for key in old if RENAMED[key] in data]
-        if both:
-            raise ValueError(f"{both[0]}: the old name of {RENAMED[both[0]]}, which is given too; take out one of them")
-        checked = handler(cls._fill({RENAMED.get(key, key): value for key, value in data.items()}))
-        checked._old_spellings = old
-        return checked
-
-    @classmethod
-    def _fill(cls, data: dict[str, Any]) -> dict[str, Any]:
+            return data
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         defaults |= PRESETS.get(str(data.get("preset", "grpo")), {})
         for key, void in (("advantage", _ADVANTAGE), ("policy_loss", _LOSS)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from toolrl.config.model import Config
-from toolrl_plugin_torch.algorithm import RENAMED
 
 
 def remarks(config: Config) -> list[str]:
@@ -15,7 +14,7 @@ def remarks(config: Config) -> list[str]:
 
 def _objective(config: Config) -> list[str]:
     algorithm: Any = config.algorithm
-    lines = [f"algorithm.{key}: the old name of algorithm.{RENAMED[key]}" for key in algorithm.old_spellings]
+    lines = []
     if algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic"):
         lines += [
             f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
