@@ -243,7 +243,7 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     [
         ("redirect", r"the server redirects to http://localhost:1/there/ \(HTTP 307\): give that as `url`"),
         ("compressed", "compress"),
-        ("event", "bytes"),
+        ("event", "byte limit"),
         ("hangs_up", "RemoteProtocolError"),
     ],
 )

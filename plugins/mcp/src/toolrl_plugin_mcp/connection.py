@@ -22,11 +22,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, Literal, TypeVar
 
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
+
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.options import RestartOptions
-from toolrl_plugin_mcp.sdk import Link, ProtocolError, Signals, error_of
+from toolrl_plugin_mcp.sdk import Link
 from toolrl_plugin_mcp.signals import LifeSignals
 
 T = TypeVar("T")
@@ -37,10 +40,8 @@ REASON_SECONDS = 1.0
 RELIST_SECONDS = 1.0
 """Between two lists that a server is asked for because it said that its tools changed."""
 State = Literal["new", "starting", "ready", "waiting", "failed", "stopped"]
-Opener = Callable[[Signals], AbstractAsyncContextManager[Link]]
+Opener = Callable[[LifeSignals], AbstractAsyncContextManager[Link]]
 """Makes a new connection; it tells of trouble by the signals."""
-_CONNECTION_CLOSED = -32000
-"""The SDK's code for a connection that ended; servers use it for errors of their own, too."""
 _FORGOTTEN = (
     "session terminated",
     "session not found",
@@ -172,12 +173,13 @@ class McpConnection:
     def _answer(self, call: asyncio.Future[T], signals: LifeSignals, repeatable: bool) -> T:
         try:
             result = call.result()
-        except ProtocolError as error:
-            code, message = error_of(error)
+        except MCPError as error:
+            code, message = error.error.code, error.error.message
             if self._forgets and message.strip().lower() in _FORGOTTEN:
                 signals.lost(message)
                 raise NotRunError from None
-            if code == _CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream ")):
+            # Servers use this code for errors of their own, too.
+            if code == CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream ")):
                 # Of this call's stream, or of the whole connection: that is known in a moment, or found out by asking.
                 signals.doubt(message)
                 raise _lost_call(repeatable) from None
@@ -378,8 +380,8 @@ def _said(error: BaseException) -> str:
     """An exception in words; of a group the first that says something."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, ProtocolError):
-        return str(error_of(error)[1])
+    if isinstance(error, MCPError):
+        return error.error.message
     if isinstance(error, McpLostError):
         return str(error)
     # httpx ends its message with a link to an explanation of the status.

@@ -7,7 +7,8 @@ their own; on Linux they become children of the guard when their parent dies, so
 when the command ends, when the other end of the socket CONTROL (a file descriptor) is closed, and when the process that
 started it dies, SIGKILL included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
 
-It reports on CONTROL, a line each: `pid N`, `exit N`, `signal N`, or `error TEXT` where the command can't be run.
+It reports on CONTROL, in one line, how the command ended (`exit N`, `signal N`) or why it can't be run (`error TEXT`).
+The end of CONTROL says that nothing of the server is left. On Linux the death of the guard itself kills the command.
 """
 
 from __future__ import annotations
@@ -34,13 +35,12 @@ def main(control: int, command: list[str]) -> int:
     parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        child = subprocess.Popen(command, process_group=0)
+        child = subprocess.Popen(command, process_group=0, preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
     except OSError as error:
         _report(control, f"error {error.strerror or error}")
         return 127
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, signal.SIGCHLD))  # after the command, which would inherit it
     _prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-    _report(control, f"pid {child.pid}")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # Each of the server's pipes ends with the server alone.
         os.dup2(null, number)

@@ -7,35 +7,34 @@ broke, a server that can't be reached, a server error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
-from toolrl_plugin_mcp.sdk import Signals, httpx
+import httpx2
+
 from toolrl_plugin_mcp.secrets import shown_url
+from toolrl_plugin_mcp.signals import LifeSignals
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 3600.0
 """Without a byte on a stream. Few servers send something every now and then to keep one open, and how long a call may
 take is the policy's to say."""
 
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-
 END_SECONDS = 2.0
 """How long a server is asked to end its session."""
 
 
-def watched_client(headers: Mapping[str, str], signals: Signals, *, sse: bool, max_bytes: int) -> Any:
+def watched_client(headers: Mapping[str, str], signals: LifeSignals, *, sse: bool, max_bytes: int) -> Any:
     """A client for the SDK's transports. It follows no redirect itself, so that no header goes to another host."""
-    timeout = httpx.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS)
+    timeout = httpx2.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS)
     # What is compressed may be a thousand times as long as the bytes that are counted.
     plain = {"Accept-Encoding": "identity", **headers}
     return _WatchedClient(signals, sse, max_bytes, headers=plain, timeout=timeout, follow_redirects=False)
 
 
-class _WatchedClient(httpx.AsyncClient):  # type: ignore[misc]
-    def __init__(self, signals: Signals, sse: bool, max_bytes: int, **options: Any) -> None:
+class _WatchedClient(httpx2.AsyncClient):
+    def __init__(self, signals: LifeSignals, sse: bool, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
         self._signals = signals
         self._sse = sse
@@ -47,16 +46,18 @@ class _WatchedClient(httpx.AsyncClient):  # type: ignore[misc]
         stream = options.pop("stream", False)
         try:
             response = await super().send(request, stream=True, **options)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             self._trouble(request, f"{request.method} failed: {_said(error)}")
             raise
         self._look(request, response)
         events = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _WatchedStream(response.stream, self, request, self._max_bytes, by_event=events)
+        # The SDK bounds each event of a stream itself.
+        bound = float("inf") if events else self._max_bytes
+        response.stream = _WatchedStream(response.stream, self, request, bound)
         if response.headers.get("content-encoding", "identity") not in ("", "identity"):
             await response.aclose()
             self._trouble(request, "the server compresses its answers, which it was asked not to do")
-            raise httpx.ReadError("the answer is compressed", request=request)
+            raise httpx2.ReadError("the answer is compressed", request=request)
         if not stream:
             try:
                 await response.aread()
@@ -88,48 +89,32 @@ class _WatchedClient(httpx.AsyncClient):  # type: ignore[misc]
             self._trouble(request, f"a response broke off: {_said(error)}")
         elif request.method == "GET" and self._sse:
             self._signals.lost("the server ended the event stream")
-        if request.method == "POST" and not self._sse and (number := _number(request)) is not None:
-            self._signals.ended(number)
 
 
-class _WatchedStream(httpx.AsyncByteStream):  # type: ignore[misc]
-    """A response's bytes, bounded, and a word of how they ended."""
+class _WatchedStream(httpx2.AsyncByteStream):
+    """A response's bytes, and how they ended."""
 
-    def __init__(self, stream: Any, client: _WatchedClient, request: Any, max_bytes: int, *, by_event: bool) -> None:
-        """`by_event`: the bound is on each event of a stream, which an empty line ends; else on all of it."""
+    def __init__(self, stream: Any, client: _WatchedClient, request: Any, max_bytes: float) -> None:
         self._stream = stream
         self._client = client
         self._request = request
         self._max_bytes = max_bytes
-        self._by_event = by_event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size, last = 0, b""
+        size = 0
         try:
             async for chunk in self._stream:
-                text = last + chunk
-                end = max(text.rfind(mark) + len(mark) if mark in text else 0 for mark in _EVENT_ENDS)
-                size = len(text) - end if end and self._by_event else size + len(chunk)
-                last = text[-3:]
+                size += len(chunk)
                 if size > self._max_bytes:
-                    raise httpx.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
+                    raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
                 yield chunk
-        except (httpx.TransportError, OSError) as error:
+        except (httpx2.TransportError, OSError) as error:
             self._client._ended(self._request, error)
             raise
         self._client._ended(self._request, None)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _number(request: Any) -> int | None:
-    """That of the JSON-RPC request which an HTTP request carries."""
-    try:
-        number = json.loads(request.content).get("id")
-    except (ValueError, AttributeError, RuntimeError):
-        return None
-    return number if isinstance(number, int) else None
 
 
 def _said(error: BaseException) -> str:

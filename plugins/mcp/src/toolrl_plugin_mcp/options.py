@@ -103,8 +103,7 @@ class McpOptions(BaseModel):
     max_message_bytes: int = Field(
         16 * 2**20,
         ge=2**16,
-        description="A longer message of a server breaks its connection. Over SSE with mcp 2.x the limit is 1 MiB at "
-        "most.",
+        description="A longer message of a server breaks its connection. Over SSE the limit is always 1 MiB.",
     )
 
     def check_files(self) -> None:

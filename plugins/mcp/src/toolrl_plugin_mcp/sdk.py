@@ -1,108 +1,48 @@
-"""The official SDK `mcp`, 1.x and 2.x, behind one small interface. What differs is here, in `sdk1` and in `sdk2`.
-
-| | 1.x (from 1.24) | 2.x |
-|---|---|---|
-| session | `ClientSession`, handshake `initialize` | `Client`, `server/discover`, else `initialize` |
-| HTTP library | httpx | httpx2 |
-| field names in Python | as on the wire: `inputSchema` | snake case: `input_schema` |
-| a cancelled call | isn't told to the server, and may break the session: mended in `sdk1` | told by the SDK |
-| a response over HTTP without an answer | its call waits for ever: mended in `sdk1` | ended by the SDK |
-| a changed list of tools | a notification | that, or the stream `subscriptions/listen` |
+"""The official SDK `mcp` behind a small interface: one connection, its lists and its calls.
 
 What a server says comes out as plain dicts, spelled as on the wire, so that nothing else depends on the SDK's classes.
-A `Link` is entered and left in one task; its methods may be awaited in any.
 """
 
 from __future__ import annotations
 
-import importlib
+import asyncio
 import importlib.metadata
-import inspect
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
+import httpx2
+import mcp
+import mcp_types as types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 
 from toolrl_plugin_mcp.mending import mend_result
+from toolrl_plugin_mcp.signals import LifeSignals
 
 VERSION = importlib.metadata.version("mcp")
-MAJOR = int(VERSION.partition(".")[0])
 MAX_PAGES = 1000
 """Of a list, so that a server whose list never ends can't hold up a start."""
 MAX_LIST_CHARS = 16 * 2**20
 """Of a list in all its pages, as JSON."""
 MAX_ASKED = 256
 """Requests of a server to this client, such as pings, whose answers it hasn't read."""
-METHOD_NOT_FOUND = -32601
-INTERNAL_ERROR = -32603
 
-mcp: Any = importlib.import_module("mcp")
-types: Any = importlib.import_module("mcp.types")
-httpx: Any = importlib.import_module("httpx2" if MAJOR >= 2 else "httpx")
-session_message: Any = importlib.import_module("mcp.shared.message").SessionMessage
-_message_adapter: Any = importlib.import_module("mcp_types").jsonrpc_message_adapter if MAJOR >= 2 else None
-ProtocolError: Any = mcp.MCPError if MAJOR >= 2 else mcp.McpError
-"""What a request raises that the server answered with an error."""
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 """A transport: it gives the streams that the SDK reads messages from and writes messages to."""
 _log = logging.getLogger(__name__)
 
 
-class Signals(Protocol):
-    """What a link tells of besides answers."""
-
-    def lost(self, reason: str) -> None:
-        """The connection is gone."""
-
-    def doubt(self, reason: str) -> None:
-        """The connection may be gone: better ask."""
-
-    def tools_changed(self) -> None:
-        """The list of tools isn't what it was."""
-
-    def refused(self, status: int) -> None:
-        """The server answered with this HTTP status, 400 or above."""
-
-    ended: Callable[[int], None]
-    """The response to this request ended, with its answer or without. Set by a link that wants to know."""
-
-
-class Link(Protocol):
-    """One connection whose handshake is done."""
-
-    protocol: str
-    """The version that both sides agreed on."""
-    has_resources: bool
-
-    async def list_tools(self) -> list[dict[str, Any]]:
-        """All tools, page by page. Raises ProtocolError, or what a broken connection raises."""
-        ...
-
-    async def list_resources(self) -> list[dict[str, Any]]:
-        """All resources and templates of resources. Raises as above."""
-        ...
-
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A `CallToolResult`. Cancelling it tells the server. Raises as above, and ValueError for a result that is
-        none."""
-        ...
-
-    async def read_resource(self, uri: str) -> dict[str, Any]:
-        """A `ReadResourceResult`. Raises as above."""
-        ...
-
-
-def parse_message(line: bytes) -> Any:
+def parse_message(line: bytes) -> SessionMessage:
     """A line of stdio as the SDK's message. Raises ValueError."""
-    if MAJOR >= 2:
-        return session_message(_message_adapter.validate_json(line, by_name=False))
-    return session_message(types.JSONRPCMessage.model_validate_json(line))
+    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
-def mended_message(line: bytes) -> Any:
+def mended_message(line: bytes) -> SessionMessage:
     """A line that `parse_message` refuses, as a message all the same: with its halves of surrogate pairs replaced (a
     server that cuts texts makes them), and an error for a response that is none. Raises ValueError."""
     text = (
@@ -114,75 +54,88 @@ def mended_message(line: bytes) -> Any:
         message = json.loads(text)
         if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int):
             raise
-        error = {"code": INTERNAL_ERROR, "message": "The server's answer can't be read: it is no response of JSON-RPC"}
-        made = {"jsonrpc": "2.0", "id": message["id"], "error": error}
-        return parse_message(json.dumps(made).encode())
+        said = "The server's answer can't be read: it is no response of JSON-RPC"
+        error = types.ErrorData(code=types.INTERNAL_ERROR, message=said)
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=error))
 
 
-def dump_message(message: Any) -> bytes:
+def dump_message(message: SessionMessage) -> bytes:
     """The SDK's message as a line of stdio, without its end."""
-    kept = {"exclude_unset": True} if MAJOR >= 2 else {"exclude_none": True}
-    text: str = message.message.model_dump_json(by_alias=True, **kept)
-    return text.encode()
-
-
-def error_of(error: Any) -> tuple[int, str]:
-    """Code and message of a ProtocolError."""
-    return error.error.code, error.error.message
+    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 @asynccontextmanager
-async def http_streams(url: str, client: Any, *, sse: bool, max_bytes: int) -> AsyncIterator[tuple[Any, Any]]:
-    """The transport to a URL. It takes over `client`, an httpx AsyncClient, and closes it."""
+async def http_streams(
+    url: str, client: httpx2.AsyncClient, *, sse: bool, max_bytes: int
+) -> AsyncIterator[tuple[Any, Any]]:
+    """The transport to a URL. It takes over `client`, and closes it."""
     if sse:
-        from mcp.client.sse import sse_client
-
         factory: Any = lambda **_: client  # noqa: E731
         async with sse_client(url, httpx_client_factory=factory) as streams:
-            yield streams[0], streams[1]
+            yield streams
         return
-    from mcp.client.streamable_http import streamable_http_client
-
-    more: dict[str, Any] = {}
-    if _takes(streamable_http_client, "max_sse_event_size"):
-        more["max_sse_event_size"] = max_bytes
-    async with client, streamable_http_client(url, http_client=client, **more) as streams:
-        yield streams[0], streams[1]
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=max_bytes) as streams:
+        yield streams
 
 
-def _takes(function: Any, parameter: str) -> bool:
-    return parameter in inspect.signature(function).parameters
+@asynccontextmanager
+async def connect(streams: Streams, signals: LifeSignals) -> AsyncIterator[Link]:
+    """Shake hands over a transport. Entered and left by one task; the link's methods may be awaited in any."""
+    info = types.Implementation(name="toolrl", version=importlib.metadata.version("toolrl-plugin-mcp"))
+    mended = _mended(streams, signals)
+    async with mcp.Client(mended, cache=None, message_handler=_handler(signals), client_info=info) as client:
+        listener: asyncio.Task[None] | None = None
+        tools = client.server_capabilities.tools
+        if client.session.discover_result is not None and tools is not None and tools.list_changed:
+            listener = asyncio.create_task(_listen(client, signals))
+        try:
+            yield Link(client)
+        finally:
+            if listener is not None:
+                listener.cancel()
+                await asyncio.wait([listener])
 
 
-class BaseLink:
-    """What both versions have in common."""
+class Link:
+    """One connection whose handshake is done. Its methods raise MCPError for an error that the server answers with, and
+    what a broken connection raises."""
 
-    def __init__(self, session: Any, protocol: str, capabilities: Any) -> None:
-        self._session = session
-        self.protocol = protocol
-        self.has_resources = getattr(capabilities, "resources", None) is not None
+    def __init__(self, client: mcp.Client) -> None:
+        self._client = client
+        self.has_resources = client.server_capabilities.resources is not None
 
     async def list_tools(self) -> list[dict[str, Any]]:
+        """All tools, page by page."""
         try:
-            return await _all_pages(self._page("list_tools"), "tools")
-        except ProtocolError as error:
-            if error_of(error)[0] == METHOD_NOT_FOUND:
+            return await _all_pages(lambda cursor: self._client.list_tools(cursor=cursor), "tools")
+        except mcp.MCPError as error:
+            if error.error.code == types.METHOD_NOT_FOUND:
                 return []
             raise
 
     async def list_resources(self) -> list[dict[str, Any]]:
-        found = await _all_pages(self._page("list_resources"), "resources")
+        """All resources and templates of resources."""
+        client = self._client
+        found = await _all_pages(lambda cursor: client.list_resources(cursor=cursor), "resources")
         try:
-            return found + await _all_pages(self._page("list_resource_templates"), "resourceTemplates")
-        except ProtocolError:  # Few servers have templates.
+            templates = await _all_pages(
+                lambda cursor: client.list_resource_templates(cursor=cursor), "resourceTemplates"
+            )
+        except mcp.MCPError:  # Few servers have templates.
             return found
+        return found + templates
 
-    def _page(self, method: str) -> Callable[[str | None], Any]:
-        raise NotImplementedError
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A `CallToolResult`; raises ValueError for a result that is none. Cancelling it tells the server."""
+        return _plain(await self._client.call_tool(name, dict(arguments)))
+
+    async def read_resource(self, uri: str) -> dict[str, Any]:
+        """A `ReadResourceResult`."""
+        return _plain(await self._client.read_resource(uri))
 
 
 @asynccontextmanager
-async def mended(streams: Streams, signals: Signals) -> AsyncIterator[tuple[Any, Any]]:
+async def _mended(streams: Streams, signals: LifeSignals) -> AsyncIterator[tuple[Any, Any]]:
     """A transport whose messages are mended (`mending.py`), and whose server can't ask for more and more: the SDK keeps
     each request of the server until its answer is sent, and a server needn't read."""
     async with streams as (read, write):
@@ -190,7 +143,7 @@ async def mended(streams: Streams, signals: Signals) -> AsyncIterator[tuple[Any,
         yield received, _AnsweredStream(write, received)
 
 
-class _Stream:
+class _PassingStream:
     """A stream that passes everything on."""
 
     def __init__(self, stream: Any) -> None:
@@ -207,10 +160,10 @@ class _Stream:
         return getattr(self._stream, name)
 
 
-class _MendedStream(_Stream):
+class _MendedStream(_PassingStream):
     """What comes from the server."""
 
-    def __init__(self, stream: Any, signals: Signals) -> None:
+    def __init__(self, stream: Any, signals: LifeSignals) -> None:
         super().__init__(stream)
         self._signals = signals
         self.asked = 0
@@ -227,7 +180,7 @@ class _MendedStream(_Stream):
 
     async def receive(self) -> Any:
         item = await self._stream.receive()
-        message = _inner(item)
+        message = getattr(item, "message", None)
         if getattr(message, "method", None) == "notifications/cancelled":
             self.asked = max(self.asked - 1, 0)  # It gets no answer.
         elif hasattr(message, "method") and getattr(message, "id", None) is not None:
@@ -239,49 +192,47 @@ class _MendedStream(_Stream):
         return item
 
 
-class _AnsweredStream(_Stream):
+class _AnsweredStream(_PassingStream):
     """What goes to the server."""
 
     def __init__(self, stream: Any, received: _MendedStream) -> None:
         super().__init__(stream)
         self._received = received
 
-    async def send(self, item: Any) -> None:
+    async def send(self, item: SessionMessage) -> None:
         await self._stream.send(item)
-        if not hasattr(_inner(item), "method"):
+        if not hasattr(item.message, "method"):
             self._received.asked = max(self._received.asked - 1, 0)
 
 
-def _inner(item: Any) -> Any:
-    """The request, notification or response in what the SDK hands to a transport."""
-    message = getattr(item, "message", None)
-    return getattr(message, "root", message)
-
-
-def handler(signals: Signals) -> Callable[[Any], Any]:
+def _handler(signals: LifeSignals) -> Any:
     async def handle(message: Any) -> None:
-        if isinstance(message, RuntimeError) and "unknown request ID" in str(message):
-            pass  # An answer that came too late, in the words of 1.x.
-        elif isinstance(message, Exception):
+        if isinstance(message, Exception):
             signals.doubt(f"{type(message).__name__}: {message}")
-        elif isinstance(getattr(message, "root", message), types.ToolListChangedNotification):
+        elif isinstance(message, types.ToolListChangedNotification):
             signals.tools_changed()
         await anyio.lowlevel.checkpoint()
 
     return handle
 
 
-def client_info() -> Any:
-    return types.Implementation(name="toolrl", version=importlib.metadata.version("toolrl-plugin-mcp"))
+async def _listen(client: mcp.Client, signals: LifeSignals) -> None:
+    """Since protocol 2026-07-28 changes come on a stream of their own."""
+    try:
+        async with client.listen(tools_list_changed=True) as events:
+            async for _ in events:
+                signals.tools_changed()
+    except Exception as error:  # noqa: BLE001 - changes are then not heard of; calls go on
+        _log.debug("a server's changes aren't heard of any more: %s", error)
 
 
-async def _all_pages(page: Callable[[str | None], Any], key: str) -> list[dict[str, Any]]:
+async def _all_pages(page: Callable[[str | None], Awaitable[Any]], key: str) -> list[dict[str, Any]]:
     """The items of a list that comes in pages."""
     items: list[dict[str, Any]] = []
     cursor: str | None = None
     size = 0
     for _ in range(MAX_PAGES):
-        result = plain(await page(cursor))
+        result = _plain(await page(cursor))
         items.extend(result.get(key) or ())
         size += len(json.dumps(result))
         if size > MAX_LIST_CHARS:
@@ -293,7 +244,7 @@ async def _all_pages(page: Callable[[str | None], Any], key: str) -> list[dict[s
     raise RuntimeError(f"the list of {key} has more than {MAX_PAGES} pages")
 
 
-def plain(result: Any) -> dict[str, Any]:
+def _plain(result: Any) -> dict[str, Any]:
     """A result as on the wire."""
     plain: dict[str, Any] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
     return plain

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
-from toolrl_plugin_mcp.options import ServerOptions
+from toolrl_plugin_mcp.server_options import ServerOptions
 
 SHORTEST = 4
 """Shorter values aren't looked for: `1` is in too many texts to be a secret."""

@@ -11,9 +11,11 @@ from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener
-from toolrl_plugin_mcp.handshake import connect
-from toolrl_plugin_mcp.options import McpOptions, ServerOptions
-from toolrl_plugin_mcp.sdk import Link, Signals, Streams, http_streams
+from toolrl_plugin_mcp.http import watched_client
+from toolrl_plugin_mcp.options import McpOptions
+from toolrl_plugin_mcp.sdk import Link, Streams, connect, http_streams
+from toolrl_plugin_mcp.server_options import ServerOptions
+from toolrl_plugin_mcp.signals import LifeSignals
 from toolrl_plugin_mcp.stdio import ServerCommand, stdio_streams
 
 T = TypeVar("T")
@@ -27,14 +29,14 @@ _GONE = ("new", "failed", "stopped")
 def make_opener(name: str, server: ServerOptions, options: McpOptions, hide: Callable[[str], str]) -> Opener:
     """What opens a connection to a server."""
 
-    def open_link(signals: Signals) -> AbstractAsyncContextManager[Link]:
+    def open_link(signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
         return connect(_streams(name, server, options, signals, hide), signals)
 
     return open_link
 
 
 def _streams(
-    name: str, server: ServerOptions, options: McpOptions, signals: Signals, hide: Callable[[str], str]
+    name: str, server: ServerOptions, options: McpOptions, signals: LifeSignals, hide: Callable[[str], str]
 ) -> Streams:
     if server.url is None:
         assert server.command is not None
@@ -43,8 +45,6 @@ def _streams(
         return stdio_streams(
             command, signals, hide=hide, label=f"MCP server {name!r}", max_bytes=options.max_message_bytes
         )
-    from toolrl_plugin_mcp.http import watched_client
-
     sse = server.transport == "sse"
     headers = {key: value.get_secret_value() for key, value in server.headers.items()}
     client = watched_client(headers, signals, sse=sse, max_bytes=options.max_message_bytes)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 
 class LifeSignals:
-    """The `Signals` of one life, told by its transport and by its calls, heard by its owner."""
+    """Set by the transport and the calls of one life, read by its owner."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -22,7 +21,6 @@ class LifeSignals:
         """Why it was first in doubt; empty where it never was."""
         self.doubts = 0
         """How many there are that no answer has dispelled."""
-        self.ended: Callable[[int], None] = lambda _: None
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
 

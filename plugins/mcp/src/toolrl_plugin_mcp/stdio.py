@@ -26,14 +26,15 @@ import anyio
 
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp import guard
-from toolrl_plugin_mcp.sdk import Signals, dump_message, mended_message, parse_message
+from toolrl_plugin_mcp.sdk import dump_message, mended_message, parse_message
+from toolrl_plugin_mcp.signals import LifeSignals
 
 GRACE_SECONDS = 2.0
 """How long a server may take to end after its stdin was closed, before it gets SIGTERM."""
 GUARD_SECONDS = 5.0
 """How long the guard may take to end everything, before it is killed itself."""
 STATUS_SECONDS = 5.0
-"""How long the guard's word on the process is waited for after its stdout ended."""
+"""How long the guard's report is waited for after stdout ended."""
 DRAIN_SECONDS = 0.1
 """How long after its end a process may still be heard of: an answer may be in the pipe."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -102,11 +103,11 @@ class Tail:
 
 @asynccontextmanager
 async def stdio_streams(
-    command: ServerCommand, signals: Signals, *, hide: Callable[[str], str], label: str, max_bytes: int
+    command: ServerCommand, signals: LifeSignals, *, hide: Callable[[str], str], label: str, max_bytes: int
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start the process, and end it and all that came of it when left. Raises StartError."""
     tail = Tail(hide, label)
-    server = await ServerProcess.start(command, tail)
+    server = await ServerProcess.start(command)
     to_session, read = anyio.create_memory_object_stream[Any](0)
     write, from_session = anyio.create_memory_object_stream[Any](0)
     pumps = [
@@ -125,8 +126,8 @@ async def stdio_streams(
         try:
             await asyncio.shield(closing)
         finally:
-            if not closing.done():  # Cancelled: what is left is the hard way.
-                server.kill()
+            if not closing.done():  # Cancelled: no grace.
+                server.end()
             try:
                 await uninterrupted(_end(closing, pumps))
             finally:
@@ -149,17 +150,16 @@ class ServerProcess:
         """True where it is being ended: its end then tells nothing."""
         self._process = process
         self._control = control
-        self._listener = asyncio.create_task(self._listen())
-        self._begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._listener = asyncio.create_task(self._listen())
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
 
     @classmethod
-    async def start(cls, command: ServerCommand, tail: Tail) -> ServerProcess:
-        """Start a command. Raises StartError."""
+    async def start(cls, command: ServerCommand) -> ServerProcess:
+        """Start a command. Raises StartError where there is no such program; one that can't be run ends at once."""
         environment = command.environment()
         program = _program(command, environment)
         ours, theirs = socket.socketpair()
@@ -184,16 +184,7 @@ class ServerProcess:
             raise
         finally:
             theirs.close()
-        server = cls(process, ours)
-        try:
-            await asyncio.shield(server._begun)
-        except StartError as error:
-            await server.close()
-            raise StartError(f"{command.command!r} can't be run: {error}") from None
-        except BaseException:
-            await uninterrupted(server.close())
-            raise
-        return server
+        return cls(process, ours)
 
     async def how_it_ended(self, seconds: float | None = None) -> str:
         """In words; waits so long for it."""
@@ -204,58 +195,45 @@ class ServerProcess:
         """End the process and all that came of it: by closing its stdin, by SIGTERM, by SIGKILL."""
         self.stdin.close()
         await asyncio.wait([self._ended], timeout=GRACE_SECONDS)
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
-        # The guard's last word is the end of the socket, when nothing of the server is left.
+        self.end()
+        # The socket ends when nothing of the server is left.
         await asyncio.wait([self._listener], timeout=GUARD_SECONDS)
         if not self._listener.done():
             _log.warning("the guard %d doesn't end, and is killed", self._process.pid)
-            self.kill()
+            self._process.kill()
             self._listener.cancel()
             await asyncio.wait([self._listener])
         self._control.close()
         await _let_go(self._process)
 
-    def kill(self) -> None:
-        """The hard way: guard, server and the server's group, at once."""
-        for group in (self.pid, self._process.pid):
-            if group is not None:
-                with contextlib.suppress(OSError):
-                    os.killpg(group, signal.SIGKILL)
-
-    @property
-    def pid(self) -> int | None:
-        """Of the server itself; None before it runs and where it couldn't be run."""
-        begun = self._begun.done() and not self._begun.cancelled() and self._begun.exception() is None
-        return self._begun.result() if begun else None
+    def end(self) -> None:
+        """Tell the guard to end the process and all that came of it."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
 
     async def _listen(self) -> None:
-        """The guard's words."""
-        loop, buffer = asyncio.get_running_loop(), b""
-        try:
+        """What the guard reports, up to its end."""
+        loop, said = asyncio.get_running_loop(), b""
+        with contextlib.suppress(OSError):
             while data := await loop.sock_recv(self._control, 4096):
-                *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    self._told(line.decode(errors="replace"))
-        except OSError:
-            pass
-        finally:
-            if not self._ended.done():
-                self.kill()  # The guard died, which leaves the server without one.
-            self._told("error the guard ended")
-
-    def _told(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if word == "pid" and not self._begun.done():
-            self._begun.set_result(int(rest))
-        elif word == "error" and not self._begun.done():
-            self._begun.set_exception(StartError(rest))
-            self._begun.exception()
-        if word in ("exit", "signal", "error") and not self._ended.done():
-            self._ended.set_result(f"was killed by {_signal_name(rest)}" if word == "signal" else f"ended ({line})")
+                said += data
+                if said.endswith(b"\n") and not self._ended.done():
+                    self._ended.set_result(_end_in_words(said.decode(errors="replace").strip()))
+        if not self._ended.done():
+            self._ended.set_result("ended with its guard")
 
 
-async def _read_messages(server: ServerProcess, to_session: Any, signals: Signals, tail: Tail, max_bytes: int) -> None:
+def _end_in_words(line: str) -> str:
+    """A report of the guard."""
+    word, _, rest = line.partition(" ")
+    if word == "error":
+        return f"can't be run: {rest}"
+    return f"was killed by {signal.Signals(int(rest)).name}" if word == "signal" else f"ended ({line})"
+
+
+async def _read_messages(
+    server: ServerProcess, to_session: Any, signals: LifeSignals, tail: Tail, max_bytes: int
+) -> None:
     """stdout, line by line. The end of it is the end of the connection."""
     reason = ""
     try:
@@ -304,7 +282,7 @@ async def _write_messages(server: ServerProcess, from_session: Any) -> None:
         from_session.close()
 
 
-async def _tell_end(server: ServerProcess, signals: Signals, tail: Tail) -> None:
+async def _tell_end(server: ServerProcess, signals: LifeSignals, tail: Tail) -> None:
     """The end of the process, also where a child of its own keeps its stdout open."""
     reason = await server.how_it_ended()
     await asyncio.sleep(DRAIN_SECONDS)
@@ -318,7 +296,7 @@ async def _read_errors(server: ServerProcess, tail: Tail) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, each byte looked at once. Raises _TooLongError."""
+    """The lines of a stream, each byte looked at once; no more is read ahead. Raises _TooLongError."""
     parts: list[bytes] = []
     size = 0
     while data := await stream.read(_CHUNK):
@@ -328,15 +306,14 @@ async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[
                 raise _TooLongError
             yield b"".join([*parts, piece])
             parts, size = [], 0
-        if rest:
-            parts.append(rest)
-            size += len(rest)
-            if size > max_bytes:
-                raise _TooLongError
+        parts.append(rest)
+        size += len(rest)
+        if size > max_bytes:
+            raise _TooLongError
 
 
 class _TooLongError(Exception):
-    """A line that is longer than it may be."""
+    """A line is longer than `max_message_bytes`."""
 
 
 async def _let_go(process: asyncio.subprocess.Process) -> None:
@@ -360,10 +337,3 @@ def _program(command: ServerCommand, environment: Mapping[str, str]) -> str:
     if found is None:
         raise StartError(f"there is no program {command.command!r} on PATH; install it, or give its whole path")
     return found
-
-
-def _signal_name(number: str) -> str:
-    try:
-        return signal.Signals(int(number)).name
-    except ValueError:
-        return f"signal {number}"

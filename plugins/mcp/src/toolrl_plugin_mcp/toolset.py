@@ -21,10 +21,11 @@ from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
 from toolrl_plugin_mcp.catalog import Choice, Listing, McpCatalog, make_catalog
 from toolrl_plugin_mcp.files import all_servers
-from toolrl_plugin_mcp.options import McpOptions, ServerOptions
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.secrets import QuietLogs, Secrets, shown_url
 from toolrl_plugin_mcp.server import Server, all_of, make_opener
+from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_plugin_mcp.session import McpSession, OwnServers, SessionSettings
 
 STARTS_AT_ONCE = 16

@@ -1,4 +1,4 @@
-"""An MCP server for tests, written with the SDK, 1.x or 2.x.
+"""An MCP server for tests, written with the SDK.
 
 python toy.py [stdio | sse PORT | streamable-http PORT]
 """
@@ -16,16 +16,7 @@ from typing import Any
 
 import anyio
 from mcp import types
-
-try:
-    from mcp.server.mcpserver import Context, MCPServer
-
-    NEW = True
-except ImportError:  # mcp 1.x
-    from mcp.server.fastmcp import Context
-    from mcp.server.fastmcp import FastMCP as MCPServer
-
-    NEW = False
+from mcp.server.mcpserver import Context, MCPServer
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAIAAAA2iEnWAAAAEElEQVR4nGP4z8AARAwQCgAf7gP9i18U1AAAAABJRU5ErkJggg=="
@@ -35,7 +26,7 @@ DOT = base64.b64decode(
 transport = sys.argv[1] if len(sys.argv) > 1 else "stdio"
 port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 where = {"host": "127.0.0.1", "port": port} if port else {}
-app: Any = MCPServer("toy") if NEW else MCPServer("toy", **where)
+app = MCPServer("toy")
 notes: list[str] = []
 cancelled: list[str] = []
 begun: list[str] = []
@@ -171,12 +162,7 @@ async def weather(city: str) -> dict[str, Any]:
 async def learn(name: str, ctx: Context) -> str:
     """Gives the server a tool more, and says so."""
     app.add_tool(echo, name=name, description="Learned.")
-    if NEW:
-        from mcp.shared.subscriptions import ToolsListChanged  # noqa: F401 - there since 2.0
-
-        notify = getattr(ctx, "notify_tools_changed", None)
-        if notify is not None:
-            await notify()
+    await ctx.notify_tools_changed()
     await ctx.session.send_tool_list_changed()
     return f"learned {name}"
 
@@ -190,4 +176,4 @@ def readme() -> str:
 if __name__ == "__main__":
     if slow := os.environ.get("TOY_START_SECONDS"):
         time.sleep(float(slow))
-    app.run(transport, **(where if NEW else {}))
+    app.run(transport, **where)
