@@ -111,35 +111,6 @@ async def test_a_connection_lost_later_ends_the_episode_as_failed() -> None:
             assert (await session.answer([COUNT]))[0].result.text == "1"
 
 
-async def test_replay_makes_the_steps_again() -> None:
-    async with FakeServer().running() as server:
-        server.script = drop_once(lambda env, message: message["type"] == "step" and env.count == 2)
-        async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
-            await session.opening()
-            replies = [await session.respond(turn(word)) for word in "abc"]
-            assert [it.messages[0].content for it in replies if it] == ["1: a", "2: b", "3: c"]
-            assert [it.reward for it in replies if it] == [1.0, 2.0, 3.0]
-            assert await session.rewards() == []
-
-
-async def test_a_replay_that_goes_another_way_fails() -> None:
-    dice = iter(range(100))
-
-    def script(env: FakeEnv, message: dict[str, Any]) -> Any:
-        if message["type"] == "step" and "type" not in message["data"]:
-            env.count += 1
-            return Drop if message["data"]["text"] == "drop" else observation({"text": str(next(dice))})
-        return None
-
-    async with FakeServer().running() as server:
-        server.script = script
-        async with box_of(options(server.url, reconnect={"replay": True})) as box, episode(box) as session:
-            await session.opening()
-            await session.respond(turn("a"))
-            with pytest.raises(ToolsetError, match="step 1 gave something else"):
-                await session.respond(turn("drop"))
-
-
 UNSAID = [error("SESSION_ERROR", "Unable to serialize unknown type: <class 'ValueError'>"), Drop]
 
 
@@ -180,21 +151,18 @@ async def test_an_action_that_costs_the_session_ends_an_episode_of_tools_as_play
             assert await session.rewards() == []
 
 
-@pytest.mark.parametrize("replay", [True, False])
-async def test_an_action_that_costs_a_session_which_can_be_had_again_costs_a_turn(replay: bool) -> None:
+async def test_an_action_that_costs_a_session_which_can_be_had_again_costs_a_turn() -> None:
     async with FakeServer().running() as server:
         server.script = refuses("bad")
-        words = ("a", "bad", "bad", "b") if replay else ("bad", "bad", "a", "b")
-        async with box_of(options(server.url, reconnect={"replay": replay})) as box, episode(box) as session:
+        async with box_of(options(server.url)) as box, episode(box) as session:
             await session.opening()
-            replies = [await session.respond(turn(word)) for word in words]
+            replies = [await session.respond(turn(word)) for word in ("bad", "bad", "a", "b")]
             said = [it.messages[0].content for it in replies if it is not None]
             assert [text for text in said if "valid action" not in text] == ["1: a", "2: b"]
             assert [it.done for it in replies if it is not None] == [False] * 4
 
 
-@pytest.mark.parametrize("replay", [True, False])
-async def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(replay: bool) -> None:
+async def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection() -> None:
     """Nobody knows what it did; in a new session it would be undone."""
     go = asyncio.Event()
 
@@ -208,7 +176,7 @@ async def test_a_step_that_was_given_up_is_not_forgotten_with_its_connection(rep
 
     async with FakeServer(tools=TOOLS).running() as server:
         server.script = script
-        given = options(server.url, step_timeout=1.0, reconnect={"replay": replay})
+        given = options(server.url, step_timeout=1.0)
         async with box_of(given) as box, episode(box) as session:
             (slow,) = await session.answer([ToolCall("echo", {"text": "slow"})])
             assert slow.result.error == "timeout"

@@ -161,6 +161,14 @@ def test_options_that_are_refused(model: Any, given_: dict[str, Any], said: str)
         model.model_validate(given_)
 
 
+def test_the_option_replay_of_older_configs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    reconnect = OpenEnvOptions.model_validate(
+        {"url": "http://h", "reconnect": {"replay": True, "attempts": 3}}
+    ).reconnect
+    assert (reconnect.attempts, reconnect.model_dump().get("replay")) == (3, None)
+    assert "reconnect.replay has no effect" in caplog.text
+
+
 # Observations.
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from toolrl_plugin_openenv.container import check_docker
+
+_log = logging.getLogger(__name__)
 
 
 class ActionOptions(BaseModel):
@@ -116,12 +119,14 @@ class ReconnectOptions(BaseModel):
     )
     first_delay: float = Field(0.5, gt=0, description="Seconds after the first failure; twice as many after each more.")
     max_delay: float = Field(15.0, gt=0, description="The wait doesn't grow above so many seconds.")
-    replay: bool = Field(
-        False,
-        description="Where a connection breaks in the midst of an episode: reset a new session and make all steps "
-        "again. Each has to be answered as it was, else the episode fails. For environments that chance doesn't "
-        "rule, with steps that have no effect outside.",
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_replay(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "replay" in value:
+            _log.warning("reconnect.replay has no effect: an episode whose connection breaks after a step fails")
+            return {key: item for key, item in value.items() if key != "replay"}
+        return value
 
 
 class OpenEnvOptions(EpisodeOptions):

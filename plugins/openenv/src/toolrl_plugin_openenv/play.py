@@ -1,9 +1,8 @@
 """One episode in an environment: a reset, then steps, one at a time.
 
 `Play` is an episode of an OpenEnv server. A connection that breaks takes the server's side of the episode with it.
-Before the first step the episode begins anew in another session, unnoticed; later it is over, unless `replay` makes the
-steps again. An episode that is over like this has no reward: asked for it, it fails, so that no model learns from a
-server that went away.
+Before the first step the episode begins anew in another session, unnoticed; later it is over. An episode that is over
+like this has no reward: asked for it, it fails, so that no model learns from a server that went away.
 """
 
 from __future__ import annotations
@@ -98,9 +97,8 @@ class Play:
         step_timeout: float,
         reset_timeout: float,
         final: bool,
-        replay: bool,
     ) -> None:
-        """`arguments` are those of the reset. `final` and `replay` are the options."""
+        """`arguments` are those of the reset. `final` is the option `reward: final`."""
         self.connection = connection
         self.rewards = Rewards(final)
         self.done = False
@@ -108,16 +106,12 @@ class Play:
         self._arguments = arguments
         self._step_timeout = step_timeout
         self._reset_timeout = reset_timeout
-        self._replay = replay
         self._lock = asyncio.Lock()
         self._first: Observed | None = None
         self._round = 0
         """Grows with each step that is given up; steps that were queued before aren't made."""
-        self._steps = 0
-        self._given_up = False
-        """A step was made whose answer nobody has: what it did can't be done again in another session."""
-        self._made: list[tuple[str, Answer]] = []
-        """What a replay makes again."""
+        self._restorable = True
+        """No step was made yet, also none whose answer was given up: another session can take this one's place."""
         self._broken: ToolsetError | None = None
 
     async def begin(self) -> Observed:
@@ -134,17 +128,11 @@ class Play:
                 raise NotMadeError("The episode is over. This didn't run.")
             if round_ != self._round:
                 raise NotMadeError("This didn't run, as what came before it was given up after its time limit.")
-            given_up, self._given_up = self._given_up, True
-            can_restore = not given_up and (self._replay or not self._steps)
+            restorable, self._restorable = self._restorable, False
             try:
-                answer = await self._made_step(message, can_restore=can_restore)
+                answer = await self._made_step(message, restorable=restorable)
             except _ActionRefusedError:
-                self._given_up = given_up
-                return await self._refused(can_restore=can_restore)
-            self._given_up = given_up
-            self._steps += 1
-            if self._replay:
-                self._made.append((message, answer))
+                return await self._refused(restorable=restorable)
             if isinstance(answer, Observed):
                 self.done = answer.done
                 return Observed(answer.observation, self.rewards.of_step(answer.reward), answer.done)
@@ -181,40 +169,36 @@ class Play:
         self.rewards.of_no_step(answer.reward)
         return answer
 
-    async def _made_step(self, message: str, *, can_restore: bool) -> Answer:
+    async def _made_step(self, message: str, *, restorable: bool) -> Answer:
         try:
             return await self._asked(message, self._step_timeout, slow_breaks=False)
         except _ActionRefusedError:
             raise
         except LostError as error:
-            if not can_restore:
+            if not restorable:
                 raise self._break(f"{error.message}. What the episode was is lost with it") from error
-        difference = await self._restored()
-        if difference:
-            raise self._break(f"the connection was lost, and {difference}")
-        return await self._repeated(message)
-
-    async def _refused(self, *, can_restore: bool) -> Failure:
-        """The answer to an action that cost the session. No episode fails for what a model says: where the session
-        can't be had again, the episode is over as it was played."""
-        self.done = not can_restore or bool(await self._restored())
-        return Failure(INVALID, "the environment doesn't allow these values", over=self.done)
-
-    async def _restored(self) -> str:
-        """Do all that was done again, in a new session. Says what is answered otherwise than before, if anything."""
-        first = await self._anew(reset_message(self._arguments))
-        if not _alike(first, self._first):
-            return "a new reset gave another first observation"
-        for number, (made, before) in enumerate(self._made, 1):
-            if not _alike(await self._repeated(made), before):
-                return f"step {number} gave something else in the replay"
-        return ""
-
-    async def _repeated(self, message: str) -> Answer:
+        if not await self._restored():
+            raise self._break("the connection was lost, and a new reset gave another first observation")
         try:
             return await self._asked(message, self._step_timeout)
         except LostError as error:
             raise self._break(f"{error.message}, again") from error
+
+    async def _refused(self, *, restorable: bool) -> Failure:
+        """The answer to an action that cost the session. No episode fails for what a model says: where the session
+        can't be had again, the episode is over as it was played."""
+        self._restorable = restorable and await self._restored()
+        self.done = not self._restorable
+        return Failure(INVALID, "the environment doesn't allow these values", over=self.done)
+
+    async def _restored(self) -> bool:
+        """Reset in a new session. True where the model's first observation still holds."""
+        first, known = await self._anew(reset_message(self._arguments)), self._first
+        if not isinstance(first, Observed) or known is None:
+            return False
+        # Metadata may hold the time of day.
+        alike = _without_metadata(first.observation) == _without_metadata(known.observation)
+        return alike and (first.reward, first.done) == (known.reward, known.done)
 
     async def _anew(self, message: str) -> Answer:
         """Reset in a new session. The old one is gone; its place is kept."""
@@ -253,10 +237,5 @@ class Play:
         return self._broken
 
 
-def _alike(answer: Answer, before: Answer | None) -> bool:
-    """The same for the model; metadata may hold the time of day."""
-    if isinstance(answer, Observed) and isinstance(before, Observed):
-        same = {key: value for key, value in answer.observation.items() if key != "metadata"}
-        known = {key: value for key, value in before.observation.items() if key != "metadata"}
-        return (same, answer.reward, answer.done) == (known, before.reward, before.done)
-    return isinstance(answer, Failure) and isinstance(before, Failure) and answer.code == before.code
+def _without_metadata(observation: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in observation.items() if key != "metadata"}

@@ -159,7 +159,6 @@ class OpenEnvToolset:
             step_timeout=options.step_timeout,
             reset_timeout=options.reset_timeout,
             final=options.reward == "final",
-            replay=options.reconnect.replay,
         )
 
     def _session(self, play: Play) -> ToolSession:
