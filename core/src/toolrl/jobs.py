@@ -42,6 +42,7 @@ async def _train(assembly: Assembly) -> None:
     trainer = assembly.backend.policy_trainer(
         assembly.model,
         assembly.folder.directory,
+        temperature=assembly.limits.policy_temperature,
         longest=longest_episode(config, assembly.limits),
         estimator=assembly.built("advantages", "algorithm.advantage", config.algorithm.advantage),
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),

@@ -115,12 +115,14 @@ class TrainerBackend(Protocol):
         model: Any,
         directory: Path,
         *,
+        temperature: float,
         longest: int,
         estimator: AdvantageEstimator | None,
         custom_loss: PolicyLoss | None,
         ranks: Ranks,
     ) -> Trainer:
-        """For `toolrl train`. `longest` is the most tokens that an episode can sample."""
+        """For `toolrl train`. `temperature` is that of the episodes' log-probabilities, `longest` the most tokens that
+        an episode can sample."""
         ...
 
     def fine_tuner(self, model: Any, directory: Path) -> Trainer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from toolrl.config.model import EvaluationConfig
@@ -30,9 +30,7 @@ class Evaluator:
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`."""
         started = time.perf_counter()
-        limits = self.limits
-        if self.config.temperature is not None:
-            limits = replace(limits, temperature=self.config.temperature)
+        limits = self.limits.at(self.config.temperature)
         groups = await self.runner.run(
             self.tasks(), self.config.episodes_per_task, limits, round_id=f"eval-{step}", training=False
         )

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -24,39 +26,21 @@ _UNFINISHED = object()
 """The value of a command whose reply comes with a later step."""
 
 
-class Reply:
-    """A future of some event loop, settled from another thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self._loop.create_future()
-
-    def settle(self, value: Any, error: BaseException | None = None) -> None:
-        """From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._settle, value, error)
-        except RuntimeError:
-            # In a closed loop nothing waits any more.
-            if not self._loop.is_closed():
-                raise
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(value)
+def _reply() -> Future[Any]:
+    """The result of a command or a request, which the thread sets and the event loop awaits."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # A cancelled caller stops waiting; the result is set all the same.
+    return future
 
 
-class EngineThread:
-    """Subclasses say how an engine is opened, stepped and closed. All methods without `async` but `send` run in the
-    thread."""
+class EngineThread(ABC):
+    """Subclasses implement how an engine is opened, stepped and closed. All methods without `async` but `send` run in
+    the thread."""
 
     def __init__(self, name: str) -> None:
         self._wake = threading.Condition()
-        self._commands: deque[tuple[Callable[[], Any], Reply | None]] = deque()
-        self._replies: dict[Hashable, Reply] = {}
+        self._commands: deque[tuple[Callable[[], Any], Future[Any] | None]] = deque()
+        self._replies: dict[Hashable, Future[Any]] = {}
         """Of requests under way."""
         self._pauses = 0
         self._stopping = False
@@ -67,13 +51,13 @@ class EngineThread:
 
     async def start(self) -> None:
         """Start the thread, and wait until its engine is open. Raises what opening it raised."""
-        ready = self._post(lambda: None, Reply())
+        ready = self._post(lambda: None, _reply())
         self._thread.start()
-        await ready.future
+        await asyncio.wrap_future(ready)
 
     async def call(self, command: Callable[[], T]) -> T:
         """Run something between two steps, and wait for it."""
-        result: T = await self._post(command, Reply()).future
+        result: T = await asyncio.wrap_future(self._post(command, _reply()))
         return result
 
     def send(self, command: Callable[[], Any]) -> None:
@@ -83,10 +67,10 @@ class EngineThread:
 
     async def submit(self, request: Hashable, add: Callable[[], None]) -> Any:
         """Add a request to the engine and wait for its result. Cancelling it drops the request."""
-        reply = Reply()
+        reply = _reply()
         self._post(lambda: self._begin(request, add, reply), reply)
         try:
-            return await reply.future
+            return await asyncio.wrap_future(reply)
         except asyncio.CancelledError:
             self.send(lambda: self._cancel(request))
             raise
@@ -114,7 +98,7 @@ class EngineThread:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
 
-    def _post(self, command: Callable[[], Any], reply: Reply | None = None) -> Any:
+    def _post(self, command: Callable[[], Any], reply: Future[Any] | None = None) -> Any:
         with self._wake:
             if self._failure is not None:
                 hint = "Start the run again; the cause is the exception above this one."
@@ -125,32 +109,32 @@ class EngineThread:
             self._wake.notify()
         return reply
 
-    # What subclasses say.
+    # What subclasses implement.
 
+    @abstractmethod
     def open(self) -> None:
         """Build the engine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Free what the engine holds; also after `open` failed."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_work(self) -> bool:
         """Whether there is a step to take."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self) -> None:
         """Take a step, and `finish` the requests that end with it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop(self, request: Any) -> None:
         """Forget a request that was cancelled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self, error: BaseException) -> ToolrlError:
         """The error for everything that waits, of one that ended the thread."""
-        raise NotImplementedError
 
     def pause(self) -> None:
         """Take no step until `resume` is called as often as this."""
@@ -164,8 +148,10 @@ class EngineThread:
     def finish(self, request: Hashable, value: Any, error: BaseException | None = None) -> None:
         """Settle a request that is under way."""
         reply = self._replies.pop(request, None)
-        if reply is not None:
-            reply.settle(value, error)
+        if reply is not None and error is not None:
+            reply.set_exception(error)
+        elif reply is not None:
+            reply.set_result(value)
 
     def _run(self) -> None:
         error: ToolrlError = EngineError("the engine was stopped while this was under way")
@@ -187,7 +173,7 @@ class EngineThread:
                 waiting = [reply for _, reply in self._commands if reply is not None]
                 self._commands.clear()
             for reply in (*waiting, *self._replies.values()):
-                reply.settle(None, error)
+                reply.set_exception(error)
             self._replies = {}
 
     def _turn(self) -> bool:
@@ -204,18 +190,18 @@ class EngineThread:
             self.step()
         return True
 
-    def _run_command(self, command: Callable[[], Any], reply: Reply | None) -> None:
+    def _run_command(self, command: Callable[[], Any], reply: Future[Any] | None) -> None:
         try:
             value = command()
         except Exception as error:
             if reply is None:
                 raise
-            reply.settle(None, error)
+            reply.set_exception(error)
         else:
             if reply is not None and value is not _UNFINISHED:
-                reply.settle(value)
+                reply.set_result(value)
 
-    def _begin(self, request: Hashable, add: Callable[[], None], reply: Reply) -> object:
+    def _begin(self, request: Hashable, add: Callable[[], None], reply: Future[Any]) -> object:
         add()
         self._replies[request] = reply
         return _UNFINISHED

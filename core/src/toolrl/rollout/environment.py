@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -63,7 +63,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sampling and length limits of a rollout."""
+    """Sampling and length limits of a rollout. They own the temperature of sampling, evaluation and training."""
 
     max_turn_tokens: int
     max_episode_tokens: int
@@ -72,6 +72,15 @@ class Limits:
     """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
+
+    @property
+    def policy_temperature(self) -> float:
+        """The temperature of log-probabilities: 1 where sampling is greedy."""
+        return self.temperature or 1.0
+
+    def at(self, temperature: float | None) -> Limits:
+        """The same at another temperature; None keeps it."""
+        return self if temperature is None else replace(self, temperature=temperature)
 
 
 ROUTES = ("task_type", "agent_name")

@@ -356,7 +356,7 @@ class EpisodeRun:
             metrics=dict(self._reward.metrics),
             failure=failure,
             seconds=time.perf_counter() - self._started,
-            temperature=self.limits.temperature or 1.0,
+            temperature=self.limits.policy_temperature,
             media=tuple(self._media),
             notes=self._notes or {},
         )

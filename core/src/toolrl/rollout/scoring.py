@@ -1,18 +1,16 @@
-"""An episode's reward: asked of reward functions when it has ended, and put together from all its parts.
+"""An episode's reward: the sum of its parts, with what reward functions give when it has ended.
 
     reward = Σ step rewards − call_cost · calls + Σ weight · tool's reward + Σ weight · reward function
 
-A reward is asked on the event loop where it is a coroutine function; a plain function runs in a thread, one call of a
-reward at a time, so that it may compute and wait without holding up the episodes. A reward that scores groups is asked
-once for all episodes of a task. What it raises, or gives instead of a score, fails episodes and loses none; so does
-one that takes longer than its `timeout`.
+A coroutine function is awaited on the event loop; a plain function runs in a thread, one call of a reward at a time, so
+that it may compute and wait without holding up the episodes. A reward that scores groups gets all episodes of a task at
+once. An exception, a wrong result or a time-out of a reward fails its episodes and loses none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,52 +32,44 @@ class StuckError(Exception):
     """An earlier call has had its time and still runs."""
 
 
-class OneAtATime:
-    """Admits calls to a component in a thread one at a time, in the order in which they came. For one event loop.
+class RewardThread:
+    """Runs a reward's calls in a thread, one at a time, first come, first served. For one event loop.
 
-    A function that runs in a thread can't be stopped. One that has had its time keeps the component until it returns:
-    calls that come meanwhile are rejected rather than kept waiting for what may never end.
+    A function that runs in a thread can't be stopped. One that has had its time keeps the reward until it returns:
+    calls that come meanwhile are rejected.
     """
 
     def __init__(self) -> None:
-        self._taken = False
+        self._lock = asyncio.Lock()
+        self._job: Job[Any] | None = None
         self._stuck = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def begin(self) -> None:
-        """Wait for the turn, which `end` gives back. Raises StuckError."""
-        if self._stuck:
-            raise StuckError
-        if not self._taken:
-            self._taken = True
+    async def call(self, name: str, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
+        """What the function returns. Raises TooLateError after `seconds`; StuckError."""
+        async with self._lock:
+            await self._wait_for_last(seconds)
+            self._job = POOL.submit(call_component, function, argument)
+            job = self._job
+            try:
+                return await run_stoppable(name, lambda: job, seconds=seconds)
+            except TooLateError:
+                self._stuck = True
+                raise
+
+    async def _wait_for_last(self, seconds: float | None) -> None:
+        """The last call may still run: its caller was cancelled, or its time was up."""
+        if self._job is None or self._job.ended:
+            self._stuck = False
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        returned = asyncio.Event()
+        self._job.when_ended(returned.set)
         try:
-            await turn
-        except asyncio.CancelledError:
-            # The turn was given, and the cancellation came before that could be known.
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.end()
-            raise
-
-    def end(self) -> None:
-        """The call has returned: the next one's turn."""
+            async with asyncio.timeout(0 if self._stuck else seconds):
+                await returned.wait()
+        except TimeoutError:
+            self._stuck = True
+            raise StuckError from None
         self._stuck = False
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._taken = False
-
-    def give_up(self) -> None:
-        """The call that has the turn has had its time. `end` comes when it returns, if ever."""
-        self._stuck = True
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(StuckError())
 
 
 @dataclass(frozen=True)
@@ -91,8 +81,8 @@ class NamedReward:
     weight: float = 1.0
     timeout: float | None = None
     """Seconds for one episode, or one group; None for no limit. Waiting for a thread isn't counted."""
-    turn: OneAtATime = field(default_factory=OneAtATime, repr=False, compare=False)
-    """Admits one call at a time to a thread, for a reward that is no coroutine function."""
+    thread: RewardThread = field(default_factory=RewardThread, repr=False, compare=False)
+    """For a reward that is no coroutine function."""
 
     @cached_property
     def scores_groups(self) -> bool:
@@ -170,7 +160,7 @@ def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> f
     if not abs(value) <= LARGEST:
         raise error(
             f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
-            hint="Return 0.0 where there is nothing to say.",
+            hint="Return 0.0 where there is nothing to score.",
         )
     return value
 
@@ -200,18 +190,18 @@ def _read(named: NamedReward, score: Score, turns: int) -> tuple[list[RewardEntr
     return entries, {key: finite(key, value) for key, value in metrics.items()}
 
 
-# Asking reward functions.
+# Calling reward functions.
 
 
 async def score_of(named: NamedReward, episode: Episode) -> Any:
     """What a reward gives for one episode. Raises RewardError."""
-    return await _asked(named, "score", episode)
+    return await _ask(named, "score", episode)
 
 
 async def scored_together(
     episodes: Sequence[Episode], rewards: Sequence[NamedReward], hide: Callable[[str], str] = str
 ) -> list[Episode]:
-    """The episodes of one group, in order, with what each reward that scores groups says of those that didn't fail."""
+    """The episodes of one group, in order, with the scores of rewards that compare them; failed ones are left out."""
     found = list(episodes)
     for named in rewards:
         places = [place for place, episode in enumerate(found) if episode.failure is None]
@@ -225,12 +215,12 @@ async def scored_together(
 async def _group_scores(named: NamedReward, episodes: Sequence[Episode]) -> Sequence[Any]:
     """A score or an exception for each episode."""
     try:
-        scores = await _asked(named, "score_group", tuple(episodes))
+        scores = await _ask(named, "score_group", tuple(episodes))
         if not isinstance(scores, Sequence) or len(scores) != len(episodes):
             given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__
             raise RewardError(f"reward {named.name!r} gave {given} for {len(episodes)} episodes, expected one for each")
         scores = [scores[place] for place in range(len(episodes))]
-    except Exception as error:  # noqa: BLE001 - `_asked` told it from a cancellation: it is these episodes' data
+    except Exception as error:  # noqa: BLE001 - no cancellation, `_ask` saw to that: it is these episodes' data
         return [error] * len(episodes)
     return scores
 
@@ -250,14 +240,14 @@ def _settled(
     return reward.put_on(episode)
 
 
-async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
-    """What a reward's method gives. Raises RewardError."""
+async def _ask(named: NamedReward, method: str, argument: Any) -> Any:
+    """Call a reward's method. Raises RewardError."""
     function = getattr(named.reward, method)
     watch = Watch()
     try:
         if inspect.iscoroutinefunction(function):
             return await _stoppable(named, function, argument)
-        result = await _in_thread(named, function, argument)
+        result = await named.thread.call(f"reward {named.name!r}", function, argument, named.timeout)
         return await _stoppable(named, lambda: result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
@@ -280,34 +270,3 @@ async def _asked(named: NamedReward, method: str, argument: Any) -> Any:
 async def _stoppable(named: NamedReward, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     """The value of a reward's coroutine. One that swallows its cancellation must not hold up the end of a run."""
     return await run_stoppable(f"reward {named.name!r}", function, *args, seconds=named.timeout)
-
-
-async def _in_thread(named: NamedReward, function: Callable[[Any], Any], argument: Any) -> Any:
-    # One at a time: a component is never used from two threads at once.
-    await named.turn.begin()
-    try:
-        job = POOL.submit(call_component, function, argument)
-    except BaseException:
-        named.turn.end()
-        raise
-    # Where the episode is cancelled, or the time is up, the function runs on, and nobody else may begin before it has
-    # ended. How long it holds up others has its limit also where nobody waits for it any more.
-    seconds = named.timeout
-    late = None if seconds is None else asyncio.get_running_loop().call_later(seconds, _give_up, named, job)
-
-    def ended() -> None:
-        if late is not None:
-            late.cancel()
-        named.turn.end()
-
-    job.when_ended(ended)
-    try:
-        return await _stoppable(named, lambda: job)
-    except TooLateError:
-        _give_up(named, job)
-        raise
-
-
-def _give_up(named: NamedReward, job: Job[Any]) -> None:
-    if not job.ended:
-        named.turn.give_up()
