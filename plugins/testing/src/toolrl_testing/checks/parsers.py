@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,26 +27,34 @@ _PIECES = (
 _FINISHES: tuple[Literal["stop", "length", "abort"], ...] = ("stop", "length", "abort")
 
 
-def check_turn(parser: ToolParser, text: str, finish: Literal["stop", "length", "abort"] = "stop") -> ParsedTurn:
+def check_turn(
+    parser: ToolParser,
+    text: str,
+    finish: Literal["stop", "length", "abort"] = "stop",
+    stopped_by: str | None = None,
+) -> ParsedTurn:
     """One text: nothing raises, spans lie in the text and in order, the same text gives the same turn."""
-    where = f"for the text {text!r:.300} (finish {finish!r})"
+    where = f"for the text {text!r:.300} (finish {finish!r}, stopped by {stopped_by!r})"
+    given: dict[str, Any] = {"tools": SPECS, "finish": finish, "stopped_by": stopped_by}
     for prefilled in (True, False):
         try:
-            turn = parser.parse(text, tools=SPECS, finish=finish, prefilled_thinking=prefilled)
-            again = parser.parse(text, tools=SPECS, finish=finish, prefilled_thinking=prefilled)
+            turn = parser.parse(text, **given, prefilled_thinking=prefilled)
+            again = parser.parse(text, **given, prefilled_thinking=prefilled)
         except Exception as error:  # noqa: BLE001 - a parser is total
             fail(f"parse() raised {type(error).__name__}: {error} {where}")
         if not isinstance(turn, ParsedTurn):
             fail(f"parse() gave {type(turn).__name__}, expected a ParsedTurn {where}")
         require(turn == again, f"parse() gave two different turns {where}")
-        _check_items(turn, text, where)
+        _check_items(turn, text, where, stopped=stopped_by is not None)
+        _check_content(turn, text, where)
     _check_stops(parser, text, where)
     _check_rendering(parser, turn, where)
     return turn
 
 
 def check_total(parser: ToolParser, texts: Sequence[str] = (), *, examples: int = 200) -> None:
-    """`check_turn` for random texts, and for mutilated pieces of `texts`, real turns of this format."""
+    """`check_turn` for random texts, and for mutilated pieces of `texts`, real turns of this format. Generation may have
+    stopped on one of the parser's own stop strings."""
     for text in texts:
         for finish in _FINISHES:
             check_turn(parser, text, finish)
@@ -55,9 +63,9 @@ def check_total(parser: ToolParser, texts: Sequence[str] = (), *, examples: int 
     random_text = st.lists(st.one_of(pieces, cuts, st.text(max_size=8)), max_size=12).map("".join)
 
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(random_text, st.sampled_from(_FINISHES))
-    def run(text: str, finish: Literal["stop", "length", "abort"]) -> None:
-        check_turn(parser, text, finish)
+    @given(random_text, st.sampled_from(_FINISHES), st.sampled_from([None, *parser.stops("")]))
+    def run(text: str, finish: Literal["stop", "length", "abort"], stopped_by: str | None) -> None:
+        check_turn(parser, text, finish, stopped_by)
 
     run()
 
@@ -84,12 +92,12 @@ def check_calls_found(parser: ToolParser, texts: Sequence[str]) -> None:
         require(calls, f"no call was found in {text!r:.300}: {turn}")
 
 
-def _check_items(turn: ParsedTurn, text: str, where: str) -> None:
+def _check_items(turn: ParsedTurn, text: str, where: str, *, stopped: bool) -> None:
     require(isinstance(turn.content, str), f"content is {turn.content!r} {where}")
     require(turn.status in ("calls", "final", "continue"), f"status is {turn.status!r} {where}")
-    require(
-        (turn.status == "calls") == bool(turn.items), f"status is {turn.status!r} with {len(turn.items)} items {where}"
-    )
+    expected = "calls" if turn.items else "final"
+    right = turn.status == expected or (stopped and turn.status == "continue")
+    require(right, f"status is {turn.status!r} with {len(turn.items)} items {where}")
     end = 0
     for item in turn.items:
         if not isinstance(item, ToolCall | CallError):
@@ -107,6 +115,25 @@ def _check_items(turn: ParsedTurn, text: str, where: str) -> None:
             )
         else:
             require(item.message.strip(), f"the error {item.kind!r} has no message for the model {where}")
+
+
+def _check_content(turn: ParsedTurn, text: str, where: str) -> None:
+    """Where a parser says of which pieces its content is: content and items share no character, and what is neither is
+    thinking and its tags."""
+    if not turn.content_spans:
+        return
+    require(turn.content == "".join(text[slice(*span)] for span in turn.content_spans), f"content differs {where}")
+    rest, at = "", 0
+    for start, end in sorted([*turn.content_spans, *(item.span for item in turn.items)]):
+        require(at <= start < end, f"two pieces share the character {start} {where}")
+        rest, at = rest + text[at:start], end
+    rest += text[at:]
+    same = _without_tags(rest) == _without_tags(turn.reasoning or "")
+    require(same, f"{rest!r} is neither content nor an item, and reasoning is {turn.reasoning!r} {where}")
+
+
+def _without_tags(text: str) -> str:
+    return text.replace("<think>", "").replace("</think>", "")
 
 
 def _check_stops(parser: ToolParser, text: str, where: str) -> None:
