@@ -9,7 +9,7 @@ try:
 except ImportError:  # mcp 1.x
     from mcp.server.fastmcp import FastMCP as MCPServer
 
-from toolrl_plugin_calculator.evaluate import Evaluator
+from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 
 server: Any = MCPServer("sums")
 
@@ -17,7 +17,7 @@ server: Any = MCPServer("sums")
 @server.tool()
 def calculator(expression: str) -> str:
     """Evaluates an arithmetic expression exactly."""
-    return Evaluator()(expression)
+    return ExpressionEvaluator()(expression)
 
 
 server.run()

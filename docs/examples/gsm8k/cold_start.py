@@ -25,7 +25,7 @@ from typing import Any
 
 from toolrl.builtin.rows import open_rows
 from toolrl.errors import ToolrlError
-from toolrl_plugin_calculator.evaluate import Evaluator
+from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 from toolrl_plugin_math.files import find_split
 from toolrl_plugin_math.options import Gsm8kDataOptions
 
@@ -117,7 +117,7 @@ def value(text: str) -> Fraction | None:
 def calculated(expression: str) -> Fraction | None:
     """Exactly; None for what can't be."""
     try:
-        return Fraction(Evaluator()(expression))
+        return Fraction(ExpressionEvaluator()(expression))
     except Exception:  # noqa: BLE001 - whatever can't be calculated is left out
         return None
 
@@ -133,7 +133,7 @@ def calculator_turns(steps: list[Step], rest: str) -> list[dict[str, Any]]:
     for step in steps:
         calls = [call("calculator", expression=step.expression)]
         said = {"role": "assistant", "content": step.before, "tool_calls": calls}
-        answer = {"role": "tool", "content": Evaluator()(step.expression), "name": "calculator"}
+        answer = {"role": "tool", "content": ExpressionEvaluator()(step.expression), "name": "calculator"}
         turns += [said, answer]
     return [*turns, {"role": "assistant", "content": rest}]
 

@@ -18,11 +18,11 @@ from toolrl.errors import ToolError
 from toolrl.protocols import BuildContext, EpisodeContext
 from toolrl.tools import as_toolset
 from toolrl.types import Task, ToolCall
-from toolrl_plugin_calculator.evaluate import Evaluator, ExpressionLimits
+from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 from toolrl_plugin_calculator.options import CalculatorOptions
 from toolrl_plugin_calculator.tool import build, check
 
-EVALUATE = Evaluator()
+EVALUATE = ExpressionEvaluator()
 
 
 @pytest.mark.parametrize(
@@ -265,15 +265,15 @@ def test_the_work_of_an_expression_is_bounded_by_its_length() -> None:
 
 
 def test_options_bound_and_show() -> None:
-    assert Evaluator(ExpressionLimits(precision=3))("2/3") == "0.667"
-    assert Evaluator(ExpressionLimits(precision=30))("sqrt(2)") == "1.41421356237309504880168872421"
-    fifty = Evaluator(ExpressionLimits(precision=50))
+    assert ExpressionEvaluator(CalculatorOptions(precision=3))("2/3") == "0.667"
+    assert ExpressionEvaluator(CalculatorOptions(precision=30))("sqrt(2)") == "1.41421356237309504880168872421"
+    fifty = ExpressionEvaluator(CalculatorOptions(precision=50))
     assert fifty("sin(1)").startswith("0.841470984807896506652502321630298999622563060798")
-    assert Evaluator(ExpressionLimits(precision=1))("1234.5/7") == "176"
+    assert ExpressionEvaluator(CalculatorOptions(precision=1))("1234.5/7") == "176"
     with pytest.raises(ToolError, match="at most 20 digits"):
-        Evaluator(ExpressionLimits(max_digits=20))("10**30")
+        ExpressionEvaluator(CalculatorOptions(max_digits=20))("10**30")
     with pytest.raises(ToolError, match="at most 5 are read"):
-        Evaluator(ExpressionLimits(max_length=5))("1 + 11")
+        ExpressionEvaluator(CalculatorOptions(max_length=5))("1 + 11")
 
 
 # Against Python's own numbers.
@@ -316,7 +316,7 @@ def test_rational_arithmetic_is_exact(case: tuple[str, Fraction]) -> None:
 @settings(deadline=None)
 @given(st.fractions(max_denominator=10**6), st.integers(1, 40))
 def test_shown_digits_are_those_of_the_value(value: Fraction, precision: int) -> None:
-    shown = Evaluator(ExpressionLimits(precision=precision))(f"({value.numerator})/({value.denominator})")
+    shown = ExpressionEvaluator(CalculatorOptions(precision=precision))(f"({value.numerator})/({value.denominator})")
     if "e" not in shown:
         assert not shown.endswith((".", "-0"))
         assert "." not in shown or not shown.endswith("0")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolrl_plugin_calculator.evaluate import Evaluator
+from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 
 SHARED = Path(os.environ.get("TOOLRL_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 
@@ -20,7 +20,7 @@ def test_every_mark_is_read_and_agrees(split: str, count: int) -> None:
     path = SHARED / "data" / "gsm8k" / f"{split}.jsonl"
     if not path.is_file():
         pytest.skip(f"{path} isn't there; set TOOLRL_SHARED to a folder that holds data/gsm8k/*.jsonl")
-    evaluate = Evaluator()
+    evaluate = ExpressionEvaluator()
     marks = [
         mark
         for line in path.read_text().splitlines()

@@ -167,7 +167,7 @@ class TestDemonstrations:
         assert DemonstrationOptions(no_tool_share=0.0).no_tool_environment is None
 
     def test_a_true_result_is_what_the_calculator_answers(self) -> None:
-        evaluate = pytest.importorskip("toolrl_plugin_calculator.evaluate").Evaluator()
+        evaluate = pytest.importorskip("toolrl_plugin_calculator.evaluate").ExpressionEvaluator()
         for task in iterate(demos(random_result_share=0.0, no_tool_share=0.0, call_share=1.0, size=300)):
             _, call, result, _ = task.messages
             assert evaluate(call.tool_calls[0].arguments["expression"]) == result.content

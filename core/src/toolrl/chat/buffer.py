@@ -24,17 +24,12 @@ Origin = Literal["prompt", "sampled", "given"]
 class TokenBuffer:
     """Ids with loss mask, log-probabilities and weight versions, all of one length. One episode, one owner."""
 
-    __slots__ = ("_handed_out", "_ids", "_logprobs", "_loss_mask", "_new", "_pieces", "_versions")
-
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._loss_mask: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._pieces: list[tuple[Origin, int]] = []
-        self._new: list[tuple[int, Sequence[float] | None, Sequence[int]]] = []
-        """Pieces that mask, log-probabilities and versions don't hold yet: number of tokens, and what was sampled with
-        them, None for given ones. Nobody reads these before the end, and lists that grow with each turn cost more."""
         self._handed_out: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -67,15 +62,18 @@ class TokenBuffer:
             )
         if count == 0:
             return
-        values = tuple(map(float, logprobs))
-        # Where one isn't finite, the sum isn't; where they are huge, it may not be either: then each is looked at.
-        if not math.isfinite(sum(values)) or max(values) > MAX_LOGPROB:
-            _check_each(ids, values)
+        values = [float(value) for value in logprobs]
+        for position, value in enumerate(values):
+            if not math.isfinite(value) or value > MAX_LOGPROB:
+                raise ExactnessError(
+                    f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {value}",
+                    hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
+                )
         if min(versions) < 0:
             raise ExactnessError(
                 f"the engine gave weight version {min(versions)}", hint="Versions count from 0; −1 marks given tokens."
             )
-        self._append("sampled", ids, values, tuple(versions))
+        self._append("sampled", ids, values, versions)
 
     def _append(
         self, origin: Origin, ids: Sequence[int], logprobs: Sequence[float] | None = None, versions: Sequence[int] = ()
@@ -85,22 +83,11 @@ class TokenBuffer:
             return
         if min(ids) < 0:
             raise ExactnessError(f"{origin} token id {min(ids)} is negative")
-        self._ids.extend(ids)
-        self._new.append((count, logprobs, versions))
+        self._ids += ids
+        self._loss_mask += [int(origin == "sampled")] * count
+        self._logprobs += [0.0] * count if logprobs is None else logprobs
+        self._versions += versions or [-1] * count
         self._pieces.append((origin, count))
-
-    def _catch_up(self) -> None:
-        """Bring mask, log-probabilities and versions up to the last piece."""
-        for count, logprobs, versions in self._new:
-            if logprobs is None:
-                self._loss_mask += [0] * count
-                self._logprobs += [0.0] * count
-                self._versions += [-1] * count
-            else:
-                self._loss_mask += [1] * count
-                self._logprobs += logprobs
-                self._versions += versions
-        self._new.clear()
 
     def _needs_prompt(self, what: str) -> None:
         if not self._pieces:
@@ -120,19 +107,16 @@ class TokenBuffer:
     @property
     def loss_mask(self) -> tuple[int, ...]:
         """1 exactly on sampled tokens."""
-        self._catch_up()
         return tuple(self._loss_mask)
 
     @property
     def logprobs(self) -> tuple[float, ...]:
         """The engine's on sampled tokens, 0.0 elsewhere."""
-        self._catch_up()
         return tuple(self._logprobs)
 
     @property
     def weight_versions(self) -> tuple[int, ...]:
         """The version that sampled a token, −1 elsewhere."""
-        self._catch_up()
         return tuple(self._versions)
 
     @property
@@ -153,7 +137,6 @@ class TokenBuffer:
     def check(self) -> None:
         """Go over the whole sequence: equal lengths, mask 1 exactly on the sampled pieces, log-probability 0.0 and
         version −1 exactly on the others. Raises ExactnessError. Linear; for the end of an episode and for tests."""
-        self._catch_up()
         total = len(self._ids)
         if not len(self._loss_mask) == len(self._logprobs) == len(self._versions) == total:
             raise ExactnessError("ids, loss mask, log-probabilities and weight versions differ in length")
@@ -174,12 +157,3 @@ class TokenBuffer:
             raise ExactnessError(f"of the sampled tokens {start} to {end} some have no weight version")
         if not sampled and (any(self._logprobs[start:end]) or self._versions[start:end] != [-1] * count):
             raise ExactnessError(f"tokens {start} to {end} weren't sampled, but have log-probabilities or versions")
-
-
-def _check_each(ids: Sequence[int], logprobs: Sequence[float]) -> None:
-    for position, value in enumerate(logprobs):
-        if not math.isfinite(value) or value > MAX_LOGPROB:
-            raise ExactnessError(
-                f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {value}",
-                hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
-            )

@@ -13,13 +13,13 @@ import operator
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator import functions
 from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number
 from toolrl_plugin_calculator.notation import to_python
+from toolrl_plugin_calculator.options import CalculatorOptions
 from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
@@ -30,25 +30,12 @@ _UNSUPPORTED = {
 _EXPONENT = re.compile(r"[eE]([+-]?\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class ExpressionLimits:
-    """How much work one expression may ask for, and how its result is shown."""
+class ExpressionEvaluator:
+    """Evaluates expressions within the bounds of its options. Keeps nothing between calls."""
 
-    precision: int = 12
-    """Significant digits of a result that isn't exact."""
-    max_digits: int = 1000
-    """Digits of any number on the way, numerators and denominators too."""
-    max_length: int = 1000
-    """Characters of the expression."""
-
-
-class Evaluator:
-    """Evaluates expressions within `limits`. Keeps nothing between calls."""
-
-    def __init__(self, limits: ExpressionLimits | None = None) -> None:
-        self.limits = limits or ExpressionLimits()
-        self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
-        arithmetic = self._arithmetic
+    def __init__(self, options: CalculatorOptions | None = None) -> None:
+        self.limits = options or CalculatorOptions()
+        arithmetic = self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
         self._binary: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
             ast.Add: arithmetic.add,
             ast.Sub: arithmetic.subtract,

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact
 from fractions import Fraction
 
 from toolrl_plugin_calculator.arithmetic import Number
@@ -23,11 +23,12 @@ def show(value: Number, precision: int, max_digits: int) -> str:
         return str(value)
     exact = type(value) is Fraction
     fraction = value if exact else _from_mpf(value)
+    whole_digits = len(str(abs(fraction.numerator) // fraction.denominator)) if exact else 0
     if exact:
-        places = _decimal_places(fraction.denominator)
-        if places is not None and places <= max_digits:
-            return _in_full(fraction, places)
-    return _rounded(fraction, precision, whole_part_in_full=exact)
+        quotient, rounded = _divided(fraction, whole_digits + max_digits)
+        if not rounded and -quotient.as_tuple().exponent <= max_digits:  # type: ignore[operator]  # it is finite
+            return f"{quotient:f}"
+    return _rounded(fraction, max(precision, whole_digits))
 
 
 def _from_mpf(value: Number) -> Fraction:
@@ -36,32 +37,19 @@ def _from_mpf(value: Number) -> Fraction:
     return Fraction(mantissa << exponent) if exponent >= 0 else Fraction(mantissa, 1 << -exponent)
 
 
-def _decimal_places(denominator: int) -> int | None:
-    """How many decimals a fraction with this denominator has; None where they don't end."""
-    twos = (denominator & -denominator).bit_length() - 1
-    rest, fives = denominator >> twos, 0
-    while rest % 5 == 0:
-        rest //= 5
-        fives += 1
-    return max(twos, fives) if rest == 1 else None
-
-
-def _in_full(value: Fraction, places: int) -> str:
-    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
-    return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
-
-
-def _rounded(value: Fraction, precision: int, *, whole_part_in_full: bool) -> str:
-    if value == 0:
-        return "0"
-    digits = precision
-    if whole_part_in_full:
-        digits = max(precision, len(str(abs(value.numerator) // value.denominator)))
+def _divided(value: Fraction, digits: int) -> tuple[Decimal, bool]:
+    """The value to so many significant digits, and whether that left some out."""
     context = Context(prec=digits, rounding=ROUND_HALF_EVEN, Emin=-(10**6), Emax=10**6)
     quotient = context.divide(Decimal(value.numerator), Decimal(value.denominator))
+    return quotient, bool(context.flags[Inexact])
+
+
+def _rounded(value: Fraction, digits: int) -> str:
+    if value == 0:
+        return "0"
+    quotient, _ = _divided(value, digits)
     exponent = quotient.adjusted()
-    if _SMALLEST_PLAIN <= exponent < max(digits, 15):
-        text = f"{quotient:f}"
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    mantissa = f"{quotient.scaleb(-exponent, context):f}"
-    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{exponent}"
+    plain = _SMALLEST_PLAIN <= exponent < max(digits, 15)
+    text = f"{quotient if plain else quotient.scaleb(-exponent, Context(prec=digits)):f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text if plain else f"{text}e{exponent}"

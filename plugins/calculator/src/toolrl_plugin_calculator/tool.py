@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from toolrl.protocols import BuildContext
 from toolrl.tools import FunctionTool, tool
-from toolrl_plugin_calculator.evaluate import Evaluator, ExpressionLimits
+from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 from toolrl_plugin_calculator.options import CalculatorOptions
 
 
 def build(options: CalculatorOptions | None, context: BuildContext) -> FunctionTool:
     """The tool with these options. It keeps no state and runs on the event loop: a call takes some ten microseconds."""
     options = options or CalculatorOptions()
-    evaluate = Evaluator(ExpressionLimits(options.precision, options.max_digits, options.max_length))
+    evaluate = ExpressionEvaluator(options)
 
     @tool(name="calculator", description=options.description, pure=True, inline=True)
     def calculator(expression: str) -> str:
@@ -22,7 +22,7 @@ def build(options: CalculatorOptions | None, context: BuildContext) -> FunctionT
 
 def check() -> str:
     """For `toolrl doctor`: calculates an exact and an approximate value."""
-    evaluate = Evaluator()
+    evaluate = ExpressionEvaluator()
     found = (evaluate("0.1 + 0.2"), evaluate("sqrt(2)"))
     if found != ("0.3", "1.41421356237"):
         raise RuntimeError(f"0.1 + 0.2 and sqrt(2) gave {found}")

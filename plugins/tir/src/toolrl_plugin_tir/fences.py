@@ -15,12 +15,9 @@ from typing import Literal, NamedTuple
 from toolrl_plugin_tir.syntax import (
     CALL_INFO,
     CALL_WORD,
-    INLINE,
     LINE_OR_RUN,
     MIDLINE_CALL_INFO,
     MIDLINE_INFO,
-    NO_CALLS,
-    PROSE,
     fence_line,
     width,
 )
@@ -69,15 +66,10 @@ class FenceEnd(NamedTuple):
     closed: bool
 
 
-def read_opening(text: str, start: int, tag: str, final: bool, *, shortcuts: bool = True) -> Fence | Inline | Undecided:
-    """What the run `tag`, white space before it included, opens. `shortcuts` pass over several runs at once, none of
-    which begins with a marker of another tool."""
+def read_opening(text: str, start: int, tag: str, final: bool) -> Fence | Inline | Undecided:
+    """What the run `tag`, white space before it included, opens."""
     char, after = tag[-1], start + len(tag)
     at_line = start == 0 or text[start - 1] == "\n"
-    if shortcuts:
-        passed = (NO_CALLS if at_line else PROSE)[char].match(text, start) or INLINE[char].match(text, start)
-        if passed:
-            return Inline(passed.end())
     found = LINE_OR_RUN[char].search(text, after)
     if not final and (found is None or (found.end() == len(text) and found.group() != "\n")):
         return Undecided(at_line and found is None)

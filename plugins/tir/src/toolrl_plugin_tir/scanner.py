@@ -55,7 +55,6 @@ class TirScanner(TurnScanner):
         self._starts = {
             text.lower(): (tool, number) for tool in marked for number, text in enumerate(tool.markers.start)
         }
-        self._fenced = any(text[0] in "`~" for text in self._starts)
         self._closers = {text.lower(): tool for tool in marked for text in tool.closers}
         if marked:
             self.MARKS, self.OPENERS = patterns(tuple(tool.markers for tool in marked))
@@ -99,7 +98,7 @@ class TirScanner(TurnScanner):
     # Fences.
 
     def _run(self, start: int, tag: str) -> Block | None:
-        fence = read_opening(self.text, start, tag, self.ended, shortcuts=not self._fenced)
+        fence = read_opening(self.text, start, tag, self.ended)
         if isinstance(fence, Undecided):
             return self._wait(*((tag[-1] * 3,) if fence.opens else self._stops))
         if isinstance(fence, Inline):

@@ -48,34 +48,6 @@ MIDLINE_CALL_INFO = re.compile(rf"[ \t]*+{_WORD}[ \t\r]*+", re.ASCII)
 MIDLINE_INFO = re.compile(r"[\w+#.-]*+[ \t\r]*+")
 """The info string of a fence in the middle of a line: without a second word, or it is prose."""
 LINE_OR_RUN = {char: re.compile(rf"\n|{char}{{3,}}+") for char in "`~"}
-NO_CALLS = {
-    char: re.compile(
-        rf"(?:[ ]{{0,3}}(?P<run>{char}{{3,}}+)(?![ \t]*+{_WORD}(?!\S))[^{char}\n]*+\n"
-        rf"(?:(?![ \t]*+(?P=run))[^\n]*+\n)*+[ ]{{0,3}}(?P=run){char}*+[ \t\r]*+\n)++",
-        re.ASCII,
-    )
-    for char in "`~"
-}
-"""Whole fences that are no calls, one after the other, in their usual form: a shortcut."""
-INLINE = {
-    char: re.compile(
-        rf"(?:[ \t]*+{char}{{3,}}+(?![ \t]*+{_WORD}[\s{char}])[^{char}\n]++{char}{{3,}}+(?=[^{char}])[^`~<\n]*+\n?+)++",
-        re.ASCII,
-    )
-    for char in "`~"
-}
-"""Inline code that is no call, one piece after the other: a shortcut."""
-
-
-PROSE = {
-    char: re.compile(
-        rf"(?:{char}{{3,}}+(?!(?:[ \t]*+{_WORD}|[\w+#.-]*+)[ \t\r]*+\n)[^`~<\n]*+(?=\n)"
-        rf"(?:\n[ \t]*+[^\s`~<][^`~<\n]*+)?+)++",
-        re.ASCII,
-    )
-    for char in "`~"
-}
-"""Runs in the middle of lines of prose: a shortcut."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -53,8 +53,8 @@ def check_turn(
 
 
 def check_total(parser: ToolParser, texts: Sequence[str] = (), *, examples: int = 200) -> None:
-    """`check_turn` for random texts, and for mutilated pieces of `texts`, real turns of this format. Generation may have
-    stopped on one of the parser's own stop strings."""
+    """`check_turn` for random texts, and for mutilated pieces of `texts`, real turns of this format; also where
+    generation stopped on one of the parser's stop strings."""
     for text in texts:
         for finish in _FINISHES:
             check_turn(parser, text, finish)
