@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ import torch
 
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
+from toolrl.tools.threads import POOL
 from toolrl_plugin_ray.collective_group import CollectiveGroup, GroupStore
 from toolrl_plugin_ray.messages import Bucket, Rendezvous, TensorSlot, TransferBrokenError, WeightUpdate
 from toolrl_plugin_ray.weights import WeightWriter, buckets, distinct, frozen_names
@@ -108,7 +108,7 @@ class WeightBroadcast:
     @asynccontextmanager
     async def transfer(
         self, update: WeightUpdate, members: Sequence[object], *, lasting: bool
-    ) -> AsyncIterator[Transfer]:
+    ) -> AsyncIterator[BroadcastTransfer]:
         """While this is entered the weights are sent to these members, as soon as each has got its part. A `lasting`
         group is kept for the next transfer to the same members."""
         data = self._copies[update.version]
@@ -118,9 +118,9 @@ class WeightBroadcast:
             self._store = GroupStore(self._host)
         group = self._group_of(tuple(members), self._store, lasting)
         sequence = next(self._sequence)
-        sending = _in_thread(lambda: group.send(sequence, data))
+        sending = POOL.submit(group.send, sequence, data)
         parts = (replace(group.rendezvous, rank=rank, sequence=sequence) for rank in range(1, group.rendezvous.size))
-        transfer = Transfer(tuple(replace(update, rendezvous=it) for it in parts), group, self._store)
+        transfer = BroadcastTransfer(tuple(replace(update, rendezvous=it) for it in parts), group, self._store)
 
         def sent(done: asyncio.Future[None]) -> None:
             if done.cancelled() or done.exception() is not None:
@@ -161,7 +161,7 @@ class WeightBroadcast:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class BroadcastTransfer:
     """A broadcast that is under way."""
 
     parts: tuple[WeightUpdate, ...]
@@ -237,34 +237,12 @@ def unpack(bucket: Bucket, data: Any) -> dict[str, Any]:
 
 
 async def _send_part(
-    worker: WorkerSupervisor, update: WeightUpdate, part: WeightUpdate, transfer: Transfer
+    worker: WorkerSupervisor, update: WeightUpdate, part: WeightUpdate, transfer: BroadcastTransfer
 ) -> Exception | None:
-    """What kept it from one worker; None when it has arrived."""
+    """The error of one worker; None when the weights have arrived."""
     try:
         await worker.update(update, part)
     except (WorkerLostError, TransferBrokenError) as error:
         transfer.abort()
         return error
     return None
-
-
-def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Do it in a daemon thread, which no process's end waits for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as raised:  # noqa: BLE001 - the awaiting task gets it
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=run, name="broadcast", daemon=True).start()
-    return done

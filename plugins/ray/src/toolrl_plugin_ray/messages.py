@@ -193,7 +193,7 @@ class RankOrder:
 
 
 @dataclass(frozen=True)
-class Place:
+class HostAddress:
     """A node, and a port that is free there."""
 
     address: str

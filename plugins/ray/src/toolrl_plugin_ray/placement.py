@@ -18,9 +18,7 @@ def check_room(config: ClusterConfig, nodes: Sequence[Mapping[str, Any]], own: s
     if config.trainer_workers:
         _place_trainers(config, free, own)
     wanted = rollout_resources(config)
-    room = 0
-    while room < config.rollout_workers and any(_take(it, wanted) for it in free.values()):
-        room += 1
+    room = _placed(free, wanted, config.rollout_workers)
     if room < config.rollout_workers:
         beside = f" beside {config.trainer_workers} trainer workers" if config.trainer_workers else ""
         has = "; ".join(f"{node.get('NodeManagerAddress', 'a node')} has {_amounts(node, wanted)}" for node in nodes)
@@ -40,9 +38,7 @@ def _place_trainers(config: ClusterConfig, free: dict[str, dict[str, float]], ow
             f"{shown({name: free[own].get(name, 0.0) for name in wanted})} of the {shown(wanted)} that it asks for",
             hint="Start the command on a node that has them, or ask for less by cluster.trainer_cpus and trainer_gpus.",
         )
-    placed = 1
-    while placed < config.trainer_workers and any(_take(it, wanted) for it in free.values()):
-        placed += 1
+    placed = 1 + _placed(free, wanted, config.trainer_workers - 1)
     if placed < config.trainer_workers:
         raise ConfigError(
             f"cluster.trainer_workers: {config.trainer_workers} workers with {shown(wanted)} each don't fit the Ray "
@@ -72,6 +68,11 @@ def _wanted(amounts: Mapping[str, float]) -> dict[str, float]:
 
 def _amounts(node: Mapping[str, Any], names: Mapping[str, float]) -> str:
     return shown({name: node["Resources"].get(name, 0.0) for name in names})
+
+
+def _placed(free: dict[str, dict[str, float]], wanted: dict[str, float], count: int) -> int:
+    """How many of `count` workers the nodes have room for."""
+    return next((n for n in range(count) if not any(_take(it, wanted) for it in free.values())), count)
 
 
 def _take(free: dict[str, float], wanted: Mapping[str, float]) -> bool:

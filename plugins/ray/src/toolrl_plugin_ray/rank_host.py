@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toolrl_plugin_ray.connection import own_address
-from toolrl_plugin_ray.messages import Place, Printed, RankEnd, RankOrder
+from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
 
 KEPT_BYTES = 4096
 """Of what the process printed last, for a message."""
@@ -38,12 +38,12 @@ class RankHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._unwritten = self._tail = b""
 
-    def place(self) -> Place:
+    def place(self) -> HostAddress:
         """This node, and a port that is free there now."""
         address = own_address()
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
-            return Place(address, int(probe.getsockname()[1]))
+            return HostAddress(address, int(probe.getsockname()[1]))
 
     def run(self, order: RankOrder, log: Path, *, forward: bool) -> Iterator[Printed | RankEnd]:
         """Run the rank's process to its end. Yields what it prints, where `forward` asks for that, and last how it

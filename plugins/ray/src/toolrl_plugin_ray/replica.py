@@ -25,7 +25,7 @@ from toolrl_plugin_ray.weights import verify
 
 
 class PolicyReplica:
-    """A `toolrl_plugin_ray.rollout_worker.Replica`."""
+    """The runner of a rollout worker, with a copy of the policy that takes the trainer's weights."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class PolicyReplica:
         self._still = AsyncExitStack()
 
     async def load(self, update: WeightUpdate) -> None:
-        """See Replica. The engine stands still meanwhile, as it may sample from the very tensors. After a transfer that
-        was aborted, when some of them are new and some old, it does so until the next one."""
+        """Sample from these weights from now on. The engine is held meanwhile, as it may read the very tensors; after an
+        aborted transfer until the next one. Raises EngineError where they didn't arrive as they were sent."""
         engine, before = self._engine, self._still.pop_all()
         async with AsyncExitStack() as still:
             if isinstance(engine, HoldsStill):
@@ -63,12 +63,12 @@ class PolicyReplica:
             await engine.update_weights(self._weights, update.version)
 
     async def close(self) -> None:
-        """Let the engine go, and leave the group that weights come by."""
+        """Release the engine, and leave the broadcast group."""
         self._receiver.close()
         await self._still.aclose()
 
     def status(self) -> dict[str, Any]:
-        """See Replica."""
+        """For `toolrl status`."""
         breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.told()
         return {**self.runner.activity.status(), "breakers": breakers, "restarted": restarted}
 

@@ -1,11 +1,11 @@
 """The rollout workers of a run as Ray actors, from joining the cluster to leaving it.
 
-Ray restarts none of them by itself: `worker_supervisor` does, which knows what a dead one was sampling.
+Ray doesn't restart them: `worker_supervisor` does, as it knows what a dead one was sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -81,11 +81,8 @@ class ActorHandle:
         self._actor = actor
         self._log = log
 
-    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """See WorkerHandle."""
-        return self._call(method, arguments)
-
-    async def _call(self, method: str, arguments: Sequence[Any]) -> Any:
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:

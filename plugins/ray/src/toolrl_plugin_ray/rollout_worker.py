@@ -1,8 +1,8 @@
 """A rollout worker: an engine and toolsets of its own, which sample the groups that the driver deals out.
 
-It is a plain class whose methods Ray calls in the worker's process, all on one event loop. `poll` waits until there is
-something to report. Each group is a task of its own, and one semaphore bounds the
-episodes in flight of all groups, so that the place of an episode that has ended goes to the next group at once.
+It is a plain class whose methods Ray calls in the worker's process, all on one event loop. `poll` waits for something
+to report. Each group is a task of its own, and one semaphore bounds the episodes in flight of all groups, so that the
+place of a finished episode goes to the next group at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import pickle
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ToolrlError
-from toolrl.rollout.runner import Runner
 from toolrl_plugin_ray.messages import (
     GroupOrder,
     Hello,
@@ -32,44 +31,33 @@ from toolrl_plugin_ray.messages import (
     unpack_error,
 )
 
+if TYPE_CHECKING:
+    from toolrl_plugin_ray.replica import PolicyReplica
+
 MOST_LOG_LINES = 200
-"""Of one report; what is more stands in the worker's own log."""
+"""Of one report; the worker's own log has all."""
 
 _log = logging.getLogger(__name__)
-
-
-class Replica(Protocol):
-    """What samples on a worker."""
-
-    runner: Runner
-
-    async def load(self, update: WeightUpdate) -> None:
-        """Sample from these weights from now on. Raises EngineError where they didn't arrive as they were sent."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """What it does now."""
-        ...
 
 
 class RolloutWorker:
     """One worker. `start` first; then groups may be dealt and polled."""
 
-    build: Callable[[WorkerSpec, WeightUpdate], AbstractAsyncContextManager[Replica]] | None = None
-    """Gives what samples; None for `toolrl_plugin_ray.replica`."""
+    build: Callable[[WorkerSpec, WeightUpdate], AbstractAsyncContextManager[PolicyReplica]] | None = None
+    """Builds what samples; None for `toolrl_plugin_ray.replica`."""
 
     def __init__(self) -> None:
         self._report = WorkerReport()
         self._news = asyncio.Event()
         self._groups: dict[int, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
-        self._replica: Replica | None = None
+        self._replica: PolicyReplica | None = None
         self._gate: asyncio.Semaphore | None = None
 
     async def start(self, spec: WorkerSpec, update: WeightUpdate) -> Hello:
         """Build and start everything, with these weights. Raises what a component raises."""
         if _own_process():
-            self._stack.callback(_forward_logs(self._tell_log))
+            _forward_logs(self._add_log_line)
             _log_to(spec.log_path)
         _log.info("rollout worker %d starts: process %d on %s", spec.number, os.getpid(), platform.node())
         try:
@@ -98,11 +86,9 @@ class RolloutWorker:
         """Events since the last report, as soon as there are some; at the latest after so many seconds."""
         if self._report.empty:
             self._news.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
-            except TimeoutError:
-                pass
         await asyncio.sleep(0)  # What happens in the same step goes with it.
         report, self._report = self._report, WorkerReport()
         report.status = self._replica.status() if self._replica is not None else None
@@ -121,7 +107,7 @@ class RolloutWorker:
         await self.drop(list(self._groups))
         await self._stack.aclose()
 
-    def _build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[Replica]:
+    def _build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[PolicyReplica]:
         if self.build is not None:
             return self.build(spec, update)
         from toolrl_plugin_ray.replica import replica  # The driver doesn't need what it imports.
@@ -154,7 +140,7 @@ class RolloutWorker:
         self._groups.pop(key, None)
         self._news.set()
 
-    def _tell_log(self, line: LogLine) -> None:
+    def _add_log_line(self, line: LogLine) -> None:
         if len(self._report.log) < MOST_LOG_LINES:
             self._report.log.append(line)
             self._news.set()
@@ -188,8 +174,8 @@ def _enter(folder: str) -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Have what this process prints, and the traces of a crash, in a file; where the run's folder isn't here, Ray's
-    files have it."""
+    """Write what this process prints, and the traces of a crash, to a file. Where the run's folder isn't on this node,
+    Ray's own files have it."""
     if not path.parent.parent.is_dir():
         return
     path.parent.mkdir(exist_ok=True)
@@ -203,13 +189,13 @@ def _log_to(path: Path) -> None:
 
 
 def _own_process() -> bool:
-    """Whether this process is a worker's alone, and not that of a test."""
+    """Whether this process is a Ray actor's, and not that of a test."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
-def _forward_logs(tell: Any) -> Any:
-    """Hand on every record of toolrl's loggers from INFO, and of the others from WARNING; gives what ends it."""
+def _forward_logs(add: Callable[[LogLine], None]) -> None:
+    """Report every record of toolrl's loggers from INFO, and of the others from WARNING."""
     loop = asyncio.get_running_loop()
 
     class Forward(logging.Handler):
@@ -218,18 +204,10 @@ def _forward_logs(tell: Any) -> Any:
                 return
             line = LogLine(record.levelno, record.name, self.format(record))
             print(f"{record.levelname} {line.name}: {line.text}", file=sys.stderr, flush=True)
-            loop.call_soon_threadsafe(tell, line)
+            with suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(add, line)
 
-    handler, root = Forward(), logging.getLogger()
-    loggers = {it: it.level for it in map(logging.getLogger, ("toolrl", __package__))}
-    root.addHandler(handler)
-    for logger, level in loggers.items():
-        if level == logging.NOTSET:
+    logging.getLogger().addHandler(Forward())
+    for logger in map(logging.getLogger, ("toolrl", __package__)):
+        if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
-
-    def end() -> None:
-        root.removeHandler(handler)
-        for logger, level in loggers.items():
-            logger.setLevel(level)
-
-    return end

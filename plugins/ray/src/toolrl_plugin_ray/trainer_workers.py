@@ -27,7 +27,7 @@ from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import TOKEN
 from toolrl_plugin_ray.connection import connected, death_reason, reason_of_wait
-from toolrl_plugin_ray.messages import Place, Printed, RankEnd, RankOrder
+from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
 from toolrl_plugin_ray.placement import check_room, trainer_resources
 from toolrl_plugin_ray.rank_host import RankHost
 
@@ -146,10 +146,10 @@ class _Attempt:
         )
         return kind.remote(self._config.trainer_gpus)
 
-    async def _place(self, rank: int) -> Place | RankEnd:
+    async def _place(self, rank: int) -> HostAddress | RankEnd:
         try:
             async with asyncio.timeout(self._config.worker_timeout):
-                place: Place = await self._hosts[rank].place.remote()
+                place: HostAddress = await self._hosts[rank].place.remote()
                 return place
         except RayError as error:
             return RankEnd(None, death_reason(error))
@@ -220,9 +220,5 @@ def _identity(run_dir: Path) -> tuple[int, int] | None:
 def _print(printed: Printed) -> None:
     stream = sys.stderr if printed.is_error else sys.stdout
     stream.flush()
-    # Bytes as they came: a character may stand in two pieces.
-    if hasattr(stream, "buffer"):
-        stream.buffer.write(printed.data)
-    else:
-        stream.write(printed.data.decode(errors="replace"))
+    stream.buffer.write(printed.data)  # Bytes: a character may be split between two pieces.
     stream.flush()

@@ -1,12 +1,12 @@
 """Groups of episodes from many workers: each group is dealt whole to the least loaded worker that has room.
 
-The pool stands in the place of the in-process `Runner`. A worker may have `concurrency` episodes in flight; it is dealt
+The pool takes the place of the in-process `Runner`. A worker may have `concurrency` episodes in flight; it is dealt
 another group as soon as one of these places is free, so that its engine is kept busy and yet holds back at most one
 group that others could start sooner. Other groups wait here, in the order of their requests; the caller bounds how
 many.
 
 When a worker dies its unfinished groups go back to the front of the queue and start again from the beginning, their
-seeds being the same. A group counts when it is here as a whole, so none is counted twice and none is lost.
+seeds being the same. A group counts when it has arrived whole, so none is counted twice and none is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pickle import loads
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
@@ -26,7 +26,6 @@ from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.types import Group, Task
-from toolrl_plugin_ray.lost_work import LostWork
 from toolrl_plugin_ray.messages import (
     GroupOrder,
     WeightUpdate,
@@ -36,19 +35,10 @@ from toolrl_plugin_ray.messages import (
 )
 from toolrl_plugin_ray.worker_supervisor import PendingGroup, WorkerHandle, WorkerLostError, WorkerSupervisor
 
+if TYPE_CHECKING:
+    from toolrl_plugin_ray.broadcast import WeightBroadcast
+
 _log = logging.getLogger(__name__)
-
-
-class SendsWeights(Protocol):
-    """As `WeightBroadcast`."""
-
-    async def publish(self, weights: WeightSource, version: int) -> WeightUpdate: ...
-
-    async def send(self, update: WeightUpdate, workers: Sequence[WorkerSupervisor]) -> None: ...
-
-    def send_to_one(self, update: WeightUpdate, worker: object) -> AbstractAsyncContextManager[WeightUpdate]: ...
-
-    def close(self) -> None: ...
 
 
 class WorkerPool:
@@ -58,7 +48,7 @@ class WorkerPool:
         self,
         spawn: Callable[[int], WorkerHandle],
         spec: Callable[[int], WorkerSpec],
-        broadcast: SendsWeights,
+        broadcast: WeightBroadcast,
         failures: FailurePolicy,
         *,
         workers: int,
@@ -82,7 +72,8 @@ class WorkerPool:
         self._update: WeightUpdate | None = None
         self._broken: BaseException | None = None
         self._all_ready: asyncio.Future[None] | None = None
-        self._losses = LostWork()
+        self._lost_workers = self._lost_groups = 0
+        """Since metrics were last asked for."""
         self._seen_restarts = ServiceRestarts()
 
     # Start, stop.
@@ -114,7 +105,7 @@ class WorkerPool:
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
     ) -> list[Group]:
-        """See GroupSource. Observers hear of a group's episodes when the group is here as a whole."""
+        """See GroupSource. Observers are notified of a group's episodes when the whole group has arrived."""
 
         async def one(task: Task, number: int) -> Group:
             group = await self._group(task, number, group_size, limits, round_id, training)
@@ -156,12 +147,18 @@ class WorkerPool:
         self._check_broken()
 
     def metrics(self) -> dict[str, float]:
-        """Since this was last asked: what was lost, and how many workers there are now."""
+        """See RolloutWorkers."""
         ready = sum(worker.state == "ready" for worker in self._workers)
-        return {**self._losses.metrics(ready), **self._seen_restarts.metrics()}
+        metrics = {
+            "cluster/workers": float(ready),
+            "cluster/restarted_workers": float(self._lost_workers),
+            "cluster/restarted_groups": float(self._lost_groups),
+        }
+        self._lost_workers = self._lost_groups = 0
+        return metrics | self._seen_restarts.metrics()
 
     def status(self) -> dict[str, Any]:
-        """What each worker does now, and what waits here."""
+        """See RolloutWorkers."""
         return {
             "waiting_groups": len(self._waiting),
             "restarted": self._seen_restarts.totals(),
@@ -207,7 +204,7 @@ class WorkerPool:
         try:
             await worker.ask("deal", [job.order for job in jobs])
         except WorkerLostError:
-            pass  # Its place's own task hears of it too.
+            pass  # The supervisor's own task gets this error, too.
         except Exception as error:  # noqa: BLE001 - a task that doesn't pickle, for one
             for job in jobs:
                 if self._take(worker, job.order.key) is not None and not job.result.done():
@@ -215,7 +212,7 @@ class WorkerPool:
             self._deal()
 
     def _drop(self, job: PendingGroup) -> None:
-        """No caller waits for it any more."""
+        """The caller was cancelled."""
         if job in self._waiting:
             self._waiting.remove(job)
         for worker in self._workers:
@@ -250,7 +247,7 @@ class WorkerPool:
         return self._update
 
     def send_to_one(self, update: WeightUpdate, worker: object) -> AbstractAsyncContextManager[WeightUpdate]:
-        """See SupervisorOwner."""
+        """While this is entered one worker can receive these weights by what it yields."""
         return self._broadcast.send_to_one(update, worker)
 
     def ready(self, worker: WorkerSupervisor) -> None:
@@ -261,7 +258,7 @@ class WorkerPool:
         self._deal()
 
     def reported(self, worker: WorkerSupervisor, report: WorkerReport) -> None:
-        """Take in what a worker has done, and give it more."""
+        """Take over what a worker has done, and deal it more."""
         self._seen_restarts.hear((report.status or {}).get("restarted", ()))
         for key, count in report.ended.items():
             job = worker.jobs.get(key)
@@ -282,8 +279,8 @@ class WorkerPool:
         jobs = [job for job in worker.jobs.values() if not job.result.done()]
         worker.jobs.clear()
         worker.load = 0
-        self._losses.workers += 1
-        self._losses.groups += len(jobs)
+        self._lost_workers += 1
+        self._lost_groups += len(jobs)
         _log.warning(
             "rollout worker %d died (%s); %d of its groups start again on others. %s",
             worker.number, reason, len(jobs), last_lines,
@@ -298,7 +295,7 @@ class WorkerPool:
         self._deal()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A place can't be filled any more: the run is over."""
+        """A worker can't be replaced any more: the run is over."""
         if task.cancelled() or (error := task.exception()) is None or self._broken is not None:
             return
         self._broken = error

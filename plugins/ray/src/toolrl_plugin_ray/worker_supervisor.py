@@ -11,17 +11,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from toolrl.errors import RunStoppedError
 from toolrl.types import Group
 from toolrl_plugin_ray.messages import KEPT_LINES, GroupOrder, Hello, LogLine, WeightUpdate, WorkerReport
 
+if TYPE_CHECKING:
+    from toolrl_plugin_ray.worker_pool import WorkerPool
+
 POLL_SECONDS = 5.0
 FIRST_WARNING = 30.0
-"""Seconds without an answer before the log says so; each further warning waits twice as long."""
+"""Seconds without an answer before a warning; each further warning waits twice as long."""
 GOODBYE_SECONDS = 30.0
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to replace a worker."""
@@ -37,11 +40,11 @@ class WorkerHandle(Protocol):
     """A worker's process."""
 
     def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
-        """What a method of its `RolloutWorker` gives. Raises WorkerLostError, or what the method raised."""
+        """Call a method of its `RolloutWorker`. Raises WorkerLostError, or what the method raised."""
         ...
 
     def kill(self) -> None:
-        """End the process at once. Twice is once."""
+        """End the process at once; may be called again."""
         ...
 
     def last_words(self) -> Sequence[str]:
@@ -60,7 +63,7 @@ class PendingGroup:
     deaths: int = 0
     """Workers that died over it."""
     sent: asyncio.Task[None] | None = None
-    """Brings it to the worker that it was last dealt to."""
+    """Sends it to the worker that it was last dealt to."""
 
 
 @dataclass
@@ -69,7 +72,7 @@ class WorkerSupervisor:
 
     number: int
     spawn: Callable[[int], WorkerHandle]
-    owner: SupervisorOwner
+    owner: WorkerPool
     timeout: float
     restarts: int
     """Deaths in a row before the run stops."""
@@ -88,7 +91,7 @@ class WorkerSupervisor:
     handle: WorkerHandle | None = None
 
     async def serve(self) -> None:
-        """Keep a worker in this place until this is cancelled. Raises what makes that impossible."""
+        """Keep a worker running until this is cancelled. Raises RunStoppedError, or an error of the worker's start."""
         while True:
             try:
                 await self._start()
@@ -97,9 +100,8 @@ class WorkerSupervisor:
                 await self._lost(error)
 
     async def ask(self, method: str, *arguments: Any, patience: float = 0.0) -> Any:
-        """What a method of the worker gives; no answer is expected for the first `patience` seconds. Raises
-        WorkerLostError, also where none comes in time. A worker that one message didn't reach is killed, since it isn't
-        known any more what it has."""
+        """Call a method of the worker; the timeout begins after `patience` seconds. Raises WorkerLostError, also where
+        no answer comes in time. A worker that a message didn't reach is killed: its state isn't known any more."""
         handle = self.handle
         if handle is None:
             raise WorkerLostError("it is gone")
@@ -197,35 +199,3 @@ class WorkerSupervisor:
                 hint="Mend the cause, or raise cluster.worker_restarts; then go on with --resume.",
             )
         await asyncio.sleep(min(0.5 * 2 ** (self.deaths - 1), LONGEST_PAUSE) if self.deaths > 1 else 0.0)
-
-
-class SupervisorOwner(Protocol):
-    """What a supervisor needs of the pool."""
-
-    def spec(self, number: int) -> Any:
-        """What the worker in this place is built from."""
-        ...
-
-    def current(self) -> WeightUpdate:
-        """The weights to sample from."""
-        ...
-
-    def send_to_one(self, update: WeightUpdate, worker: object) -> AbstractAsyncContextManager[WeightUpdate]:
-        """While this is entered one worker can receive these weights by what it gives."""
-        ...
-
-    def ready(self, worker: WorkerSupervisor) -> None:
-        """A worker can be dealt to."""
-        ...
-
-    def reported(self, worker: WorkerSupervisor, report: WorkerReport) -> None:
-        """A worker has something to report."""
-        ...
-
-    def lost(self, worker: WorkerSupervisor, reason: str, last_lines: str) -> None:
-        """A worker died; `last_lines` is the end of its log."""
-        ...
-
-    def reason_of_wait(self, method: str) -> str:
-        """Why an answer may take long, for a message; empty where that isn't known."""
-        ...
