@@ -45,8 +45,8 @@ class PolicyReplica:
         self._still = AsyncExitStack()
 
     async def load(self, update: WeightUpdate) -> None:
-        """Sample from these weights from now on. The engine is held meanwhile, as it may read the very tensors; after an
-        aborted transfer until the next one. Raises EngineError where they didn't arrive as they were sent."""
+        """Sample from these weights from now on. The engine is held meanwhile, as it may read the very tensors; after
+        an aborted transfer until the next one. Raises EngineError where they didn't arrive as they were sent."""
         engine, before = self._engine, self._still.pop_all()
         async with AsyncExitStack() as still:
             if isinstance(engine, HoldsStill):
@@ -81,7 +81,7 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
     backend = build_trainer(registry, config)
     backend.prepare(spec.device)
     with masked_logs(loaded.hide):
-        policy = backend.load_model(spec.source, dtype=spec.dtype)
+        policy: Any = backend.load_model(spec.source, dtype=spec.dtype)
         receiver = WeightReceiver()
         await receiver.receive(update, policy.model)
         verify(update, policy.model)
