@@ -25,7 +25,7 @@ from toolrl_plugin_geo3k.dataset import Geo3k
 from toolrl_plugin_geo3k.judge import GeometryJudge, bare
 from toolrl_plugin_geo3k.options import Geo3kDataOptions, Geo3kRewardOptions, Geo3kToolOptions
 from toolrl_plugin_geo3k.reward import Geo3kReward
-from toolrl_plugin_geo3k.tool import NAME, Geo3kTool
+from toolrl_plugin_geo3k.tool import NAME, GeometryTool
 from toolrl_testing import make_task
 from toolrl_testing.fakes import make_episode
 
@@ -95,7 +95,7 @@ def opened(toolset: Any, gold: Any = "12.5", episode: str = "e") -> Any:
 
 @pytest.fixture
 def toolset() -> Any:
-    return as_toolset(Geo3kTool, Geo3kToolOptions(timeout=SLOW), BuildContext(NAME))
+    return as_toolset(GeometryTool, Geo3kToolOptions(timeout=SLOW), BuildContext(NAME))
 
 
 async def submit(session: Any, answer: str) -> Any:

@@ -14,7 +14,7 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, ToolCall
-from toolrl_plugin_rlfactory.options import ParserOptions, RewardOptions, ToolOptions
+from toolrl_plugin_rlfactory.options import EnvParserOptions, EnvRewardOptions, EnvToolOptions
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_plugin_rlfactory.toolset import RLFactoryToolset
@@ -31,9 +31,11 @@ def call(city: str, name: str = "facts-lookup") -> str:
 
 def episodes(script: list[str], classes: dict[str, Any], *, count: int = 1, **reward: Any) -> list[Episode]:
     context = make_build_context("rlfactory")
-    box = ToolBox([ToolEntry("rlfactory", RLFactoryToolset(ToolOptions(**classes), context), policy=PolicyOptions())])
-    rewards = [NamedReward("rlfactory", RLFactoryReward(RewardOptions(**classes, **reward), context))]
-    parser = RLFactoryParser(ParserOptions(**classes))
+    box = ToolBox(
+        [ToolEntry("rlfactory", RLFactoryToolset(EnvToolOptions(**classes), context), policy=PolicyOptions())]
+    )
+    rewards = [NamedReward("rlfactory", RLFactoryReward(EnvRewardOptions(**classes, **reward), context))]
+    parser = RLFactoryParser(EnvParserOptions(**classes))
     place = Environment("default", parser, FakeChatFormat(), box, rewards, max_turns=5)
 
     async def run() -> list[Episode]:
@@ -83,7 +85,7 @@ def test_what_goes_wrong_is_answered() -> None:
 
 def test_a_manager_from_the_base_up() -> None:
     classes = {"tool_manager": f"{GUIDE}:SquareManager"}
-    toolset = RLFactoryToolset(ToolOptions(**classes), make_build_context("rlfactory"))
+    toolset = RLFactoryToolset(EnvToolOptions(**classes), make_build_context("rlfactory"))
     script = ['[[lookup {"city": "Oslo"}]] [[lookup {"city": "Bergen"}]]', "<answer>717710</answer>"]
     (episode,) = episodes(script, classes)
     assert episode.failure is None
@@ -94,7 +96,7 @@ def test_a_manager_from_the_base_up() -> None:
 
 def test_a_step_of_ones_own_answers_turns_without_calls() -> None:
     classes = {**CITY, "env": f"{GUIDE}:PatientEnv"}
-    toolset = RLFactoryToolset(ToolOptions(**classes), make_build_context("rlfactory"))
+    toolset = RLFactoryToolset(EnvToolOptions(**classes), make_build_context("rlfactory"))
     (episode,) = episodes(["hm", call("Oslo"), "That is all."], classes)
     assert episode.failure is None
     assert [message.content for message in episode.messages if message.role == "user"][1:] == ["Go on."]
@@ -143,7 +145,7 @@ def test_many_episodes_at_once_share_one_env() -> None:
 
 def test_a_manager_without_tools_names_the_way_to_servers(tmp_path: Path) -> None:
     (tmp_path / "mcp_tools.pydata").write_text("[\n    {'mcpServers': {'search': {'command': 'python'}}}\n]\n")
-    options = ToolOptions(config={"config_path": str(tmp_path / "mcp_tools.pydata")})
+    options = EnvToolOptions(config={"config_path": str(tmp_path / "mcp_tools.pydata")})
     with pytest.raises(ConfigError, match="has no tool") as raised:
         RLFactoryToolset(options, make_build_context("rlfactory"))
     assert "use: mcp" in str(raised.value)
@@ -155,15 +157,19 @@ def test_a_manager_without_tools_names_the_way_to_servers(tmp_path: Path) -> Non
 def test_a_config_path_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "tools.pydata").write_text(text)
     with pytest.raises(ConfigError, match=says):
-        RLFactoryToolset(ToolOptions(config={"config_path": str(tmp_path / "tools.pydata")}), make_build_context("t"))
+        RLFactoryToolset(
+            EnvToolOptions(config={"config_path": str(tmp_path / "tools.pydata")}), make_build_context("t")
+        )
     with pytest.raises(ValueError, match="no tools are named"):
-        ToolOptions()
+        EnvToolOptions()
 
 
 def test_qwen_agents_tools_need_qwen_agent(tmp_path: Path) -> None:
     (tmp_path / "tools.pydata").write_text("['no_such_tool_of_qwen_agent']")
     with pytest.raises(ConfigError, match="no_such_tool_of_qwen_agent"):
-        RLFactoryToolset(ToolOptions(config={"config_path": str(tmp_path / "tools.pydata")}), make_build_context("t"))
+        RLFactoryToolset(
+            EnvToolOptions(config={"config_path": str(tmp_path / "tools.pydata")}), make_build_context("t")
+        )
 
 
 def test_a_tool_that_qwen_agent_has_registered(tmp_path: Path) -> None:
@@ -217,7 +223,7 @@ class Manager(QwenManager):
 
 def test_whatever_a_tool_does_is_answered(tmp_path: Path) -> None:
     (tmp_path / "odd_tools.py").write_text(TOOLS)
-    options = ToolOptions(tool_manager=f"{tmp_path}/odd_tools.py:Manager")
+    options = EnvToolOptions(tool_manager=f"{tmp_path}/odd_tools.py:Manager")
     box = ToolBox(
         [ToolEntry("r", RLFactoryToolset(options, make_build_context("r")), policy=PolicyOptions(timeout=2.0))]
     )

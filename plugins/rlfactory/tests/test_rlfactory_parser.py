@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError
 from toolrl.types import CallError, CallRecord, ParsedTurn, ToolCall, ToolResult
-from toolrl_plugin_rlfactory.managers import Config, QwenManager
-from toolrl_plugin_rlfactory.options import ParserOptions
+from toolrl_plugin_rlfactory.managers import ManagerConfig, QwenManager
+from toolrl_plugin_rlfactory.options import EnvParserOptions
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
 from toolrl_testing import make_build_context
 
@@ -24,7 +24,7 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Oslo"}}\n</tool_
 
 
 def parsed(text: str, *, thinking: bool = False, **options: Any) -> ParsedTurn:
-    return RLFactoryParser(ParserOptions(**options)).parse(text, tools=(), prefilled_thinking=thinking)
+    return RLFactoryParser(EnvParserOptions(**options)).parse(text, tools=(), prefilled_thinking=thinking)
 
 
 def kinds(text: str, **options: Any) -> list[str]:
@@ -143,7 +143,7 @@ def test_managers_give_the_form_of_rlfactory() -> None:
 
 
 def test_a_config_is_read_by_key_and_by_attribute() -> None:
-    config = Config({"a": 1, "parallel_sse_tool_call": {"is_enabled": True}})
+    config = ManagerConfig({"a": 1, "parallel_sse_tool_call": {"is_enabled": True}})
     assert (config.a, config["a"], config.get("b", 2), getattr(config, "b", 3)) == (1, 1, 2, 3)
     assert config.parallel_sse_tool_call.is_enabled is True
     config.b = 4
@@ -170,7 +170,7 @@ def test_answers_are_worded_as_there() -> None:
         "# Execute the tool search successed\nx",
         EXTRACT,
     ]
-    plain = RLFactoryParser(ParserOptions(replies="plain")).render_results(records)
+    plain = RLFactoryParser(EnvParserOptions(replies="plain")).render_results(records)
     assert plain[0].content == "717710"
 
 
@@ -218,11 +218,11 @@ def test_a_manager_that_reads_as_rlfactory_does_is_not_asked() -> None:
 )
 def test_a_class_that_is_not_there(reference: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        RLFactoryParser(ParserOptions(tool_manager=reference), make_build_context("rlfactory", where="parser"))
+        RLFactoryParser(EnvParserOptions(tool_manager=reference), make_build_context("rlfactory", where="parser"))
 
 
 def test_options_that_can_not_be() -> None:
     with pytest.raises(ValueError, match="give qwen3, qwen2_5, llama3, centralized_qwen3, adaptive"):
-        ParserOptions(tool_manager="qwen2_5_vl")
+        EnvParserOptions(tool_manager="qwen2_5_vl")
     with pytest.raises(ValueError, match="module:Class"):
-        ParserOptions(env="search")
+        EnvParserOptions(env="search")

@@ -12,7 +12,7 @@ import pytest
 from toolrl.errors import ConfigError, RewardError
 from toolrl.types import Score
 from toolrl_plugin_rlfactory.envs import SearchEnv, extract_solution, tags_alternate
-from toolrl_plugin_rlfactory.options import RewardOptions
+from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_testing import make_build_context, make_episode, make_task
 
@@ -20,7 +20,7 @@ CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
 
 
 def score(*turns: str, answer: Any = ("the Oslo",), **options: Any) -> Score:
-    reward = RLFactoryReward(RewardOptions(**options), make_build_context("rlfactory"))
+    reward = RLFactoryReward(EnvRewardOptions(**options), make_build_context("rlfactory"))
     episode = make_episode(*turns, task=make_task(answer={"target": list(answer)}))
     return asyncio.run(reward.score(episode))
 
@@ -50,7 +50,7 @@ def test_without_form_it_is_the_exact_match() -> None:
 
 
 def test_a_closing_tag_that_the_engine_cut_off() -> None:
-    reward = RLFactoryReward(RewardOptions(), make_build_context("rlfactory"))
+    reward = RLFactoryReward(EnvRewardOptions(), make_build_context("rlfactory"))
     task = make_task(answer={"target": ["Oslo"]})
     cut = make_episode("So: <answer>Oslo", task=task, answer="Oslo", stop_reason="answer")
     assert asyncio.run(reward.score(cut)).value == pytest.approx(1.05)
@@ -71,7 +71,7 @@ def test_step_rewards_of_search() -> None:
 
 def test_what_tools_said_counts_only_where_it_is_asked_for() -> None:
     episode = make_episode("I don't know.", task=make_task(answer="4"))
-    reward = RLFactoryReward(RewardOptions(), make_build_context("rlfactory"))
+    reward = RLFactoryReward(EnvRewardOptions(), make_build_context("rlfactory"))
     assert asyncio.run(reward.score(episode)).metrics["answered"] == 0.0
 
     class Tokenizer:
@@ -79,10 +79,10 @@ def test_what_tools_said_counts_only_where_it_is_asked_for() -> None:
             return "tool: <answer>4</answer>"
 
     context = make_build_context("rlfactory", tokenizer=Tokenizer())
-    reward = RLFactoryReward(RewardOptions(solution="response"), context)
+    reward = RLFactoryReward(EnvRewardOptions(solution="response"), context)
     assert asyncio.run(reward.score(episode)).value == pytest.approx(1.05)
     with pytest.raises(ConfigError, match="tokenizer"):
-        RLFactoryReward(RewardOptions(solution="response"), make_build_context("rlfactory"))
+        RLFactoryReward(EnvRewardOptions(solution="response"), make_build_context("rlfactory"))
 
 
 ENV = """
@@ -113,7 +113,7 @@ class Mine(Env):
 def test_an_env_with_tensors_and_a_verifying_tool(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "env_with_tensors.py").write_text(ENV)
-    options = RewardOptions(env=f"{tmp_path}/env_with_tensors.py:Mine", step_rewards=True)
+    options = EnvRewardOptions(env=f"{tmp_path}/env_with_tensors.py:Mine", step_rewards=True)
     reward = RLFactoryReward(options, make_build_context("rlfactory"))
     task = make_task(answer="x", extra={"data_source": "nq"})
     episode = make_episode("a turn", "answer", task=task)
@@ -140,7 +140,9 @@ class Mine(Env):
 def test_an_env_that_reads_the_whole_batch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "env_of_batches.py").write_text(BATCH)
-    reward = RLFactoryReward(RewardOptions(env=f"{tmp_path}/env_of_batches.py:Mine"), make_build_context("rlfactory"))
+    reward = RLFactoryReward(
+        EnvRewardOptions(env=f"{tmp_path}/env_of_batches.py:Mine"), make_build_context("rlfactory")
+    )
     found = asyncio.run(reward.score(make_episode("a turn", task=make_task(answer={"target": ["x"]}))))
     assert found.value == 1.0
 
@@ -155,7 +157,7 @@ def test_an_env_that_reads_the_whole_batch(tmp_path: Path) -> None:
 def test_an_env_that_gives_no_score(tmp_path: Path, body: str, says: str) -> None:
     file = tmp_path / "env_without_score.py"
     file.write_text(f"from toolrl_plugin_rlfactory.envs import Env\nclass Mine(Env):\n{body}")
-    options = RewardOptions(env=f"{file}:Mine", step_rewards=True)
+    options = EnvRewardOptions(env=f"{file}:Mine", step_rewards=True)
     reward = RLFactoryReward(options, make_build_context("rlfactory"))
     with pytest.raises(RewardError, match=says):
         asyncio.run(reward.score(make_episode("x")))
@@ -166,9 +168,9 @@ def test_an_env_that_can_not_be_made(tmp_path: Path) -> None:
     file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\nclass Bare:\n"
                     "    def __init__(self, config):\n        pass\n")  # fmt: skip
     with pytest.raises(ConfigError, match="no disk"):
-        RLFactoryReward(RewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
+        RLFactoryReward(EnvRewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
     with pytest.raises(ConfigError, match="has no tool_manager"):
-        RLFactoryReward(RewardOptions(env=f"{file}:Bare"), make_build_context("rlfactory"))
+        RLFactoryReward(EnvRewardOptions(env=f"{file}:Bare"), make_build_context("rlfactory"))
 
 
 def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
@@ -178,16 +180,16 @@ def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
     file.write_text(f"from toolrl_plugin_rlfactory.envs import Env\nclass Judged(Env):\n{judge}\n"
                     f"class Both(Env):\n{judge}{rules}")  # fmt: skip
     with pytest.raises(ConfigError, match="Judged has a reward model score"):
-        RLFactoryReward(RewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))
-    reward = RLFactoryReward(RewardOptions(env=f"{file}:Both"), make_build_context("rlfactory"))
+        RLFactoryReward(EnvRewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))
+    reward = RLFactoryReward(EnvRewardOptions(env=f"{file}:Both"), make_build_context("rlfactory"))
     assert asyncio.run(reward.score(make_episode("x"))).value == 1.0
 
 
 def test_options_that_do_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="step_rewards"):
-        RewardOptions(factor=0.1)
+        EnvRewardOptions(factor=0.1)
     with pytest.raises(ValueError, match="SearchEnv"):
-        RewardOptions(env="a:B", format_score=0.0)
+        EnvRewardOptions(env="a:B", format_score=0.0)
 
 
 def test_small_parts() -> None:

@@ -10,13 +10,13 @@ RESULT_CHARS = 256
 """AReaL's limit of a result."""
 
 
-class Options(BaseModel):
+class ArealOptions(BaseModel):
     """Base of all options: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ArealTirDataOptions(Options):
+class ArealTirDataOptions(ArealOptions):
     """Options of the data set `areal_tir`."""
 
     path: str | list[str] = Field(
@@ -36,7 +36,7 @@ class ArealTirDataOptions(Options):
         find_files(self.path)
 
 
-class ArealTirParserOptions(Options):
+class ArealTirParserOptions(ArealOptions):
     """Options of the parser `areal_tir`."""
 
     calls: Literal["last", "all"] = Field(
@@ -57,7 +57,7 @@ class ArealTirParserOptions(Options):
     )
 
 
-class ArealToolOptions(Options):
+class ArealToolOptions(ArealOptions):
     """Options of the tool `areal_tool`."""
 
     target: str = Field(
@@ -71,7 +71,7 @@ class ArealToolOptions(Options):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the class.")
 
 
-class ArealTirRewardOptions(Options):
+class ArealTirRewardOptions(ArealOptions):
     """Options of the reward `areal_tir`."""
 
     scaling: float = Field(

@@ -15,13 +15,13 @@ SYSTEM_PROMPT = (
 )
 
 
-class Options(BaseModel):
+class Geo3kOptions(BaseModel):
     """Base of all options: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class GeometryJudgeOptions(Options):
+class GeometryJudgeOptions(Geo3kOptions):
     """How answers are compared."""
 
     timeout: float = Field(5.0, gt=0, description="Seconds that one answer may take to judge; then it counts as wrong.")
@@ -43,7 +43,7 @@ class Geo3kRewardOptions(GeometryJudgeOptions):
     boxed: bool = Field(True, description=r"Only an answer in \boxed{…} counts; else the whole of the final turn.")
 
 
-class Geo3kDataOptions(Options):
+class Geo3kDataOptions(Geo3kOptions):
     """Options of the data set `geo3k`."""
 
     path: str = Field(

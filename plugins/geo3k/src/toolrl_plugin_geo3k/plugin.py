@@ -18,7 +18,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     """The tool `calc_geo3k_reward`."""
     yield Component(
         "calc_geo3k_reward",
-        f"{_PACKAGE}.tool:Geo3kTool",
+        f"{_PACKAGE}.tool:GeometryTool",
         summary="Tells the model what its answer to a geometry problem is worth.",
         options=f"{_PACKAGE}.options:Geo3kToolOptions",
     )

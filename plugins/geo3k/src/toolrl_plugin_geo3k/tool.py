@@ -19,7 +19,7 @@ from toolrl_plugin_geo3k.options import Geo3kToolOptions
 NAME = "calc_geo3k_reward"
 
 
-class Geo3kTool(Tool):
+class GeometryTool(Tool):
     """One submitted answer an episode, which each call replaces."""
 
     spec = ToolSpec(

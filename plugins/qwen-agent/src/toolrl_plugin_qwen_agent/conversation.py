@@ -14,7 +14,7 @@ from typing import Any
 from toolrl.types import Media, Task
 
 
-class Conversation:
+class EpisodeConversation:
     """One episode's, in Qwen-Agent's own types. All of it blocks: it belongs in a thread."""
 
     def __init__(self, task: Task, folder: Path) -> None:

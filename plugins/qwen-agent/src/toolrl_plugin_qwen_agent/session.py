@@ -19,7 +19,7 @@ from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
-from toolrl_plugin_qwen_agent.conversation import Conversation
+from toolrl_plugin_qwen_agent.conversation import EpisodeConversation
 from toolrl_plugin_qwen_agent.failures import told
 from toolrl_plugin_qwen_agent.guards import guarded
 from toolrl_plugin_qwen_agent.results import as_answer, image_paths
@@ -46,7 +46,7 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ToolKind:
     """One tool: how it is made and called."""
 
     cls: Any
@@ -61,10 +61,10 @@ class Kind:
     """Keyword arguments of its `call`; None for any."""
 
 
-class Session:
+class EpisodeTools:
     """The tools of one episode."""
 
-    def __init__(self, kinds: Mapping[str, Kind], task: Task, manner: Manner, folder: Path) -> None:
+    def __init__(self, kinds: Mapping[str, ToolKind], task: Task, manner: Manner, folder: Path) -> None:
         """`folder` is the episode's own, made where it is needed."""
         self._kinds = kinds
         self._task = task
@@ -77,9 +77,9 @@ class Session:
         self._stuck: set[str] = set()
         """Tools of which a call runs on after everybody left."""
         self._jobs: set[Job[Any]] = set()
-        self._conversation: Conversation | None = None
+        self._conversation: EpisodeConversation | None = None
 
-    async def make(self, made: Callable[[Kind, Path, Mapping[str, Any]], Any]) -> None:
+    async def make(self, made: Callable[[ToolKind, Path, Mapping[str, Any]], Any]) -> None:
         """Make the tools that the task wants. Raises ToolsetError."""
         wanted = [name for name in self._kinds if self._task.tools is None or name in self._task.tools]
         settings = {name: self._kwargs(name, "create_kwargs") for name in wanted}
@@ -189,8 +189,8 @@ class Session:
         heard.extend(image_paths(value))
         return answer
 
-    def _begun(self) -> Conversation:
-        return Conversation(self._task, self._folder / "prompt")
+    def _begun(self) -> EpisodeConversation:
+        return EpisodeConversation(self._task, self._folder / "prompt")
 
     def _kwargs(self, name: str, stage: str) -> dict[str, Any]:
         """What the task gives a tool for a stage. Raises ToolsetError."""

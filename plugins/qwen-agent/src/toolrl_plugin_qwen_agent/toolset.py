@@ -29,7 +29,7 @@ from toolrl.types import Task, ToolSpec
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.guards import check_isolation, is_builtin, settle
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
-from toolrl_plugin_qwen_agent.session import Kind, Manner, Session, let_go
+from toolrl_plugin_qwen_agent.session import EpisodeTools, Manner, ToolKind, let_go
 from toolrl_plugin_qwen_agent.specs import spec_of
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class QwenAgentToolset:
             folders=tuple(Path(folder).expanduser() for folder in options.folders),
             urls=options.urls,
         )
-        self._kinds: dict[str, Kind] | None = None
+        self._kinds: dict[str, ToolKind] | None = None
         self._module: ModuleType | None = None
         self._base: Path | None = None
         self._shared: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class QwenAgentToolset:
         """Objects of the tools that the task wants. Raises ToolsetError where one can't be made."""
         if self._kinds is None or self._base is None or self._module is None:
             raise ToolsetError("the toolset wasn't started", where="qwen_agent")
-        session = Session(self._kinds, task, self._manner, self._base / f"episode-{next(self._number)}")
+        session = EpisodeTools(self._kinds, task, self._manner, self._base / f"episode-{next(self._number)}")
         try:
             if self._manner.per_episode:
                 await session.make(self._made)
@@ -135,7 +135,7 @@ class QwenAgentToolset:
         if self._gone:  # The start was cancelled while the library was imported, and nobody will clean up again.
             return
         self._base = Path(tempfile.mkdtemp(prefix="toolrl-qwen-agent-"))
-        kinds: dict[str, Kind] = {}
+        kinds: dict[str, ToolKind] = {}
         for entry in self._entries:
             kind, tool = self._kind(entry)
             if kind.spec.name in kinds:
@@ -147,7 +147,7 @@ class QwenAgentToolset:
                 self._shared[kind.spec.name] = tool
         self._kinds = kinds
 
-    def _kind(self, entry: Entry) -> tuple[Kind, Any]:
+    def _kind(self, entry: Entry) -> tuple[ToolKind, Any]:
         assert self._module is not None
         assert self._base is not None
         cls = library.find_class(entry.name, self._module, entry.place)
@@ -158,7 +158,7 @@ class QwenAgentToolset:
             hint = library.NEEDS[entry.name].hint or "See the README of toolrl-plugin-qwen-agent for what it needs."
             raise ConfigError(f"the built-in tool {entry.name!r} lacks {lack}", where=entry.place, hint=hint)
         unnamed = ToolSpec(entry.shown or str(getattr(cls, "name", "")) or entry.name, "")
-        kind = Kind(cls, entry.settings, unnamed, "", entry.place, Lane(unnamed.name, POOL), None)
+        kind = ToolKind(cls, entry.settings, unnamed, "", entry.place, Lane(unnamed.name, POOL), None)
         tool = self._made(kind, self._base / "shared", {})
         try:
             spec = spec_of(tool, entry.shown)
@@ -170,10 +170,12 @@ class QwenAgentToolset:
             ) from error
         if inspect.iscoroutinefunction(tool.call):
             raise ConfigError(f"{entry.name!r}: its call() is async; Qwen-Agent's aren't", where=entry.place)
-        made = Kind(cls, entry.settings, spec, str(tool.name), entry.place, Lane(spec.name, POOL), _takes(tool.call))
+        made = ToolKind(
+            cls, entry.settings, spec, str(tool.name), entry.place, Lane(spec.name, POOL), _takes(tool.call)
+        )
         return made, tool
 
-    def _made(self, kind: Kind, folder: Path, settings: Mapping[str, Any]) -> Any:
+    def _made(self, kind: ToolKind, folder: Path, settings: Mapping[str, Any]) -> Any:
         """A new object of a tool. Raises ToolsetError."""
         assert self._module is not None
         given = {"name": str(getattr(kind.cls, "name", "")), **kind.settings, **settings}

@@ -13,13 +13,13 @@ MAX_SEED = 2**12 - 1
 INSTRUCTION = "Give the final answer between <answer> and </answer>."
 
 
-class Options(BaseModel):
+class GymOptions(BaseModel):
     """Base of all options: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class GeneratorOptions(Options):
+class GeneratorOptions(GymOptions):
     """One generator of a mixture."""
 
     name: str = Field(min_length=1, description="The generator's name, as `toolrl reasoning-gym list` shows it.")
@@ -38,7 +38,7 @@ class GeneratorOptions(Options):
         return config
 
 
-class DataOptions(Options):
+class DataOptions(GymOptions):
     """Options of the data set `reasoning_gym`."""
 
     generators: list[GeneratorOptions] = Field(
@@ -70,7 +70,7 @@ class DataOptions(Options):
         check_generators(self)
 
 
-class ReasoningGymRewardOptions(Options):
+class ReasoningGymRewardOptions(GymOptions):
     """Options of the reward `reasoning_gym`."""
 
     judge: Literal["final", "answer", "all"] = Field(

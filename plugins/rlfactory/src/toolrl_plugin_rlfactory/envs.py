@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolrl_plugin_rlfactory.loading import call_accepted, manager_class
-from toolrl_plugin_rlfactory.managers import Config, ToolManager
+from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
 from toolrl_plugin_rlfactory.reading import last_answer
 
 __all__ = ["TOOL_ENV_REGISTRY", "BaseEnv", "DataItem", "DataProto", "Env", "SearchEnv"]
@@ -84,7 +84,7 @@ class Env:
     """RLFactory's Env: a tool manager, and what turns and episodes are worth."""
 
     def __init__(self, config: Any, centralized_actor: Any = None) -> None:
-        self.config = config if isinstance(config, Config) else Config(config)
+        self.config = config if isinstance(config, ManagerConfig) else ManagerConfig(config)
         self.tool_manager: ToolManager = manager_class(self.config.get("tool_manager") or "adaptive")(
             verl_config=self.config
         )

@@ -50,7 +50,7 @@ def own_spec(name: str, root: Path) -> ModuleSpec | None:
 def stand_ins(root: Path) -> Iterator[None]:
     """`envs` and `verl` are the stand-ins and the files in this folder."""
     with _lock:
-        finder, before = _StandIns(root), _taken()
+        finder, before = _EnvsFinder(root), _taken()
         sys.meta_path.insert(0, finder)
         try:
             yield
@@ -60,7 +60,7 @@ def stand_ins(root: Path) -> Iterator[None]:
             sys.modules.update(before)
 
 
-class _StandIns(MetaPathFinder, Loader):
+class _EnvsFinder(MetaPathFinder, Loader):
     def __init__(self, root: Path) -> None:
         self._root = root
 

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.types import ParsedTurn
 from toolrl_plugin_rlfactory import reading
 
 __all__ = [
     "TOOL_MANAGER_REGISTRY",
     "CentralizedQwenManager",
-    "Config",
     "DocParserError",
     "Llama3Manager",
+    "ManagerConfig",
     "Qwen25Manager",
     "QwenManager",
     "ToolManager",
@@ -56,7 +57,7 @@ class DocParserError(ToolServiceError):
     """A document that a tool couldn't read."""
 
 
-class Config(MutableMapping[str, Any]):
+class ManagerConfig(MutableMapping[str, Any]):
     """Settings by key or by attribute, as OmegaConf gives them. It is no dict, as those aren't: RLFactory's managers
     make OmegaConf's of a dict."""
 
@@ -67,7 +68,7 @@ class Config(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._values[name]
-        return Config(value) if isinstance(value, dict) else value
+        return ManagerConfig(value) if isinstance(value, dict) else value
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
@@ -92,7 +93,7 @@ class Config(MutableMapping[str, Any]):
         self[name] = value
 
     def __repr__(self) -> str:
-        return f"Config({self._values!r})"
+        return f"ManagerConfig({self._values!r})"
 
 
 @dataclass
@@ -112,7 +113,7 @@ class ToolManager:
     `call(args)`, where `args` is JSON text, and `function`, its name, description and parameters."""
 
     def __init__(self, verl_config: Any) -> None:
-        self.verl_config = verl_config if isinstance(verl_config, Config) else Config(verl_config)
+        self.verl_config = verl_config if isinstance(verl_config, ManagerConfig) else ManagerConfig(verl_config)
         self.tool_map: dict[str, Any] = {}
         self.functions: list[Any] = []
         self.storage_manager = None
@@ -232,7 +233,7 @@ class ToolManager:
         items = self._read(response).items
         return reading.as_tools(items) if items else response
 
-    def _read(self, response: str) -> reading.Reading:
+    def _read(self, response: str) -> ParsedTurn:
         return reading.read(response, whole_text=bool(self.verl_config.get("whole_text", False)))
 
     def get_prompt(

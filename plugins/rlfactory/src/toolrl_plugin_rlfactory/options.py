@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 REGISTERED = ("qwen3", "qwen2_5", "llama3", "centralized_qwen3", "adaptive")
 
 
-class ClassOptions(BaseModel):
+class EnvOptions(BaseModel):
     """Which classes of the user's are at work. Components that name the same ones share one object."""
 
     model_config = ConfigDict(extra="forbid")
@@ -36,7 +36,7 @@ class ClassOptions(BaseModel):
         return self.tool_manager not in REGISTERED
 
     @model_validator(mode="after")
-    def _known_manager(self) -> ClassOptions:
+    def _known_manager(self) -> EnvOptions:
         if self.own_manager and ":" not in self.tool_manager:
             known = ", ".join(REGISTERED)
             raise ValueError(f"tool_manager {self.tool_manager!r}: give {known}, `module:Class` or `file.py:Class`")
@@ -47,7 +47,7 @@ class ClassOptions(BaseModel):
         return self
 
 
-class ParserOptions(ClassOptions):
+class EnvParserOptions(EnvOptions):
     """Options of the parser `rlfactory`."""
 
     replies: Literal["rlfactory", "plain"] = Field(
@@ -62,17 +62,17 @@ class ParserOptions(ClassOptions):
     )
 
 
-class ToolOptions(ClassOptions):
+class EnvToolOptions(EnvOptions):
     """Options of the toolset `rlfactory`."""
 
     @model_validator(mode="after")
-    def _some_class(self) -> ToolOptions:
+    def _some_class(self) -> EnvToolOptions:
         if self.env is None and not self.own_manager and "config_path" not in self.config:
             raise ValueError("no tools are named: give env, tool_manager, or config: {config_path: …}")
         return self
 
 
-class RewardOptions(ClassOptions):
+class EnvRewardOptions(EnvOptions):
     """Options of the reward `rlfactory`."""
 
     step_rewards: bool = Field(
@@ -99,7 +99,7 @@ class RewardOptions(ClassOptions):
     )
 
     @model_validator(mode="after")
-    def _no_idle_options(self) -> RewardOptions:
+    def _no_idle_options(self) -> EnvRewardOptions:
         if self.env is not None and "format_score" in self.model_fields_set:
             raise ValueError("format_score is of RLFactory's own SearchEnv, and env names another")
         if self.factor is not None and not self.step_rewards:

@@ -20,7 +20,7 @@ from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, T
 from toolrl_plugin_rlfactory import reading
 from toolrl_plugin_rlfactory.envs import runs_itself
 from toolrl_plugin_rlfactory.managers import ToolManager, failed, succeeded
-from toolrl_plugin_rlfactory.options import ParserOptions
+from toolrl_plugin_rlfactory.options import EnvParserOptions
 from toolrl_plugin_rlfactory.sharing import shared_env
 
 _READS = ("parse_response", "parse_end_flag", "parse_tools")
@@ -31,9 +31,9 @@ _WORDED = re.compile(r"# Execute the tool \S{1,200} (?:successed|failed)\n")
 class RLFactoryParser:
     """See the module's docstring."""
 
-    def __init__(self, options: ParserOptions | None = None, context: BuildContext | None = None) -> None:
+    def __init__(self, options: EnvParserOptions | None = None, context: BuildContext | None = None) -> None:
         """Raises ConfigError for classes that can't be made."""
-        self._options = options or ParserOptions()
+        self._options = options or EnvParserOptions()
         self._env: Any = None
         if self._options.env is not None or self._options.own_manager:
             env = shared_env(self._options, context.where if context else None)
@@ -57,15 +57,8 @@ class RLFactoryParser:
         """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
         if self._env is not None:
             return _by_manager(self._env.tool_manager, text, self._acts)
-        found = reading.read(text, whole_text=self._options.whole_text, thinking=prefilled_thinking)
-        return ParsedTurn(
-            items=tuple(found.items),
-            content="".join([text[first:last] for first, last in found.content]),
-            reasoning="".join([text[first:last] for first, last in found.reasoning]) if found.reasoning else None,
-            answer=None if found.answer is None else found.answer.strip(),
-            status="calls" if found.items else "final",
-            content_spans=tuple(found.content),
-        )
+        turn = reading.read(text, whole_text=self._options.whole_text, thinking=prefilled_thinking)
+        return turn if turn.answer is None else replace(turn, answer=turn.answer.strip())
 
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
         """A tool message for each item, in order, worded as RLFactory does."""

@@ -20,7 +20,7 @@ def toolrl_parsers() -> Iterator[Component[ToolParser]]:
         "rlfactory",
         f"{_PACKAGE}.parser:RLFactoryParser",
         summary="Calls and answers as RLFactory's Qwen managers read and answer them, or your own manager does.",
-        options=f"{_PACKAGE}.options:ParserOptions",
+        options=f"{_PACKAGE}.options:EnvParserOptions",
     )
 
 
@@ -31,7 +31,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
         "rlfactory",
         f"{_PACKAGE}.toolset:RLFactoryToolset",
         summary="The tools of your own RLFactory Env or ToolManager.",
-        options=f"{_PACKAGE}.options:ToolOptions",
+        options=f"{_PACKAGE}.options:EnvToolOptions",
     )
 
 
@@ -42,7 +42,7 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
         "rlfactory",
         f"{_PACKAGE}.reward:RLFactoryReward",
         summary="The scores of RLFactory's SearchEnv or of your own Env, step rewards included.",
-        options=f"{_PACKAGE}.options:RewardOptions",
+        options=f"{_PACKAGE}.options:EnvRewardOptions",
     )
 
 

@@ -1,26 +1,27 @@
 """A turn's text as RLFactory's Qwen managers read it: `<tool_call>`, one JSON5 object, `</tool_call>`.
 
-The text is split at `<tool_call>`; a piece ends at its first `</tool_call>`. One pass finds the pieces, so reading is
-linear. What RLFactory calls `<empty>` (a piece that can't be read) and `<error>` (a closing tag alone) are errors here,
-with the texts that RLFactory answers. A piece of blanks alone is passed over, unless the turn has no other. Unlike in
-RLFactory, thinking and a call's arguments are no place for an answer, unless `whole_text` is set.
+The text is split at `<tool_call>`; a piece ends at its first `</tool_call>`. What RLFactory calls `<empty>` (a piece
+that can't be read) and `<error>` (a closing tag alone) are errors here, with the texts that RLFactory answers. A piece
+of blanks alone is passed over, unless the turn has no other. Unlike in RLFactory, thinking and a call's arguments are
+no place for an answer, unless `whole_text` is set.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyjson5
 
-from toolrl.parsing import MAX_ITEMS
+from toolrl.parsing import Block, TurnScanner
 from toolrl.parsing.jsonvalue import read_valid
-from toolrl.types import CallError, Span, ToolCall
+from toolrl.types import CallError, ParsedTurn, Span, ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
 EMPTY, ERROR = "<empty>", "<error>"
 EXTRACT_FAILED = "# Extract the tool name failed"
@@ -28,35 +29,79 @@ MAX_DEPTH = 64
 """Objects and lists within each other."""
 
 
-@dataclass(slots=True)
-class Reading:
-    """What a text holds."""
+def read(text: str, *, whole_text: bool = False, thinking: bool = False) -> ParsedTurn:
+    """Read a turn. `thinking`: it begins inside a thinking block. The answer keeps its blanks. Never raises."""
+    scanner = _Scanner(text, SimpleNamespace(call_ends_thinking=False), thinking=thinking and not whole_text)
+    if whole_text:
+        scanner.MARKS = scanner.OPENERS
+    turn = scanner.read()
+    if not turn.items:
+        turn = _without_calls(turn, text, scanner.blanks)
+    # What can't be read is no call, so an answer in it or behind it counts.
+    unread = [item.span for item in turn.items if isinstance(item, CallError)]
+    answerable = "".join([text[first:last] for first, last in sorted([*turn.content_spans, *unread])])
+    answer = last_answer(text if whole_text else answerable)
+    return replace(turn, answer=answer, status="calls" if turn.items else "final")
 
-    items: list[ToolCall | CallError] = field(default_factory=list)
-    content: list[Span] = field(default_factory=list)
-    reasoning: list[Span] = field(default_factory=list)
-    answer: str | None = None
-    """The inside of the last <answer>…</answer>, as it is written."""
+
+class _Scanner(TurnScanner):
+    MARKS = re.compile("<tool_call>|<think>")
+    OPENERS = re.compile(OPEN)
+
+    def __init__(self, text: str, options: Any, **about: Any) -> None:
+        super().__init__(text, options, **about)
+        self.blanks: list[Span] = []
+        """Pieces of blanks alone."""
+
+    def read_block(self, start: int, tag: str) -> Block:
+        text, inside = self.text, start + len(OPEN)
+        end = text.find(OPEN, inside)
+        end = len(text) if end < 0 else end
+        if not text[inside:end].strip():
+            self.blanks.append((start, end))
+            return Block(None, end)
+        close = text.find(CLOSE, inside, end)
+        if close < 0:
+            return self.error("unclosed", EXTRACT_FAILED, start, end)
+        return self._call(text[inside:close].strip(), start, close + len(CLOSE))
+
+    def _call(self, body: str, start: int, end: int) -> Block:
+        if not body:
+            return self.error("empty", EXTRACT_FAILED, start, end)
+        try:
+            value = _value(body)
+        except (ValueError, RecursionError):
+            return self.error("invalid_json", EXTRACT_FAILED, start, end)
+        if not isinstance(value, dict):
+            return self.error("not_object", EXTRACT_FAILED, start, end)
+        for key in ("name", "arguments"):
+            if key not in value:
+                return self.error(f"missing_{key}", EXTRACT_FAILED, start, end)
+        name, arguments = value["name"], value["arguments"]
+        if not isinstance(name, str) or not name.strip():
+            return self.error("bad_name", not_found(f"{name!r:.80}"), start, end)
+        if not isinstance(arguments, dict):
+            return self.error("bad_arguments", no_object(arguments), start, end, name=name)
+        return self.call(name, arguments, start, end)
 
 
-def read(text: str, *, whole_text: bool = False, thinking: bool = False) -> Reading:
-    """Read a turn. `thinking` says that it begins inside a thinking block. Never raises."""
-    found = Reading()
-    blanks = _split(text, found, whole_text, thinking and not whole_text)
-    if blanks and not found.items:
-        found.items.append(_error("unclosed", EXTRACT_FAILED, text, blanks.pop()))
+def _without_calls(turn: ParsedTurn, text: str, blanks: list[Span]) -> ParsedTurn:
+    """A turn without calls: a piece of blanks, or else a closing tag alone, is its one error, if there is any."""
     if blanks:
-        found.content = _joined([*found.content, *blanks])
-    if not found.items:
-        _stray_close(text, found)
-    found.answer = last_answer(text if whole_text else _answerable(text, found))
-    return found
-
-
-def _answerable(text: str, found: Reading) -> str:
-    """The text without thinking and calls. What can't be read is no call, so an answer in it or behind it counts."""
-    unread = [item.span for item in found.items if isinstance(item, CallError)]
-    return "".join([text[first:last] for first, last in sorted([*found.content, *unread])])
+        start, end = blanks[-1]
+        kind, message = "unclosed", EXTRACT_FAILED
+    else:
+        places = (text.find(CLOSE, first, last) for first, last in turn.content_spans)
+        start = next((place for place in places if place >= 0), -1)
+        if start < 0:
+            return turn
+        end = start + len(CLOSE)
+        kind, message = "stray_close", not_found(ERROR)
+    item = CallError(kind, message, span=(start, end), raw=text[start:end])
+    pieces = ((max(first, low), min(last, high)) for first, last in turn.content_spans
+              for low, high in ((0, start), (end, len(text))))  # fmt: skip
+    spans = tuple((first, last) for first, last in pieces if first < last)
+    return replace(turn, items=(item,), content="".join([text[a:b] for a, b in spans]), content_spans=spans)
 
 
 def last_answer(text: str) -> str | None:
@@ -79,74 +124,6 @@ def no_object(arguments: object) -> str:
     return f"Unexpected type of args: {type(arguments)} (args: {arguments!r:.200})"
 
 
-def _split(text: str, found: Reading, whole_text: bool, thinking: bool) -> list[Span]:
-    """Fill `found`; the pieces that hold nothing but blanks."""
-    at = 0
-    blanks: list[Span] = []
-    if thinking:
-        at = _thought(text, 0, 0, found)
-    call = _Finder(text, OPEN)
-    think = _Finder(text, THINK)
-    while at < len(text):
-        start = call.after(at)
-        block = len(text) if whole_text else think.after(at)
-        if block < start:
-            _add(found.content, at, block)
-            at = _thought(text, block, block + len(THINK), found)
-            continue
-        _add(found.content, at, start)
-        if start == len(text):
-            break
-        end = call.after(start + len(OPEN))
-        if not text[start + len(OPEN) : end].strip():
-            blanks.append((start, end))
-            at = end
-            continue
-        if len(found.items) >= MAX_ITEMS:
-            message = f"More than {MAX_ITEMS} calls in one turn: these were not read. Make fewer calls in a turn."
-            found.items.append(_error("too_many_calls", message, text, (start, len(text))))
-            break
-        at = _piece(text, start, end, found)
-    return blanks
-
-
-def _thought(text: str, start: int, inside: int, found: Reading) -> int:
-    """Pass over a thinking block that begins at `start`; without an end it is all that follows."""
-    close = text.find(THINK_END, inside)
-    found.reasoning.append((inside, close if close >= 0 else len(text)))
-    return close + len(THINK_END) if close >= 0 else len(text)
-
-
-def _piece(text: str, start: int, end: int, found: Reading) -> int:
-    """One piece, from its opening tag to the next one or the text's end; the index after what it took."""
-    close = text.find(CLOSE, start + len(OPEN), end)
-    if close < 0:
-        found.items.append(_error("unclosed", EXTRACT_FAILED, text, (start, end)))
-        return end
-    span = (start, close + len(CLOSE))
-    found.items.append(_call(text[start + len(OPEN) : close].strip(), text, span))
-    return span[1]
-
-
-def _call(body: str, text: str, span: Span) -> ToolCall | CallError:
-    if not body:
-        return _error("empty", EXTRACT_FAILED, text, span)
-    try:
-        value = _value(body)
-    except (ValueError, RecursionError):
-        return _error("invalid_json", EXTRACT_FAILED, text, span)
-    if not isinstance(value, dict):
-        return _error("not_object", EXTRACT_FAILED, text, span)
-    if "name" not in value or "arguments" not in value:
-        return _error("missing_name" if "name" not in value else "missing_arguments", EXTRACT_FAILED, text, span)
-    name, arguments = value["name"], value["arguments"]
-    if not isinstance(name, str) or not name.strip():
-        return _error("bad_name", not_found(f"{name!r:.80}"), text, span)
-    if not isinstance(arguments, dict):
-        return _error("bad_arguments", no_object(arguments), text, span, name)
-    return ToolCall(name, arguments, span=span, raw=text[span[0] : span[1]])
-
-
 def _value(body: str) -> Any:
     """What a piece holds. Raises ValueError, RecursionError."""
     strict = read_valid(body, 0)
@@ -160,57 +137,10 @@ def _value(body: str) -> Any:
     return value
 
 
-def _stray_close(text: str, found: Reading) -> None:
-    """A closing tag and no opening one, in content."""
-    for index, (first, last) in enumerate(found.content):
-        at = text.find(CLOSE, first, last)
-        if at >= 0:
-            span = (at, at + len(CLOSE))
-            found.items.append(_error("stray_close", not_found(ERROR), text, span))
-            pieces = [(a, b) for a, b in ((first, span[0]), (span[1], last)) if a < b]
-            found.content[index : index + 1] = pieces
-            return
-
-
-def _error(kind: str, message: str, text: str, span: Span, name: str | None = None) -> CallError:
-    return CallError(kind, message, name=name, span=span, raw=text[span[0] : span[1]])
-
-
-def _joined(spans: list[Span]) -> list[Span]:
-    """Spans in order, neighbours as one."""
-    joined: list[Span] = []
-    for start, end in sorted(spans):
-        if joined and joined[-1][1] == start:
-            start = joined.pop()[0]
-        joined.append((start, end))
-    return joined
-
-
-def _add(spans: list[Span], start: int, end: int) -> None:
-    if start < end:
-        spans.append((start, end))
-
-
-class _Finder:
-    """Where a mark comes next; looks at each character once, however often it is asked."""
-
-    def __init__(self, text: str, mark: str) -> None:
-        self._text = text
-        self._mark = mark
-        self._next = -1
-
-    def after(self, at: int) -> int:
-        """The first mark at `at` or later; the text's length where there is none."""
-        if self._next < at:
-            found = self._text.find(self._mark, at)
-            self._next = found if found >= 0 else len(self._text)
-        return self._next
-
-
 # The form in which RLFactory's managers hand calls on.
 
 
-def as_tools(items: list[ToolCall | CallError]) -> list[dict[str, str]]:
+def as_tools(items: Sequence[ToolCall | CallError]) -> list[dict[str, str]]:
     """Calls and errors as `parse_tools` gives them."""
     return list(_tools(items))
 
@@ -220,7 +150,7 @@ def dumped(arguments: object) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=4)
 
 
-def _tools(items: list[ToolCall | CallError]) -> Iterator[dict[str, str]]:
+def _tools(items: Sequence[ToolCall | CallError]) -> Iterator[dict[str, str]]:
     for item in items:
         if isinstance(item, ToolCall):
             yield {"name": item.name, "args": dumped(dict(item.arguments))}

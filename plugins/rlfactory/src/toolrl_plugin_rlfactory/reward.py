@@ -18,7 +18,7 @@ from toolrl.tools.threads import POOL
 from toolrl.types import Episode, Score
 from toolrl_plugin_rlfactory.envs import DataItem, DataProto, Env, SearchEnv, em_check, extract_solution, targets_of
 from toolrl_plugin_rlfactory.loading import call_accepted
-from toolrl_plugin_rlfactory.options import RewardOptions
+from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reading import ANSWER, ANSWER_END
 from toolrl_plugin_rlfactory.sharing import shared_env
 
@@ -26,9 +26,9 @@ from toolrl_plugin_rlfactory.sharing import shared_env
 class RLFactoryReward:
     """See the module's docstring."""
 
-    def __init__(self, options: RewardOptions | None, context: BuildContext) -> None:
+    def __init__(self, options: EnvRewardOptions | None, context: BuildContext) -> None:
         """Raises ConfigError for classes that can't be made."""
-        self._options = options or RewardOptions()
+        self._options = options or EnvRewardOptions()
         self._tokenizer = context.tokenizer
         if self._options.solution == "response" and self._tokenizer is None:
             raise ConfigError("solution: response needs the model's tokenizer", where=context.where or None)

@@ -13,14 +13,14 @@ from typing import Any
 from toolrl.errors import ConfigError
 from toolrl_plugin_rlfactory.envs import TOOL_ENV_REGISTRY, Env
 from toolrl_plugin_rlfactory.loading import load_class
-from toolrl_plugin_rlfactory.managers import Config
-from toolrl_plugin_rlfactory.options import ClassOptions
+from toolrl_plugin_rlfactory.managers import ManagerConfig
+from toolrl_plugin_rlfactory.options import EnvOptions
 
 _made: weakref.WeakValueDictionary[str, Env] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
-def shared_env(options: ClassOptions, where: str | None, default: str = "base") -> Env:
+def shared_env(options: EnvOptions, where: str | None, default: str = "base") -> Env:
     """The Env of these options, made when it is first asked for. Without `env` it is RLFactory's own called `default`.
     Raises ConfigError."""
     config = {"enable_thinking": False, "mcp_mode": "stdio", "tool_name_selected": [], **options.config}
@@ -30,7 +30,7 @@ def shared_env(options: ClassOptions, where: str | None, default: str = "base") 
         env = _made.get(key)
         if env is None:
             cls: Any = load_class(options.env, where) if options.env else TOOL_ENV_REGISTRY[default]
-            env = _built(cls, Config(config), options.env or default, where)
+            env = _built(cls, ManagerConfig(config), options.env or default, where)
             _made[key] = env
         return env
 

@@ -25,7 +25,7 @@ from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_rlfactory.envs import runs_itself
 from toolrl_plugin_rlfactory.loading import call_accepted
 from toolrl_plugin_rlfactory.managers import RUNNING, Prompt, RunningCall
-from toolrl_plugin_rlfactory.options import ToolOptions
+from toolrl_plugin_rlfactory.options import EnvToolOptions
 from toolrl_plugin_rlfactory.reading import dumped
 from toolrl_plugin_rlfactory.sharing import shared_env
 
@@ -35,7 +35,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 class RLFactoryToolset:
     """See the module's docstring."""
 
-    def __init__(self, options: ToolOptions, context: BuildContext) -> None:
+    def __init__(self, options: EnvToolOptions, context: BuildContext) -> None:
         """Raises ConfigError for classes that can't be made, or that have no tool."""
         self._tokenizer = context.tokenizer
         self.env: Any = shared_env(options, context.where or None)
@@ -61,13 +61,13 @@ class RLFactoryToolset:
     @asynccontextmanager
     async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         """Nothing is an episode's own: RLFactory's classes serve all of a batch."""
-        yield _Session(self.env, self._specs, self._tokenizer)
+        yield _EnvSession(self.env, self._specs, self._tokenizer)
 
     async def stop(self) -> None:
         """Nothing to stop."""
 
 
-class _Session:
+class _EnvSession:
     def __init__(self, env: Any, specs: Sequence[ToolSpec], tokenizer: Any) -> None:
         self._env = env
         self._specs = specs

@@ -88,7 +88,7 @@ def stand_in(name: str) -> str | None:
         return None
 
 
-class _StandIns(MetaPathFinder, Loader):
+class _VerlFinder(MetaPathFinder, Loader):
     """First of the finders: below a stand-in's package, the usual ones would load our files a second time."""
 
     folders: Sequence[str] = ()
@@ -128,4 +128,4 @@ def _is_stale(name: str, module: ModuleType) -> bool:
     return other or module.__name__.startswith(_PACKAGE)
 
 
-_finder = _StandIns()
+_finder = _VerlFinder()

@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class Options(BaseModel):
+class VerlOptions(BaseModel):
     """Base of all options: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class VerlDatasetOptions(Options):
+class VerlDatasetOptions(VerlOptions):
     """Options of the data set `verl`."""
 
     path: str | list[str] = Field(
@@ -39,7 +39,7 @@ class VerlDatasetOptions(Options):
         data_files(self.path)
 
 
-class VerlToolOptions(Options):
+class VerlToolOptions(VerlOptions):
     """Options of the toolset `verl`."""
 
     tool_config_path: str | None = Field(
@@ -75,7 +75,7 @@ class VerlToolOptions(Options):
         check_file("function_tool_path", self.function_tool_path)
 
 
-class SandboxFusionOptions(Options):
+class SandboxFusionOptions(VerlOptions):
     """verl's `sandbox_fusion:`, for rows whose programs are run against test cases."""
 
     url: str = Field(min_length=1, description="Address of the sandbox.")
@@ -83,7 +83,7 @@ class SandboxFusionOptions(Options):
     memory_limit_mb: int = Field(1024, ge=-1, description="MiB of memory that a program may take; -1 for no limit.")
 
 
-class VerlRewardOptions(Options):
+class VerlRewardOptions(VerlOptions):
     """Options of the reward `verl`."""
 
     path: str | None = Field(
@@ -131,7 +131,7 @@ class VerlRewardOptions(Options):
         check_file("path", self.path)
 
 
-class VerlDumpOptions(Options):
+class VerlDumpOptions(VerlOptions):
     """Options of the observer `verl_dump`."""
 
     rollout_data_dir: str | None = Field(

@@ -11,7 +11,7 @@ from typing import Any
 from toolrl.building import build_of_plugin
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Toolset
-from toolrl_plugin_verl.tool_yaml import ToolEntry
+from toolrl_plugin_verl.tool_yaml import ToolYamlEntry
 
 _MCP_CLASSES = (None, "verl.tools.mcp_base_tool.MCPBaseTool", "verl.tools.mcp_search_tool.MCPSearchTool")
 _SANDBOX_OPTIONS = (
@@ -32,7 +32,7 @@ SANDBOX_TOOL = "code_interpreter"
 _log = logging.getLogger(__name__)
 
 
-def mcp_toolset(entry: ToolEntry, context: BuildContext) -> Toolset:
+def mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     """The servers of `mcp.mcp_servers_config_path`, by the plugin `mcp`. Raises ConfigError."""
     if entry.class_name not in _MCP_CLASSES:
         raise ConfigError(
@@ -51,7 +51,7 @@ def mcp_toolset(entry: ToolEntry, context: BuildContext) -> Toolset:
     return _built("mcp/mcp", "mcp", options, entry, context)
 
 
-def sandbox_toolset(entry: ToolEntry, context: BuildContext, *, compat: str | None) -> Toolset:
+def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str | None) -> Toolset:
     """`code_interpreter` of the plugin `sandbox-fusion`. Raises ConfigError."""
     function = (entry.tool_schema or {}).get("function") or {}
     name = function.get("name", SANDBOX_TOOL)
@@ -70,19 +70,19 @@ def sandbox_toolset(entry: ToolEntry, context: BuildContext, *, compat: str | No
     return _built("sandbox-fusion/code_interpreter", "sandbox", options, entry, context)
 
 
-def ignored(entry: ToolEntry) -> tuple[list[str], str]:
+def ignored(entry: ToolYamlEntry) -> tuple[list[str], str]:
     """Keys of an entry's `config` that aren't used, and what to do instead."""
     used = _USED.get(entry.type)
     return ([], "") if used is None else (sorted(set(map(str, entry.config)) - set(used)), _INSTEAD[entry.type])
 
 
-def _tell_ignored(entry: ToolEntry) -> None:
+def _tell_ignored(entry: ToolYamlEntry) -> None:
     keys, instead = ignored(entry)
     if keys:
         _log.warning("%s: config.%s isn't used; %s", entry.place, ", config.".join(keys), instead)
 
 
-def _built(name: str, extra: str, options: dict[str, Any], entry: ToolEntry, context: BuildContext) -> Toolset:
+def _built(name: str, extra: str, options: dict[str, Any], entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     def missing(message: str) -> ConfigError:
         problem = f"type {entry.type} needs the plugin {name.partition('/')[0]!r}: {message}"
         return ConfigError(problem, where=entry.place, hint=f"pip install 'toolrl-plugin-verl[{extra}]'")

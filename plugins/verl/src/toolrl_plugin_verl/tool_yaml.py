@@ -35,7 +35,7 @@ _OF_CLASS: dict[str, Type] = {
 
 
 @dataclass(frozen=True)
-class ToolEntry:
+class ToolYamlEntry:
     """One entry of `tools:`."""
 
     place: str
@@ -48,7 +48,7 @@ class ToolEntry:
     mcp: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def read_tool_yaml(path: str, variable: Variable = from_environ, *, where: str | None = None) -> list[ToolEntry]:
+def read_tool_yaml(path: str, variable: Variable = from_environ, *, where: str | None = None) -> list[ToolYamlEntry]:
     """The entries, references resolved. Raises ConfigError."""
     file = Path(path).expanduser()
     try:
@@ -72,7 +72,7 @@ def read_tool_yaml(path: str, variable: Variable = from_environ, *, where: str |
     return [_entry(item, f"{path}: tools[{number}]") for number, item in enumerate(tools)]
 
 
-def _entry(item: Any, place: str) -> ToolEntry:
+def _entry(item: Any, place: str) -> ToolYamlEntry:
     if not isinstance(item, dict):
         raise ConfigError(f"{type(item).__name__}, expected class_name, config and tool_schema", where=place)
     config = _section(item, "config", place)
@@ -91,7 +91,7 @@ def _entry(item: Any, place: str) -> ToolEntry:
     schema = item.get("tool_schema")
     if schema is not None and not isinstance(schema, dict):
         raise ConfigError(f"tool_schema is {type(schema).__name__}, expected an object", where=place)
-    return ToolEntry(
+    return ToolYamlEntry(
         place=place,
         type=cast("Type", kind),
         class_name=class_name,

@@ -27,7 +27,7 @@ from toolrl_plugin_verl.functions import as_tool, load_functions
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.others import mcp_toolset, sandbox_toolset
-from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
+from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class VerlToolset:
         finally:
             await self._loop.stop()
 
-    async def _made(self, entry: ToolEntry, cls: Any) -> VerlTool:
+    async def _made(self, entry: ToolYamlEntry, cls: Any) -> VerlTool:
         try:
             schema = None
             if entry.tool_schema is not None:
@@ -105,7 +105,7 @@ class VerlToolset:
             reason = self._hidden(f"{type(error).__name__}: {error}")
             raise ToolsetError(f"{entry.class_name} can't be made: {reason}", where=entry.place) from None
 
-    def _is_native(self, entry: ToolEntry) -> bool:
+    def _is_native(self, entry: ToolYamlEntry) -> bool:
         """Also true where the user has a file of their own for verl's class."""
         own = own_file(entry.class_name, self._options.python_path) if entry.class_name else None
         if own is not None and entry.type == "mcp":
@@ -132,7 +132,7 @@ class VerlToolset:
         except (TypeError, ValueError) as error:
             raise ToolsetError(str(error), where=self._options.function_tool_path) from error
 
-    def _other(self, entry: ToolEntry) -> Toolset:
+    def _other(self, entry: ToolYamlEntry) -> Toolset:
         if entry.type == "mcp":
             return mcp_toolset(entry, self._context)
         return sandbox_toolset(entry, self._context, compat=self._options.compat)

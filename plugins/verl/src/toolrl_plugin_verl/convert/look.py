@@ -14,7 +14,7 @@ from toolrl_common.references import kept
 from toolrl_plugin_verl.classes import STAND_INS, own_file
 from toolrl_plugin_verl.imports import own_spec, search_folders, stand_in
 from toolrl_plugin_verl.others import ignored
-from toolrl_plugin_verl.tool_yaml import ToolEntry, read_tool_yaml
+from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 
 _MOST_CHARS = 1_000_000
 
@@ -49,7 +49,7 @@ def look_at_tools(path: str, settings: Conversion) -> None:
             settings.remark(f"{name} isn't below this folder: name its folder in `python_path`")
 
 
-def _look_at_servers(entry: ToolEntry, settings: Conversion) -> None:
+def _look_at_servers(entry: ToolYamlEntry, settings: Conversion) -> None:
     path = entry.mcp.get("mcp_servers_config_path") if entry.type == "mcp" else None
     if isinstance(path, str) and not Path(expanded(path)).is_file():
         settings.remark(f"mcp_servers_config_path: {path} isn't here; it has to be where the run starts")
