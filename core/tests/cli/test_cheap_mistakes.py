@@ -226,6 +226,25 @@ def test_all_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None:
     assert started(["config", "check", "--data"], "data.bad_rows=skip").returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.keep_best=acuracy", "evaluations give no 'acuracy'. Did you mean 'accuracy'?"),
+        ("trainer.keep_best=eval/rewards/mean", "Did you mean 'reward/mean'?"),
+        ("trainer.keep_best=reward/fromat/mean", "Did you mean 'reward/format/mean'?"),
+        ("trainer.keep_best=pass@2", "Did you mean 'pass@1'?"),
+        ("trainer.keep_best=reward/format/mean", None),
+        ("trainer.keep_best=tool/counter/hits", None),
+        ("trainer.keep_best=eval/avg@1", None),
+    ],
+)
+def test_the_metric_of_the_best_checkpoint_is_suggested(started: Any, override: str, says: str | None) -> None:
+    done = started(["config", "check"], override, "environments.default.rewards=[format]", "evaluation.every=2")
+    assert done.returncode == 0
+    assert ("evaluations give no" in done.stdout) == (says is not None)
+    assert (says or "ok") in done.stdout
+
+
 def test_an_environment_that_a_set_misspells_is_no_second_one(started: Any) -> None:
     done = started(["config", "check"], "environments.defualt.max_turns=3")
     assert done.returncode == 1

@@ -13,6 +13,7 @@ from toolrl.config.model import Config
 from toolrl.config.paths import format_path
 from toolrl.config.sections import of_trainer
 from toolrl.errors import PluginError, ToolrlError
+from toolrl.plugins.checks import did_you_mean
 from toolrl.plugins.registry import Registry
 
 DATA = ("data.train", "data.eval", "sft.data")
@@ -71,7 +72,22 @@ def _evaluation(config: Config) -> list[str]:
     lines = []
     if config.trainer.keep_best and not config.evaluation.every:
         lines.append("trainer.keep_best: evaluations are at the start and the end only; set evaluation.every")
+    metric = config.trainer.best_by
+    if metric is not None and not metric.startswith(("tool/", "stop/", "calls/error/", "environment/", "cluster/")):
+        rewards = {reward.use for environment in config.environments.values() for reward in environment.rewards}
+        sources = (*rewards, "step:", "tool:", "call_cost")
+        k = config.evaluation.episodes_per_task
+        known = [*_EVALUATED, f"avg@{k}", f"pass@{k}", *(f"reward/{name}/mean" for name in sorted(rewards))]
+        if metric not in known and not metric.startswith(tuple(f"reward/{source}" for source in sources)):
+            lines.append(f"trainer.keep_best: evaluations give no {metric!r}. {did_you_mean(metric, known)}")
     return lines
+
+
+_EVALUATED = (
+    "accuracy", "reward/mean", "reward/std", "turns/mean", "calls/mean", "calls/success", "truncated",
+    "tokens/sampled", "tokens/prompt", "time/generate", "time/tools", "time/longest", "time/eval", "errors/rate",
+)  # fmt: skip
+"""Metrics of every evaluation."""
 
 
 def _rewards(config: Config) -> list[str]:
