@@ -80,17 +80,17 @@ def one_tensor_wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The second time that weights are handed over, one matrix isn't what it should be."""
     import torch
 
-    from toolrl_plugin_vllm.weights import Transfer
+    from toolrl_plugin_vllm.weights import WeightTransfer
 
-    right, times = Transfer._one_by_one, []
+    right, times = WeightTransfer._one_by_one, []
 
-    def wrong(self: Transfer, tensors: Any) -> Iterator[tuple[str, Any]]:
+    def wrong(self: WeightTransfer, tensors: Any) -> Iterator[tuple[str, Any]]:
         times.append(1)
         for name, tensor in right(self, tensors):
             bad = len(times) == 2 and name == "model.layers.1.mlp.down_proj.weight"
             yield name, tensor + 0.01 * torch.randn_like(tensor) if bad else tensor
 
-    monkeypatch.setattr(Transfer, "_one_by_one", wrong)
+    monkeypatch.setattr(WeightTransfer, "_one_by_one", wrong)
     yield
     assert len(times) == 2, "the run went on"
 

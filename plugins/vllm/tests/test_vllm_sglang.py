@@ -210,9 +210,7 @@ def test_answers_of_other_weights_than_the_last_are_refused(tmp_path: Path) -> N
 
 def test_a_cache_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        from toolrl_plugin_vllm import dialects
-
-        monkeypatch.setattr(dialects, "_BETWEEN", 0.0)
+        monkeypatch.setattr(sglang, "_BETWEEN", 0.0)
         module, tokenizer = make_model(5), make_tokenizer()
         async with serving(make_model(), tokenizer) as server, engine(server, module, tmp_path) as running:
             server.refusals = 1000

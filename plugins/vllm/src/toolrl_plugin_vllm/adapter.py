@@ -22,13 +22,14 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _MERGED = "Set engine.options.lora to merged."
 
 
-class Adapter:
-    """The trainer's adapter. `start` first."""
+class AdapterTransfer:
+    """The trainer's adapter, with the methods of `WeightTransfer`."""
 
     def __init__(self, weights: WeightSource, directory: Path | None) -> None:
         self._directory = directory
         self._base: tempfile.TemporaryDirectory[str] | None = None
         self.request: Any = None
+        """vLLM's `LoRARequest` for every generation; None before the first load."""
         settings = settings_of(weights.module())
         rank = max([settings.r, *getattr(settings, "rank_pattern", {}).values()])
         if rank > RANKS[-1]:

@@ -1,4 +1,4 @@
-"""The completions API with token ids: what is sent, and what is read from the answer. Plain data, no server."""
+"""The dialect `vllm`: the completions API with token ids, what is sent and what is read from the answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,77 @@ from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import requests
 from toolrl_plugin_vllm.answers import at_most_zero
+from toolrl_plugin_vllm.client import Client
+from toolrl_plugin_vllm.options import OpenaiEngineOptions
 
 PATH = "/v1/completions"
 Logprobs = Literal["exact", "raw", "processed"]
+
+
+class VllmDialect:
+    """vLLM's server, and others with its completions API. Every method raises EngineError."""
+
+    name = "vLLM"
+    """Of the server, for messages."""
+    checks_stops = True
+    """Whether its stop strings are what toolrl means, so that the engine need not look for them again."""
+
+    def __init__(self, client: Client, model: str, options: OpenaiEngineOptions) -> None:
+        self._client, self._model, self._extension = client, model, options.worker_extension
+        self._logprobs: Logprobs = (
+            "exact" if options.worker_extension else "processed" if options.server_logprobs == "processed" else "raw"
+        )
+
+    def problem(self, sampling: Sampling) -> str | None:
+        """Why the server's answer wouldn't be what toolrl means, or None."""
+        return problem(sampling, self._logprobs)
+
+    async def set_up(self, known_ids: int | None) -> None:
+        """Once, before anything is sampled. `known_ids` is the size of the tokenizer."""
+        if self._extension:
+            await self._call("toolrl_setup", known_ids)
+
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
+        """One sample. Finish `abort` where it was interrupted; it then has the tokens up to there."""
+        answer = await self._client.ask(PATH, body(self._model, prompt, sampling, seed))
+        return generation(answer, version)
+
+    async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Of each token but the first."""
+        answer = await self._client.ask(PATH, probe_body(self._model, ids))
+        return prompt_logprobs(answer, ids)
+
+    async def load(self, folder: str, version: int) -> None:
+        """Take the weights of a folder and forget what was cached. Nothing is under way meanwhile."""
+        if self._extension:
+            await self._call("toolrl_load_folder", folder)
+        else:
+            await self._client.ask("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+        answer = await self._client.ask("/reset_prefix_cache", {})
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise EngineError(
+                f"{self._client.url}: the prefix cache of the old weights can't be emptied",
+                hint="Something else uses the server; it must serve this run alone.",
+            )
+
+    async def interrupt(self) -> None:
+        """End all that is under way there."""
+        try:
+            await self._client.ask("/abort_requests", {})
+        except EngineError as error:
+            error.hint = "Start the server with VLLM_SERVER_DEV_MODE=1, or set engine.options.on_update to wait."
+            raise
+
+    async def _call(self, method: str, *args: Any) -> None:
+        """Call a method of the server's workers."""
+        try:
+            await self._client.ask("/collective_rpc", {"method": method, "args": list(args)})
+        except EngineError as error:
+            error.hint = (
+                "Start the server with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
+                "toolrl_plugin_vllm.extension.WorkerExtension, as docs/howto/vllm.md shows; its log says more."
+            )
+            raise
 
 
 def problem(sampling: Sampling, logprobs: Logprobs) -> str | None:

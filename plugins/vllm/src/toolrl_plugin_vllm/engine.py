@@ -23,11 +23,11 @@ from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_vllm import build, requests
-from toolrl_plugin_vllm.adapter import Adapter
+from toolrl_plugin_vllm.adapter import AdapterTransfer
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_plugin_vllm.sessions import Sessions
-from toolrl_plugin_vllm.weights import Loads, Transfer
+from toolrl_plugin_vllm.weights import WeightTransfer
 
 
 class VllmEngine:
@@ -53,7 +53,7 @@ class VllmEngine:
         self._random = random.Random(context.seed)
         self._sessions = Sessions()
         self._driver: Driver | None = None
-        self._loads: Loads | None = None
+        self._loads: AdapterTransfer | WeightTransfer | None = None
         self._asleep = False
         self._max_length = 0
         self._probe: list[int] = []
@@ -78,7 +78,7 @@ class VllmEngine:
     def _build(self) -> Any:
         weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        adapter = Adapter(weights, self._context.run_dir) if self.options.lora == "adapter" else None
+        adapter = AdapterTransfer(weights, self._context.run_dir) if self.options.lora == "adapter" else None
         engine = None
         try:
             folder = (weights.path() if adapter is None else adapter.write_base(weights.module(), tokenizer)).absolute()
@@ -90,7 +90,7 @@ class VllmEngine:
                 device=self._context.device,
                 lora=adapter.arguments() if adapter is not None else None,
             )
-            self._loads = adapter or Transfer(weights, folder, in_process=build.in_process(engine))
+            self._loads = adapter or WeightTransfer(weights, folder, in_process=build.in_process(engine))
             if adapter is not None:
                 self._load(engine, weights, weights.version)
         except BaseException:

@@ -1,4 +1,5 @@
-"""The engine `openai`: a server that takes token ids and gives them back, such as vLLM's or SGLang's (`dialects.py`).
+"""The engine `openai`: a server that takes token ids and gives them back, such as vLLM's or SGLang's
+(`completions.py`, `sglang.py`).
 
 Weights are handed over by a folder that both can read: at the start and at each update the engine writes the trainer's
 weights there, waits until nothing is under way, tells the server to load them, empties its prefix cache, and compares
@@ -22,9 +23,10 @@ from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_vllm import answers, joining, requests
 from toolrl_plugin_vllm.client import Client
-from toolrl_plugin_vllm.dialects import Dialect, SglangDialect, VllmDialect
+from toolrl_plugin_vllm.completions import VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.sessions import Sessions
+from toolrl_plugin_vllm.sglang import SglangDialect
 
 _ROUND = 0.2
 """Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
@@ -147,9 +149,10 @@ class OpenaiEngine:
 
     # The server.
 
-    def _of(self, model: str) -> Dialect:
-        kinds: dict[str, type[VllmDialect] | type[SglangDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect}
-        return kinds[self.options.dialect](self._client, model, self.options)
+    def _of(self, model: str) -> VllmDialect | SglangDialect:
+        if self.options.dialect == "sglang":
+            return SglangDialect(self._client, self.options)
+        return VllmDialect(self._client, model, self.options)
 
     async def _find_model(self) -> str:
         answer = await self._client.ask("/v1/models")

@@ -1,4 +1,4 @@
-"""SGLang's own interface, `/generate`: what is sent, and what is read from the answer. Plain data, no server.
+"""The dialect `sglang`: SGLang's own interface `/generate`, what is sent and what is read from the answer.
 
 Written after SGLang's documentation (its pages on sampling parameters, on the native API and on RL systems). By default
 its log-probabilities are those of softmax(logits / temperature) before truncation, as toolrl means them; a server whose
@@ -7,6 +7,7 @@ SGLANG_RETURN_ORIGINAL_LOGPROB is set gives those before the temperature.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,70 @@ from typing import Any
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm.answers import at_most_zero
+from toolrl_plugin_vllm.client import Client
+from toolrl_plugin_vllm.completions import Logprobs, problem
+from toolrl_plugin_vllm.options import OpenaiEngineOptions
 
 PATH = "/generate"
 _LOGPROBS = "its answer holds no log-probability for each token"
+_FLUSHES, _BETWEEN = 50, 0.2
+"""How often an SGLang server is asked to empty its cache, and the seconds between: it refuses until the last request,
+answered already, has left its books."""
+
+
+class SglangDialect:
+    """SGLang's server; the methods are those of `VllmDialect`."""
+
+    name = "SGLang"
+    checks_stops = False
+    """It looks for a stop string in the text of a few of the last tokens: as many as the tokenizer would make of it,
+    and a model may spell it with more."""
+
+    def __init__(self, client: Client, options: OpenaiEngineOptions) -> None:
+        self._client = client
+        self._logprobs: Logprobs = options.server_logprobs or "exact"
+        self._given: str | None = None
+        """The name of the weights that it was given last."""
+
+    def problem(self, sampling: Sampling) -> str | None:
+        return problem(sampling, self._logprobs)
+
+    async def set_up(self, known_ids: int | None) -> None:
+        """Nothing."""
+
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
+        answer = await self._client.ask(PATH, body(prompt, sampling, seed))
+        if self._given is not None:
+            check_weights(answer, self._given)
+        return generation(answer, version)
+
+    async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+        return prompt_logprobs(await self._client.ask(PATH, probe_body(ids)), ids)
+
+    async def load(self, folder: str, version: int) -> None:
+        self._given = str(version)
+        answer = await self._client.ask(
+            "/update_weights_from_disk", {"model_path": folder, "weight_version": self._given, "flush_cache": True}
+        )
+        if not isinstance(answer, dict) or answer.get("success") is not True:
+            said = answer.get("message") if isinstance(answer, dict) else answer
+            raise EngineError(f"{self._client.url}: SGLang doesn't take the weights of {folder!r}: {said}")
+        await self._flush()
+
+    async def _flush(self) -> None:
+        for left in reversed(range(_FLUSHES)):
+            try:
+                await self._client.ask("/flush_cache", {}, plain=True)
+            except EngineError as error:
+                if left and "answered 400" in error.message:
+                    await asyncio.sleep(_BETWEEN)
+                    continue
+                error.hint = "Something else uses the server; it must serve this run alone."
+                raise
+            return
+
+    async def interrupt(self) -> None:
+        await self._client.ask("/abort_request", {"rid": "", "abort_all": True}, plain=True)
 
 
 def body(prompt: Sequence[int], sampling: Sampling, seed: int) -> dict[str, Any]:

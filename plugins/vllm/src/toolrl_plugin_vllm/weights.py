@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
@@ -17,29 +17,11 @@ from toolrl.protocols import WeightSource
 _REPORT = "Tensors were changed or left out on their way: resume the run, and report it if it happens again."
 
 
-class Loads(Protocol):
-    """How an engine's vLLM gets new weights."""
-
-    request: Any
-    """vLLM's `LoRARequest` for every generation, or None."""
-
-    def load(self, engine: Any, weights: WeightSource) -> None:
-        """Put them into vLLM's engine, in place; its caches are the caller's to empty."""
-        ...
-
-    def check(self, weights: WeightSource, who: str) -> None:
-        """Raises EngineError where what arrived isn't the trainer's."""
-        ...
-
-    def close(self) -> None:
-        """Delete what was written for it."""
-        ...
-
-
-class Transfer:
+class WeightTransfer:
     """All tensors. Made once, from the weights that vLLM was started with."""
 
     request: Any = None
+    """vLLM's `LoRARequest` for every generation; None, as whole weights need none."""
 
     def __init__(self, weights: WeightSource, folder: Path, *, in_process: bool) -> None:
         self._shapes = checkpoint_shapes(folder)
@@ -50,7 +32,7 @@ class Transfer:
         """Whether tensors are handed over without a file between."""
 
     def load(self, engine: Any, weights: WeightSource) -> None:
-        """Call the method of `WorkerExtension` that loads these weights."""
+        """Put weights into vLLM's engine, in place; its caches are the caller's to empty."""
         if self.in_memory:
             self._received = engine.collective_rpc("toolrl_load", args=(self._one_by_one(weights.state_dict()),))
         else:
