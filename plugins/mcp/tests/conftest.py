@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,49 @@ def nothing_is_left() -> Iterator[None]:
     assert open_files() <= files + 3, "files are left open"
 
 
+class HttpServer:
+    """A server over HTTP, the toy unless another is given, at one address that it keeps when it is started again."""
+
+    def __init__(self, transport: str, program: Sequence[str] = (sys.executable, str(SERVERS / "toy.py"))) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self._command = [*program, transport, str(self.port)]
+        self.url = f"http://127.0.0.1:{self.port}/{'sse' if transport == 'sse' else 'mcp'}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, anew where it runs."""
+        self.kill()
+        quiet = subprocess.DEVNULL
+        environ = {**os.environ, "PORT": str(self.port)}
+        self._process = subprocess.Popen(self._command, env=environ, stdin=quiet, stdout=quiet, stderr=quiet)
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        pytest.fail("the server doesn't start")
+
+    def pids(self) -> list[int]:
+        return [self._process.pid] if self._process is not None else []
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 class Rig:
     """Makes toolsets and calls their tools, each episode by itself."""
 
     raw = str(SERVERS / "raw.py")
     toy = str(SERVERS / "toy.py")
+    http_server = HttpServer
     children_of = staticmethod(children_of)
     files_by_number = staticmethod(files_by_number)
 
@@ -136,38 +174,6 @@ class Rig:
 @pytest.fixture
 def rig(nothing_is_left: None) -> Rig:
     return Rig()
-
-
-class HttpServer:
-    """The toy server over HTTP, at one address that it keeps when it is started again."""
-
-    def __init__(self, transport: str) -> None:
-        self.transport = transport
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/{'sse' if transport == 'sse' else 'mcp'}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, str(SERVERS / "toy.py"), self.transport, str(self.port)]
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return
-        pytest.fail("the toy server doesn't start")
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 @pytest.fixture(params=["stdio", "streamable-http", "sse"])

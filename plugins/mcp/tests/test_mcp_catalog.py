@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.tools.validation import check_arguments
-from toolrl_plugin_mcp.catalog import Choice, Listing, full_name, make_catalog, usable_schema
+from toolrl_plugin_mcp.catalog import Choice, Listing, full_name, make_catalog
 from toolrl_testing.checks.tools import check_spec
 
 
@@ -82,15 +82,6 @@ def test_tools_for_resources() -> None:
     assert list(catalog.entries) == ["a-x", "a-list_resources", "a-read_resource", "b-y"]
     own = make_catalog({"a": listing("read_resource", resources=True)}, Choice(resources=True))
     assert [entry.what for entry in own.entries.values()] == ["tool", "list_resources"]
-
-
-def test_schemas_are_mended() -> None:
-    assert usable_schema(None, "t") == {"type": "object", "properties": {}}
-    assert usable_schema({"properties": {"a": {"type": "string"}}}, "t")["type"] == "object"
-    assert usable_schema({"type": ["object", "null"], "properties": {}}, "t")["type"] == "object"
-    assert usable_schema({"type": "object", "required": ["a"]}, "t")["properties"] == {"a": {}}
-    kept = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}
-    assert usable_schema(kept, "t") == kept
 
 
 def test_more_tools_than_a_prompt_can_hold_are_refused_before_their_schemas_are_checked() -> None:

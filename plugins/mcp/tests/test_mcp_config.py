@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
@@ -195,18 +194,6 @@ def test_servers_of_options_and_of_a_file(tmp_path: Path) -> None:
     path.write_text('{"mcpServers": {"b": {"command": "y", "disabled": true}}}')
     with pytest.raises(ConfigError, match="names no server that is enabled"):
         all_servers(McpOptions(config=path), None)
-
-
-_TREES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["mcpServers", "a", "command", "url", "args", "env", "type"]), inner, max_size=3
-        )
-    ),
-    max_leaves=10,
-)
 
 
 def test_images_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 | server | from | over |
 |---|---|---|
 | mcp-server-time, mcp-server-git | PyPI | stdio |
-| @modelcontextprotocol/server-filesystem, server-memory | npm | stdio |
 | @modelcontextprotocol/server-everything | npm | stdio, streamable HTTP, SSE |
 
 They are looked for on PATH, beside this Python, and in the folders of TOOLRL_MCP_BIN (separated as those of PATH are):
@@ -22,7 +21,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -324,35 +322,6 @@ def test_git(rig: Any, repository: Path) -> None:
 # npm.
 
 
-@pytest.mark.slow
-def test_filesystem(rig: Any, tmp_path: Path) -> None:
-    case = Case({"command": program("mcp-server-filesystem"), "args": [str(tmp_path)]})
-    (tmp_path / "a.txt").write_text("inside")
-
-    def calls(number: int) -> Calls:
-        written = {"path": str(tmp_path / f"{number}.txt"), "content": f"number {number}"}
-        return named([("read_text_file", {"path": str(tmp_path / "a.txt")}), ("write_file", written)])
-
-    def answers(record: CallRecord) -> None:
-        assert record.result.text == "inside" or "Successfully wrote" in record.result.text
-
-    battery(rig, case, calls, killer=stdio_killer, answers=answers)
-    assert len(list(tmp_path.glob("*.txt"))) > EPISODES
-
-
-@pytest.mark.slow
-def test_memory(rig: Any, tmp_path: Path) -> None:
-    memory = tmp_path / "memory.jsonl"
-    case = Case({"command": program("mcp-server-memory"), "env": {"MEMORY_FILE_PATH": str(memory)}})
-
-    def calls(number: int) -> Calls:
-        entity = {"name": f"n{number}", "entityType": "number", "observations": [f"is {number}"]}
-        return named([("search_nodes", {"query": "nothing"}), ("create_entities", {"entities": [entity]})])
-
-    battery(rig, case, calls, killer=stdio_killer)
-    assert memory.read_text().strip()
-
-
 def everything_calls(number: int) -> Calls:
     return named([("echo", {"message": f"number {number}"}), ("get-sum", {"a": number, "b": 1})])
 
@@ -372,59 +341,20 @@ def test_everything_over_stdio(rig: Any, session: str, instances: int) -> None:
     battery(rig, Case(server, session, instances), everything_calls, killer=killer, answers=everything_answers)
 
 
-class Everything:
-    """The server behind a URL, and whoever starts it again."""
-
-    def __init__(self, transport: str) -> None:
-        self._command = [program("mcp-server-everything"), transport]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}/{'sse' if transport == 'sse' else 'mcp'}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        quiet = subprocess.DEVNULL
-        environ = {**os.environ, "PORT": str(self._port)}
-        self._process = subprocess.Popen(self._command, env=environ, stdin=quiet, stdout=quiet, stderr=quiet)
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return
-        pytest.fail("the server doesn't start")
-
-    def again(self) -> None:
-        self.stop()
-        self.start()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pids(self) -> list[int]:
-        return [self._process.pid] if self._process is not None else []
-
-
 @pytest.fixture(params=["streamableHttp", "sse"])
-def everything(request: pytest.FixtureRequest, nothing_is_left: None) -> Iterator[Everything]:
-    server = Everything(request.param)
+def everything(request: pytest.FixtureRequest, rig: Any) -> Iterator[Any]:
+    server = rig.http_server(request.param, [program("mcp-server-everything")])
     server.start()
     try:
         yield server
     finally:
-        server.stop()
+        server.kill()
 
 
 @pytest.mark.slow
-def test_everything_over_http(rig: Any, everything: Everything) -> None:
+def test_everything_over_http(rig: Any, everything: Any) -> None:
     def killer(toolset: McpToolset, older: Set[int]) -> Killer:
-        return Killer(toolset, everything.pids, everything.again)
+        return Killer(toolset, everything.pids, everything.start)
 
     case = Case({"url": everything.url}, beside=everything.pids)
     battery(rig, case, everything_calls, killer=killer, answers=everything_answers)
@@ -432,19 +362,6 @@ def test_everything_over_http(rig: Any, everything: Everything) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", ["streamableHttp"], indirect=True)
-def test_sessions_of_episodes_over_http(rig: Any, everything: Everything) -> None:
+def test_sessions_of_episodes_over_http(rig: Any, everything: Any) -> None:
     case = Case({"url": everything.url}, "episode", beside=everything.pids)
     battery(rig, case, everything_calls, answers=everything_answers)
-
-
-@pytest.mark.slow
-async def test_the_broken_image_of_the_server_everything(rig: Any) -> None:
-    pytest.importorskip("PIL", reason="Pillow isn't installed")
-    server = {"command": program("mcp-server-everything"), "args": ["stdio"]}
-
-    options = rig.options(server=server)
-    async with rig.started(options, processor=object()) as toolset, rig.episode(toolset) as session:
-        result = await session.call(ToolCall("get-tiny-image", {}))
-    # Checksums in it are wrong, so no model gets to see it.
-    assert "MCP logo" in result.text
-    assert "can't be shown: it is no PNG, " in result.text

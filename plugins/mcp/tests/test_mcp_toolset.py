@@ -28,16 +28,6 @@ def servers(rig: Any, *names: str, **options: Any) -> McpOptions:
 # Shared servers.
 
 
-async def test_two_servers_and_short_names(rig: Any) -> None:
-    options = servers(rig, "one", "two", exclude=["two-pid"])
-    async with rig.started(options) as toolset, rig.episode(toolset) as session:
-        assert session.resolve("pid") == "one-pid"
-        assert session.resolve("echo") is None
-        assert (await session.call(ToolCall("pid", {}))).text
-        with pytest.raises(ToolError, match="no tool 'echo'"):
-            await session.call(ToolCall("echo", {}))
-
-
 async def test_instances_share_the_calls(rig: Any) -> None:
     async with rig.started(rig.options(instances=3)) as toolset:
         pids = [await rig.call(toolset, "pid") for _ in range(9)]
@@ -205,21 +195,6 @@ async def test_a_lost_call_is_made_again_where_that_does_no_harm(rig: Any) -> No
         await box.stop()
     assert (slow.result.error, slow.result.text) == (None, '{"seconds": 0.5}')
     assert crash.result.error == "tool_error"
-
-
-async def test_a_lost_call_is_an_answer(rig: Any) -> None:
-    box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()))])
-    await box.start()
-    try:
-        task = make_task()
-        async with box.open(task, make_episode_context(task)) as session:
-            items = [ToolCall("raw-crash", {}), ToolCall("raw-slow", {"seconds": 60}), ToolCall("raw-none", {})]
-            records = await session.answer(items)
-            assert [record.result.error for record in records] == ["tool_error", "tool_error", "unknown_tool"]
-            assert "lost during the call" in records[0].result.text
-            assert session.failures == []  # no crash of the tool's own code
-    finally:
-        await box.stop()
 
 
 # Secrets.

@@ -1,4 +1,4 @@
-"""A server in a container. There is no docker here: a program of that name starts a real server in its place."""
+"""A server in a container. A program of the name `docker` stands in for Docker."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openenv_help import HAS_OPENENV, SERVERS, box_of, episode
+from openenv_help import box_of, episode
 from openenv_wire_server import TOOLS, FakeServer
 
 from toolrl.cli.main import main
 from toolrl.errors import ToolsetError
-from toolrl.types import ToolCall
 from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.toolset import build
 from toolrl_testing import make_build_context
@@ -21,7 +20,7 @@ from toolrl_testing import make_build_context
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 DOCKER = f"""#!{sys.executable}
-import os, pathlib, signal, socket, subprocess, sys
+import os, pathlib, sys
 folder = pathlib.Path(__file__).parent
 words = sys.argv[1:]
 with (folder / "calls").open("a") as file:
@@ -30,15 +29,6 @@ if words[0] == "run":
     if "broken:1" in words:
         sys.exit("Unable to find image 'broken:1' locally")
     (folder / "level").write_text(os.environ.get("LEVEL", ""))
-    if "real:1" in words:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, {str(SERVERS / "envs.py")!r}, "vault", str(port), "8"]
-        quiet = subprocess.DEVNULL
-        server = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
-        (folder / "pid").write_text(str(server.pid))
-        (folder / "port").write_text(str(port))
     print("WARNING: the platform differs", file=sys.stderr)
     print("4f5e")
 elif words[0] == "port":
@@ -47,8 +37,6 @@ elif words[0] == "port":
     print("127.0.0.1:" + (folder / "port").read_text())
 elif words[0] == "logs":
     print("no module named envs")
-elif (folder / "pid").exists():
-    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
 """
 
 
@@ -76,13 +64,6 @@ async def test_an_image_is_run_and_removed(docker: Path) -> None:
     assert started == f"run -d --name {name} -p 127.0.0.1::8000 -e LEVEL echo-env:latest"
     assert (asked, removed) == (f"port {name} 8000/tcp", f"rm -f {name}")
     assert (docker / "level").read_text() == "secret"
-
-
-@pytest.mark.skipif(not HAS_OPENENV, reason="pip install 'toolrl-plugin-openenv[server]'")
-async def test_a_real_server_is_played(docker: Path) -> None:
-    async with box_of(of("real:1")) as box, episode(box) as session:
-        (record,) = await session.answer([ToolCall("add", {"a": 2, "b": 3}, id="1")])
-        assert record.result.text == "5"
 
 
 async def test_an_image_is_shown(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:

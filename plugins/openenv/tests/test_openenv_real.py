@@ -114,59 +114,6 @@ async def test_a_group_starts_from_one_state(real: Real) -> None:
             assert (await session.answer([call("look")]))[0].result.text == "opensesame"
 
 
-async def test_a_server_with_one_session_serves_all_episodes_in_turn(real: Real) -> None:
-    async with box_of(options(real("guess", 1).url), policy={"session_timeout": 60}) as box:
-        ended: list[int] = []
-
-        async def one(number: int) -> None:
-            async with episode(box, number) as session:
-                await session.opening()
-                for guess in ("0", "0", "0"):
-                    assert await session.respond(turn(guess)) is not None
-            ended.append(number)
-
-        async with asyncio.TaskGroup() as scope:
-            for number in range(12):
-                scope.create_task(one(number))
-        assert sorted(ended) == list(range(12))
-        assert max(place - number for place, number in enumerate(ended)) <= 3, "few come before those who waited"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize("kind", ["vault", "guess"])
-async def test_256_episodes_at_once_never_mix_their_state(real: Real, kind: str) -> None:
-    async def vault(session: Any, number: int) -> None:
-        code = str(10_000 + number)
-        (looked,) = await session.answer([call("look")])
-        assert looked.result.text == code
-        (other,) = await session.answer([call("open_vault", code=str(10_000 + (number + 1) % 256))])
-        assert other.result.reward == -0.25
-        (own,) = await session.answer([call("open_vault", code=code)])
-        assert (own.result.reward, own.result.done) == (1.0, True)
-
-    async def guess(session: Any, number: int) -> None:
-        right = 1 + number % 20
-        await session.opening()
-        reply = await session.respond(turn(str(right + 1)))
-        assert reply.messages[0].content == "Lower."
-        reply = await session.respond(turn(str(right)))
-        assert (reply.messages[0].content, reply.done) == ("Right!", True)
-
-    server = real(kind)
-    async with box_of(options(server.url, connect_timeout=120, step_timeout=200, reset_timeout=200)) as box:
-
-        async def one(number: int) -> None:
-            reset = {"code": str(10_000 + number)} if kind == "vault" else {"number": 1 + number % 20}
-            kwargs = {"openenv": {"create_kwargs": reset}}
-            async with episode(box, number, id=f"task-{number}", tools_kwargs=kwargs) as session:
-                await (vault if kind == "vault" else guess)(session, number)
-
-        async with asyncio.TaskGroup() as scope:
-            for number in range(256):
-                scope.create_task(one(number))
-
-
 async def test_a_server_that_dies_ends_its_episodes_and_comes_back_for_others(real: Real) -> None:
     server = RealServer("guess", 8)
     server.start()

@@ -37,21 +37,6 @@ def test_laws(name: str, format_of: Any) -> None:
 
 
 @every
-def test_text(name: str, format_of: Any) -> None:
-    if name in ("glm-4.5", "inkling"):
-        chat = format_of(name)
-        assert chat.decode(chat.inline("x<tool_call>y")).text == "x<tool_call>y"
-        return
-    options = {"thinking": False} if name == "kimi-k2.5" else {}
-    options = {"enable_thinking": False} if name.startswith(("qwen3", "glm-5", "nemotron")) else options
-    options = {} if name in ("qwen3-vl", "glm-5.3") else options
-    chat = format_of(name, **options)
-    if chat.open([Message("user", "x")], ()).in_thinking or name in ("qwen3",):
-        return
-    chat_formats.check_text(chat)
-
-
-@every
 def test_a_missing_end_mark_is_supplied(name: str, format_of: Any, look: ToolSpec) -> None:
     """A turn that was cut off, or that a string stopped, goes on like one that ended."""
     chat = format_of(name)

@@ -32,30 +32,6 @@ def engine_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "toolrl-vllm-engine"]
 
 
-def test_log_probabilities_are_the_models_at_every_temperature_and_before_truncation(engine: Any) -> None:
-    async def run() -> None:
-        module = make_model()
-        async with engine(module) as running:
-            settings = [
-                Sampling(16, temperature=1.0, seed=1),
-                Sampling(16, temperature=0.6, seed=2),
-                Sampling(16, temperature=1.7, seed=3),
-                Sampling(16, temperature=0.8, top_p=0.7, seed=4),
-                Sampling(16, temperature=1.2, top_k=5, seed=5),
-                Sampling(16, temperature=0.0),
-            ]
-            # Together, so that one batch holds all of them.
-            done = await asyncio.gather(
-                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-            )
-            for one, generation in zip(settings, done, strict=True):
-                assert apart(module, PROMPT, generation, one.temperature or 1.0) < TOLERANCE, one
-            assert running.verified is not None
-            assert running.verified < TOLERANCE
-
-    asyncio.run(run())
-
-
 def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None:
     async def run() -> None:
         prompts, found = [tuple(range(n, n + 100)) for n in range(6)], []
@@ -108,22 +84,6 @@ def test_ids_that_the_tokenizer_lacks_are_never_sampled(engine: Any, tokenizer: 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_an_update_takes_every_weight(engine: Any, tokenizer: Any, tmp_path: Path, tied: bool) -> None:
-    async def run() -> None:
-        module = make_model(tied=tied)
-        async with engine(module) as running:
-            for version in range(1, 4):
-                change(module, version)
-                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
-                done = await running.generate(PROMPT, Sampling(24, seed=version), session="a")
-                assert set(done.versions) == {version}
-                assert done.cached == 0, "what older weights computed was reused"
-                assert apart(module, PROMPT, done) < TOLERANCE
-
-    asyncio.run(run())
-
-
 def test_weights_of_other_names_go_through_a_folder(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
     class Renamed(Weights):
         def state_dict(self) -> Any:
@@ -147,31 +107,6 @@ def test_weights_of_other_names_go_through_a_folder(engine: Any, tokenizer: Any,
     asyncio.run(run())
 
 
-def test_a_process_of_its_own(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        import psutil
-        import torch
-
-        module, mine = make_model(), psutil.Process()
-        async with engine(module, separate_process=True) as running:
-            # Python's own tracker of shared memory stays until this process ends.
-            found = mine.children(recursive=True)
-            workers = [child for child in found if "resource_tracker" not in " ".join(child.cmdline())]
-            assert workers
-            assert not torch.distributed.is_initialized()
-            settings = Sampling(16, temperature=0.7, top_k=9, seed=1, stop_token_ids=(3,))
-            done = await running.generate(PROMPT, settings, session="a")
-            assert apart(module, PROMPT, done, 0.7) < TOLERANCE
-            change(module)
-            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-            done = await running.generate(PROMPT, settings, session="a")
-            assert set(done.versions) == {1}
-            assert apart(module, PROMPT, done, 0.7) < TOLERANCE
-        assert not psutil.wait_procs(workers, timeout=60)[1]
-
-    asyncio.run(run())
-
-
 class Stale(Weights):
     """Its tensors are those of another model than its module."""
 
@@ -182,28 +117,6 @@ class Stale(Weights):
 
     def path(self) -> Any:
         return Weights(self.other, self._tokenizer, self._folder, self.version).path()
-
-
-@pytest.mark.parametrize("what", ["everything", "one layer", "the output layer"])
-def test_a_wrong_update_is_caught(engine: Any, tokenizer: Any, tmp_path: Path, what: str) -> None:
-    async def run() -> None:
-        import torch
-
-        module = make_model(tied=False)
-        async with engine(module) as running:
-            other = make_model(tied=False)
-            change(module)
-            if what != "everything":
-                other.load_state_dict(module.state_dict())
-                layer = other.lm_head.weight if what == "the output layer" else other.model.layers[1].mlp.up_proj.weight
-                with torch.no_grad():
-                    layer.add_(torch.randn_like(layer) * 0.002)
-            weights = Stale(module, tokenizer, tmp_path / "w", 1)
-            weights.other = other
-            with pytest.raises(EngineError, match="after the update to version 1 vLLM doesn't have"):
-                await running.update_weights(weights, 1)
-
-    asyncio.run(run())
 
 
 def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -302,40 +215,6 @@ def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
             assert len(again.ids) == 4
 
     asyncio.run(run())
-
-
-def test_a_request_under_way_goes_on_with_new_weights(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        module, older = make_model(), make_model()
-        async with engine(module) as running:
-            task = asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=1), session="a"))
-            driver = running._driver
-            while await driver.call(lambda: _sampled(driver.engine)) < 5:
-                pass
-            async with running.hold():
-                change(module)
-                assert not task.done()
-                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-                waiting = asyncio.ensure_future(running.generate(PROMPT, Sampling(4, seed=1), session="b"))
-                await driver.call(lambda: None)
-                await asyncio.sleep(0.05)
-                assert not waiting.done(), "a step was taken while the engine was held"
-            done = await task
-            assert set((await waiting).versions) == {1}
-            place = done.versions.index(1)
-            assert 0 < place < 150
-            assert set(done.versions[:place]) == {0}
-            assert set(done.versions[place:]) == {1}
-            old, new = (logprobs_of(model, PROMPT, done.ids) for model in (older, module))
-            assert max(abs(a - b) for a, b in zip(done.logprobs[:place], old[:place], strict=True)) < TOLERANCE
-            assert max(abs(a - b) for a, b in zip(done.logprobs[place:], new[place:], strict=True)) < TOLERANCE
-
-    asyncio.run(run())
-
-
-def _sampled(engine: Any) -> int:
-    states = engine.output_processor.request_states.values()
-    return max((state.detokenizer.num_output_tokens() for state in states), default=0)
 
 
 @pytest.mark.parametrize(

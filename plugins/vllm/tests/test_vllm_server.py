@@ -131,20 +131,6 @@ def test_an_update_interrupts_what_is_under_way_and_it_goes_on(server: VllmServe
     asyncio.run(run())
 
 
-def test_a_wrong_update_is_caught(server: VllmServer, tmp_path: Path) -> None:
-    class Stale(Weights):
-        def path(self) -> Path:
-            return Weights(make_model(9), make_tokenizer(), self._folder).path()
-
-    async def run() -> None:
-        module = make_model(5)
-        async with engine(server, module, tmp_path) as running:
-            with pytest.raises(EngineError, match="after the update to version 1 vLLM doesn't have"):
-                await running.update_weights(Stale(module, make_tokenizer(), tmp_path / "1"), 1)
-
-    asyncio.run(run())
-
-
 def test_a_method_that_the_server_lacks_is_named(server: VllmServer, tmp_path: Path) -> None:
     async def run() -> None:
         async with engine(server, make_model(6), tmp_path) as running:
