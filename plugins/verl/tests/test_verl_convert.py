@@ -126,12 +126,8 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
     [
         (["algorithm.norm_adv_by_std_in_grpo=False"], "algorithm.scale", "none"),
         (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"], "algorithm.loss_aggregation", "constant"),
-        (["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss_aggregation", "sequence_mean"),
-        (["actor_rollout_ref.actor.clip_ratio=0.3"], "algorithm.clip_high", 0.3),
         (["actor_rollout_ref.actor.clip_ratio_high=0.28"], "algorithm.clip_high", 0.28),
-        (["actor_rollout_ref.actor.clip_ratio_high=0.28"], "algorithm.clip_low", 0.2),
         (["actor_rollout_ref.actor.entropy_coeff=0.01"], "algorithm.entropy_coef", 0.01),
-        (["actor_rollout_ref.actor.use_kl_loss=True"], "algorithm.kl_correction", False),
         (["actor_rollout_ref.rollout.top_k=50"], "rollout.top_k", 50),
         (["actor_rollout_ref.rollout.temperature=0.7"], "rollout.temperature", 0.7),
         (["actor_rollout_ref.actor.use_dynamic_bsz=True"], "trainer.tokens_per_microbatch", 16384),
@@ -141,7 +137,6 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["actor_rollout_ref.actor.optim.lr_warmup_steps=7"], "trainer.warmup_steps", 7),
         (["trainer.save_freq=10"], "trainer.save_every", 10),
         (["trainer.max_actor_ckpt_to_keep=5"], "trainer.keep_checkpoints", 5),
-        (["actor_rollout_ref.model.lora_rank=8"], "model.lora", {"rank": 8, "alpha": 16.0}),
         (["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=32"], "model.lora.alpha", 32.0),
         (
             ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[q_proj,v_proj]"],
@@ -167,9 +162,7 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
             "deepseek-v4",
         ),
         (["actor_rollout_ref.rollout.multi_turn.format=kimi"], "environments.default.parser", "renderers"),
-        (["actor_rollout_ref.rollout.multi_turn.enable=true"], "environments.default.max_turns", 32),
         (["actor_rollout_ref.rollout.multi_turn.max_assistant_turns='5'"], "environments.default.max_turns", 5),
-        (["data.train_files=a", "data.train_max_samples='7'"], "data.train.options.limit", 7),
         (["trainer.total_training_steps='7'"], "trainer.steps", 7),
         (
             ["+data.apply_chat_template_kwargs.enable_thinking=False"],
@@ -249,18 +242,13 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
         ("trainer.val_only=True", "`toolrl eval`"),
         ("actor_rollout_ref.rollout.do_sample=False", "are sampled"),
         ("actor_rollout_ref.actor.loss_scale_factor=100", "divides by the longest length"),
-        ("actor_rollout_ref.rollout.multi_turn.format=mistral", "reads calls as hermes"),
         ("data.seed=-1", "out of bounds"),
         ("actor_rollout_ref.rollout.n=2.5", "'2.5' is no whole number"),
-        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=many", "'many' is no whole number"),
-        ("actor_rollout_ref.rollout.multi_turn.max_tool_response_length=all", "'all' is no whole number"),
         ("async_training.staleness_threshold=0.5", "rollout.max_staleness"),
         ("rollout.total_rollout_steps=1000", "rollout.max_staleness"),
         ("actor_rollout_ref.rollout.full_determinism=True", "deterministic: true"),
-        ("actor_rollout_ref.actor.fsdp_config.full_determinism=True", "deterministic: true"),
         ("algorithm.rollout_correction.rollout_rs=token", "mode: reject"),
         ("actor_rollout_ref.rollout.calculate_log_probs=True", "always"),
-        ("actor_rollout_ref.actor.use_rollout_log_probs=True", "always"),
         ("algorithm.lam=0.9", "preset: ppo"),
     ],
 )
@@ -515,19 +503,14 @@ def test_what_a_tool_yaml_sets_in_vain_is_told(tmp_path: Path) -> None:
     assert any("none.json isn't here" in remark for remark in report.remarks)
 
 
-def test_files_that_are_named_are_looked_into(tmp_path: Path) -> None:
-    tools, reward = tmp_path / "tools.yaml", tmp_path / "reward.py"
+def test_a_tool_yaml_that_is_named_is_looked_into(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.yaml"
     classes = ("verl.tools.agentbay_tool.AgentBayTool", "my_tools.YourTool", "verl.tools.gsm8k_tool.Gsm8kTool")
     entries = [{"class_name": name, "config": {"type": "native", "key": "${oc.env:NO_SUCH_KEY}"}} for name in classes]
     tools.write_text(yaml.safe_dump({"tools": entries}))
-    reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k, prime_code\nimport verl.protocol\n")
     multi = "actor_rollout_ref.rollout.multi_turn"
-    _, report = converted(f"{multi}.tool_config_path={tools}", f"custom_reward_function.path={reward}")
+    _, report = converted(f"{multi}.tool_config_path={tools}")
     assert "this class of verl's isn't there" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
     assert "my_tools.YourTool isn't below this folder: name its folder in `python_path`" in report.remarks
-    missing = {key for key in lost(report) if key.startswith(str(reward))}
-    assert missing == {f"{reward}: verl.utils.reward_score.prime_code", f"{reward}: verl.protocol"}
     tools.write_text("tools: [{class_name: a.B, config: {type: odd}}]")
-    _, report = converted(f"{multi}.tool_config_path={tools}", f"{multi}.function_tool_path={tmp_path}/none.py")
-    assert "config.type is 'odd'" in lost(report)["tool_config_path"]
-    assert any("none.py isn't here" in remark for remark in report.remarks)
+    assert "config.type is 'odd'" in lost(converted(f"{multi}.tool_config_path={tools}")[1])["tool_config_path"]

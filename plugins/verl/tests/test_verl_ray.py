@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import weakref
 
 import pytest
 
 from toolrl_plugin_verl import ray
-from toolrl_plugin_verl.pool import DaemonPool
 
 
 @ray.remote
@@ -80,15 +77,3 @@ def test_a_group_that_waits_does_not_hold_up_another() -> None:
     waiting = [gate.wait.remote() for _ in range(3)]
     gate.free.remote()
     assert ray.get(waiting) == ["through"] * 3
-
-
-def test_a_pool_that_is_forgotten_ends_its_threads() -> None:
-    pool = DaemonPool(2, "forgotten pool")
-    assert pool.submit(lambda: 1).result() == 1
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "forgotten pool"]
-    gone = weakref.ref(pool)
-    del pool
-    gc.collect()
-    assert gone() is None
-    thread.join(60)
-    assert not thread.is_alive()

@@ -15,7 +15,6 @@ from toolrl.cli.main import main
 from toolrl.plugins.registry import load_registry
 
 SMALL_MODELS = Path(__file__).parents[3] / "docs" / "examples" / "common" / "small_models.py"
-PLUGINS = {"geo3k": (), "sandbox": ("sandbox-fusion",)}
 
 
 def needs(*plugins: str) -> None:
@@ -34,33 +33,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer, folder = small["learned_tokenizer"](["a"]), tmp_path_factory.mktemp("verl") / "model"
     small["save"](folder, tokenizer, small["qwen3"](tokenizer, 0))
     return folder
-
-
-@pytest.mark.parametrize("name", ["geo3k", "sandbox"])
-def test_the_guides_config_runs(
-    name: str,
-    model: Path,
-    sandbox: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    needs(*PLUGINS[name])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SANDBOX", sandbox)
-    (tmp_path / "model").symlink_to(model)
-    verl_guides.write_guide(tmp_path, name)
-    assert main(["verl", "convert", f"run_{name}.sh", "-o", "run.yaml"]) == 0
-    assert main(["config", "check", "run.yaml"]) == 0
-    capsys.readouterr()
-    sets = ["--set", "device=cpu", "--set", "threads=1", "--set", "rollout.max_turn_tokens=8"]
-    assert main(["rollout", "run.yaml", "--tasks", "2", "--json", *sets]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["errors/rate"] == 0, facts
-    lines = [json.loads(line) for line in (tmp_path / "dumps" / "0.jsonl").read_text().splitlines()]
-    assert len(lines) == 4
-    assert "What is 2 + 2?" in lines[0]["input"]
-    assert (lines[0]["gts"], lines[0]["score"], lines[0]["step"]) == ("4", 0.0, 0)
 
 
 def gsm8k_row(index: int) -> dict[str, Any]:
