@@ -109,7 +109,7 @@ def test_a_config_that_check_refuses_is_written_and_told(capsys: pytest.CaptureF
 
 def test_no_file_is_written_over() -> None:
     Path("a.toolrl.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         run("a.yaml")
     assert Path("a.toolrl.yaml").read_text() == "mine"
     assert run("a.yaml", "--force") == 0

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from toolrl.errors import ArgumentsError, ToolError
-from toolrl_plugin_qwen_agent.failures import LONGEST, told
+from toolrl_plugin_qwen_agent.failures import LONGEST, error_for_model
 from toolrl_plugin_qwen_agent.results import as_answer
 
 
@@ -84,15 +84,15 @@ class ModelServiceError(Exception):
 
 
 def test_errors_for_the_model() -> None:
-    meant = told(ValueError("no such city"))
+    meant = error_for_model(ValueError("no such city"))
     assert isinstance(meant, ToolError)
     assert (meant.message, meant.transient) == ("ValueError: no such city", False)
-    assert told(FileNotFoundError("x")).message == "FileNotFoundError: x"  # type: ignore[attr-defined]
-    assert len(str(told(ValueError("x" * 10_000)))) < LONGEST + 10
+    assert error_for_model(FileNotFoundError("x")).message == "FileNotFoundError: x"  # type: ignore[attr-defined]
+    assert len(str(error_for_model(ValueError("x" * 10_000)))) < LONGEST + 10
     with pytest.raises(jsonschema.ValidationError) as raised:
         jsonschema.validate({"a": 1}, {"properties": {"a": {"type": "string"}}})
-    assert isinstance(told(raised.value), ArgumentsError)
-    assert str(told(raised.value)) == "Bad arguments at ['a']: 1 is not of type 'string'"
+    assert isinstance(error_for_model(raised.value), ArgumentsError)
+    assert str(error_for_model(raised.value)) == "Bad arguments at ['a']: 1 is not of type 'string'"
 
 
 def test_assertions_say_what_was_checked() -> None:
@@ -101,8 +101,8 @@ def test_assertions_say_what_was_checked() -> None:
 
     with pytest.raises(AssertionError) as raised:
         refuse()
-    assert str(told(raised.value)) == "The tool refused the call: a check failed: `raise AssertionError`"
-    assert str(told(AssertionError("give a value"))) == "The tool refused the call: give a value"
+    assert str(error_for_model(raised.value)) == "The tool refused the call: a check failed: `raise AssertionError`"
+    assert str(error_for_model(AssertionError("give a value"))) == "The tool refused the call: give a value"
 
 
 def test_busy_services_are_transient() -> None:
@@ -113,7 +113,7 @@ def test_busy_services_are_transient() -> None:
         (ConnectionResetError("gone"), True),
         (ValueError("x"), False),
     ):
-        meant = told(error)
+        meant = error_for_model(error)
         assert isinstance(meant, ToolError)
         assert meant.transient is transient
 
@@ -122,4 +122,4 @@ def test_busy_services_are_transient() -> None:
     "error", [KeyError("x"), TypeError("x"), AttributeError("x"), RecursionError("x"), ImportError("x")]
 )
 def test_mistakes_of_the_tool_stay_crashes(error: Exception) -> None:
-    assert told(error) is error
+    assert error_for_model(error) is error

@@ -219,7 +219,7 @@ def test_a_plugin_that_is_not_there_is_named(
 
 def test_the_sandbox_tool_keeps_its_name(make_toolset: Make) -> None:
     schema = "{type: function, function: {name: run_code, description: Runs.}}"
-    with pytest.raises(ConfigError, match="called 'code_interpreter', and tool_schema says 'run_code'"):
+    with pytest.raises(ConfigError, match="called 'code_interpreter', and tool_schema names it 'run_code'"):
         make_toolset(
             f"tools: [{{config: {{type: sandbox_fusion, sandbox_fusion_url: 'http://x'}}, tool_schema: {schema}}}]"
         )

@@ -67,18 +67,18 @@ class ArealTool(Tool):
         self._of: dict[str, Any] = {}
         tool = made.make()
         name = str(getattr(tool.tool_type, "value", tool.tool_type))
-        told, parameters = tool.description, dict(tool.description.parameters)
+        described, parameters = tool.description, dict(tool.description.parameters)
         self._markers = Markers(tuple(tool.markers.start_markers), tuple(tool.markers.end_markers))
         known = _KNOWN.get(name) == (tool.markers.start_markers, tool.markers.end_markers)
         self._argument = ARGUMENTS.get(name) or (next(iter(parameters)) if len(parameters) == 1 else "text")
-        says = parameters.get(self._argument, told.parameter_prompt)
+        argument = parameters.get(self._argument, described.parameter_prompt)
         schema = {
             "type": "object",
-            "properties": {self._argument: {"type": "string", "description": says}},
+            "properties": {self._argument: {"type": "string", "description": argument}},
             "required": [self._argument],
         }
         self.spec = ToolSpec(
-            name, f"{told.description} {told.parameter_prompt}", schema, None if known else self._markers
+            name, f"{described.description} {described.parameter_prompt}", schema, None if known else self._markers
         )
 
     def create(self, instance_id: str, **create_kwargs: Any) -> None:

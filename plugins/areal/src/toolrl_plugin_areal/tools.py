@@ -26,7 +26,7 @@ class ToolType(Enum):
 
 @dataclass
 class ToolDescription:
-    """What the model is told."""
+    """The description that the model sees."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class BaseTool(ABC):
     @property
     @abstractmethod
     def description(self) -> ToolDescription:
-        """What the model is told."""
+        """The description that the model sees."""
 
     @property
     @abstractmethod

@@ -44,7 +44,7 @@ class Data:
         """Write the splits; returns the exit status."""
         splits = args.split or [split for split in ("train", "validation", "test") if _there(args.source, split)]
         if not splits:
-            find_split(str(args.source), "train")  # says what was looked for
+            find_split(str(args.source), "train")  # raises with the places that were searched
         for split in splits:
             rows = open_split(str(args.source), split, args.limit)
             target = args.target / f"{split}.parquet"
@@ -79,7 +79,7 @@ def write(rows: JoinedRows, split: str, target: Path) -> None:
                 writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
         part.replace(target)
     finally:
-        with contextlib.suppress(OSError):  # What went wrong first says more.
+        with contextlib.suppress(OSError):  # The first error matters.
             part.unlink()
 
 

@@ -1,4 +1,4 @@
-r"""Tool `calc_geo3k_reward`: the model submits an answer, and is told what it is worth, as often as it likes.
+r"""Tool `calc_geo3k_reward`: the model submits an answer and gets its worth, as often as it likes.
 
 The ground truth comes from the task's `tools_kwargs.calc_geo3k_reward.create_kwargs.ground_truth`, which the data set
 `geo3k` fills in. A call whose answer is worth no more than the last one costs `penalty`; the last answer's worth is the

@@ -22,7 +22,7 @@ LONGEST = 4000
 """Characters of an error that the model is given."""
 
 
-def told(error: Exception) -> Exception:
+def error_for_model(error: Exception) -> Exception:
     """What to raise in its place: a ToolError, or itself where it counts as a crash."""
     if isinstance(error, ToolrlError):
         return error

@@ -2,7 +2,7 @@
 
 It is imported in a thread, never in the main one: there it would put its own handlers on SIGINT and SIGTERM, over those
 of the run. Its default workspace, fixed when it is imported, is moved out of the current folder, unless
-QWEN_AGENT_DEFAULT_WORKSPACE says where it is.
+QWEN_AGENT_DEFAULT_WORKSPACE names one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_qwen_agent.conversation import EpisodeConversation
-from toolrl_plugin_qwen_agent.failures import told
+from toolrl_plugin_qwen_agent.failures import error_for_model
 from toolrl_plugin_qwen_agent.guards import guarded
 from toolrl_plugin_qwen_agent.results import as_answer, image_paths
 
@@ -75,7 +75,7 @@ class EpisodeTools:
         """Pools of one thread, where objects have their own."""
         self._turns: dict[str, asyncio.Lock] = {}
         self._stuck: set[str] = set()
-        """Tools of which a call runs on after everybody left."""
+        """Tools whose cancelled call still runs."""
         self._jobs: set[Job[Any]] = set()
         self._conversation: EpisodeConversation | None = None
 
@@ -161,7 +161,7 @@ class EpisodeTools:
         await POOL.submit(let_go, self._tools, self._folder, own=self._manner.per_episode)
 
     async def _run(self, job: Job[T], name: str | None = None) -> T:
-        """Await a thread. It can't be stopped: who is cancelled leaves, and the session knows of it till its end."""
+        """Await a thread. It can't be stopped: the session keeps the job of a cancelled caller until it ends."""
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
         try:
@@ -181,7 +181,7 @@ class EpisodeTools:
             # Qwen-Agent's agents hand over the model's own text, and some tools read nothing else.
             value = tool.call(json.dumps(arguments, ensure_ascii=False), **kwargs)
         except Exception as error:
-            meant = told(error)
+            meant = error_for_model(error)
             if meant is error:
                 raise
             raise meant from error
@@ -201,7 +201,7 @@ class EpisodeTools:
 
 
 def let_go(tools: dict[str, Any], folder: Path | None, *, own: bool = True) -> None:
-    """Forget tools, and end those that are nobody else's; remove their folder. In a thread: it may take its time."""
+    """Forget tools, and with `own` end their kernels; remove their folder. In a thread: it may take its time."""
     if own:
         _end_kernels(tools)
     tools.clear()  # What a tool has to end itself, it ends in `__del__`.

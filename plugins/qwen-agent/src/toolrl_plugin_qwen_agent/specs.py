@@ -1,4 +1,4 @@
-"""What the model is told of a Qwen-Agent tool: both forms of its `parameters` as a JSON Schema.
+"""The spec of a Qwen-Agent tool: both forms of its `parameters` as a JSON Schema.
 
 The old form is a list of `{name, type, description, required}`; the new one is a JSON Schema of type object.
 """
@@ -76,7 +76,7 @@ def _from_list(parameters: Sequence[Any]) -> dict[str, Any]:
 
 
 def _type(given: Any) -> dict[str, Any]:
-    """`type` in JSON Schema's words; nothing where it says nothing there, such as `file` or `any`."""
+    """`type` in JSON Schema's words; nothing for a word that JSON Schema hasn't, such as `file` or `any`."""
     if isinstance(given, str):
         word = _TYPES.get(given.lower(), given.lower())
         return {"type": word} if word in _KNOWN else {}

@@ -2,7 +2,7 @@
 
     {use: qwen_agent, options: {tools: [storage, {name: "my_tools.py:Weather", unit: celsius}]}}
 
-When the run starts, each tool is made once: that tells its spec, and whether it can be made here. With `instances:
+When the run starts, each tool is made once, for its spec and to find out whether it can be made. With `instances:
 process` all episodes use that object; with `instances: episode` each has its own, and a scratch folder. A tool's code
 runs in threads.
 """
@@ -35,7 +35,7 @@ from toolrl_plugin_qwen_agent.specs import spec_of
 _log = logging.getLogger(__name__)
 FOLDER_SETTINGS = {"storage": "storage_root_path", "simple_doc_parser": "path", "doc_parser": "path",
                    "extract_doc_vocabulary": "path"}  # fmt: skip
-"""Registered name to the setting that says where the tool writes; of all others it is `work_dir`."""
+"""Registered name to the setting of the tool's folder; of all others it is `work_dir`."""
 INSTEAD = (
     "`code_interpreter` of toolrl-plugin-python runs code isolated without a container: {use: python/code_interpreter}."
 )
@@ -132,7 +132,7 @@ class QwenAgentToolset:
         self._module = library.load()
         for name in self._options.imports:
             library.import_registering(name, "imports")
-        if self._gone:  # The start was cancelled while the library was imported, and nobody will clean up again.
+        if self._gone:  # The start was cancelled while the library was imported, and `stop` has already run.
             return
         self._base = Path(tempfile.mkdtemp(prefix="toolrl-qwen-agent-"))
         kinds: dict[str, ToolKind] = {}

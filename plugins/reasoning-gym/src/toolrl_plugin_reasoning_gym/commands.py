@@ -83,14 +83,14 @@ class DataCommand:
                     file.write(json.dumps(row_of(source[index])) + "\n")
             part.replace(args.target)
         finally:
-            with contextlib.suppress(OSError):  # What went wrong first says more.
+            with contextlib.suppress(OSError):  # The first error matters.
                 part.unlink()
         print(f"{args.target}: {len(source)} tasks")
         return 0
 
 
 def read_options(args: argparse.Namespace) -> DataOptions:
-    """The data set's options that the arguments say. Raises ConfigError."""
+    """The data set's options from the arguments. Raises ConfigError."""
     import yaml
     from pydantic import ValidationError
 

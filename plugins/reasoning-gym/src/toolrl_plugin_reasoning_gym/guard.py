@@ -175,7 +175,7 @@ def _no_exec(*_given: object) -> None:
 
 def wall_in(seconds: int, memory_mb: int) -> str:
     """Limit this process to so many seconds of processor time and so much more memory than it has, and end it at once
-    where it does what no scorer does. Can't be undone. Says what stands."""
+    where it does what no scorer does. Can't be undone. Returns the walls in force."""
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the kernel ends it: first by SIGXCPU, then by SIGKILL
     _limit(resource.RLIMIT_AS, _address_bytes() + memory_mb * _MB)
@@ -187,7 +187,7 @@ def wall_in(seconds: int, memory_mb: int) -> str:
 
 
 def kernel_walls() -> str:
-    """Put up the system call filter and the file rules of toolrl-plugin-python; says which stand."""
+    """Put up the system call filter and the file rules of toolrl-plugin-python; returns those that are in force."""
     try:
         from toolrl_plugin_python.jail import landlock, seccomp, system
     except ImportError:

@@ -55,7 +55,7 @@ class DataProto:
     def __init__(self, items: Sequence[DataItem]) -> None:
         self._items = list(items)
         self.meta_info: dict[str, Any] = {}
-        """For the Env's own use; nobody reads it."""
+        """For the Env's own use."""
 
     def __len__(self) -> int:
         return len(self._items)

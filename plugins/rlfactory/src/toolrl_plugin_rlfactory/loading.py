@@ -31,7 +31,7 @@ def manager_class(name: str) -> Any:
 
 
 def load_class(reference: str, where: str | None) -> Any:
-    """The class of `module:Class` or `file.py:Class`. Raises ConfigError that says what couldn't be imported."""
+    """The class of `module:Class` or `file.py:Class`. Raises ConfigError with what couldn't be imported."""
     source, _, attribute = reference.rpartition(":")
     with import_errors(reference, where, _hint):
         module = _from_file(Path(source).expanduser()) if source.endswith(".py") else _from_name(source)

@@ -1,8 +1,8 @@
 """The parser `rlfactory`: RLFactory's Qwen managers, or a manager of the user's own.
 
 An answer beats calls: the turn is the last. A manager that overrides `parse_response`, `parse_end_flag` or
-`parse_tools` reads the turn itself; what it raises is an error that the model is told of. It says nothing of where its
-calls stand in the text, so the first counts as the whole turn. One that has no tools and runs turns in a way of its own
+`parse_tools` reads the turn itself; what it raises becomes an error that the model reads. It gives no places of
+calls in the text, so the first call's span is the whole turn. One that has no tools and runs turns in a way of its own
 is asked for answers only: the toolset hands it the turn.
 """
 
@@ -94,7 +94,7 @@ def _by_manager(manager: Any, text: str, acts: bool) -> ParsedTurn:
             items = _placed([_item(tool) for tool in found], text)
             return ParsedTurn(items, content=text, status="calls" if items else "final")
         why = str(found)
-    except Exception as error:  # noqa: BLE001 - a parser never raises; the model is told
+    except Exception as error:  # noqa: BLE001 - a parser never raises; the model reads the error
         why = f"{type(error).__name__}: {error}"
     items = _placed([CallError("malformed", f"# Extract the tools failed due to: {why}")], text)
     return ParsedTurn(items, content=text, status="calls")

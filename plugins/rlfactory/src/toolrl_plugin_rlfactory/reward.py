@@ -108,7 +108,7 @@ class RLFactoryReward:
 
     def _metrics(self, value: float, episode: Episode, item: DataItem) -> dict[str, float]:
         """Whether the answer is one of the right ones, by SearchEnv's comparison where the row's ground truth is in its
-        form; else a score between 0 and 1 says it."""
+        form; else a score between 0 and 1."""
         answer, truth = extract_solution(item.response_str), episode.task.answer
         metrics = {"answered": float(answer is not None)}
         if isinstance(self.env, SearchEnv) or (isinstance(truth, Mapping) and "target" in truth):

@@ -153,7 +153,7 @@ def _named(tools: Any) -> list[tuple[str, Any]]:
 
 
 def _spec(name: str, tool: Any, where: str) -> ToolSpec:
-    """What the model is told: of the tool's `function`, or of its attributes."""
+    """The spec, from the tool's `function` or its attributes."""
     function = getattr(tool, "function", None)
     if not isinstance(function, Mapping):
         function = {attribute: getattr(tool, attribute, None) for attribute in ("description", "parameters")}

@@ -32,7 +32,7 @@ from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 
 SECONDS = 300.0
-"""That a call may take unless the config says otherwise. verl sets no limit; here a call that hangs ends no run."""
+"""Default time limit of a call. verl has none; here a call that hangs doesn't block the run."""
 _log = logging.getLogger(__name__)
 
 
@@ -118,7 +118,7 @@ class VerlTool(Tool):
         except Exception:
             if instance.created:
                 raise
-            # Nobody knows how far `create` came; a tool of verl's deletes what may not be there.
+            # How far `create` came is unknown, and verl's tools delete what may not be there.
             _log.debug("tool %r: release after an unfinished create", self.name_of_tool, exc_info=True)
         finally:
             del self._instances[instance_id]
@@ -177,7 +177,7 @@ class _Signature:
 
     def for_create(self, instance_id: str, create_kwargs: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Arguments of `create`. What it doesn't take is left out where it takes them as `create_kwargs`; else Python
-        says that it doesn't."""
+        rejects it."""
         kwargs = dict(create_kwargs)
         if "create_kwargs" in self._parameters or self._any:
             kwargs.setdefault("create_kwargs", copy.deepcopy(create_kwargs))

@@ -65,7 +65,7 @@ class AgentData:
             self.image_data.extend(_loaded(item) for item in images)
 
     def hand_on(self, episode: EpisodeContext, hide: Callable[[str], str]) -> None:
-        """Note `extra_fields` for the reward function and the record. What JSON can't hold is left out and told."""
+        """Note `extra_fields` for the reward function and the record. Warns of what JSON can't hold."""
         for key, value in list(self.extra_fields.items()):
             try:
                 noted = plain_notes({key: value}, hide)

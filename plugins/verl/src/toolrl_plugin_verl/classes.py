@@ -23,7 +23,7 @@ STAND_INS = (
 
 
 def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
-    """The class. Raises ConfigError that says what couldn't be imported."""
+    """The class. Raises ConfigError with the module that couldn't be imported."""
     module_name, dot, attribute = class_name.rpartition(".")
     if not dot or not all(part.isidentifier() for part in class_name.split(".")):
         raise ConfigError(f"class_name is {class_name!r:.80}, expected `module.Class`", where=place)

@@ -1,6 +1,6 @@
 """`@function_tool` functions of a file, as tools of toolrl.
 
-What the model is told comes from the function's hints and docstring, as with toolrl's own `@tool`, unless the function
+The spec comes from the function's hints and docstring, as with toolrl's own `@tool`, unless the function
 brings a schema. Synchronous functions run in threads, asynchronous ones in the toolset's loop.
 """
 
@@ -65,7 +65,7 @@ def run_file(file: Path, where: str | None, collect: list[Registered] | None = N
 
 
 def as_tool(entry: Registered, loop: LoopThread, *, step_rewards: bool) -> FunctionTool | Tool:
-    """A registered function as a tool. Raises TypeError or ValueError for one that the model can't be told of."""
+    """A registered function as a tool. Raises TypeError or ValueError for one without a usable spec."""
     call = _wrapped(entry, loop, counts=step_rewards)
     if entry.tool_schema is None:
         return _ChoosingTool(call, name=entry.name, timeout=SECONDS)
@@ -81,7 +81,7 @@ class _ChoosingTool(FunctionTool):
 
 
 def _with_choices(spec: ToolSpec) -> ToolSpec:
-    """A description that ends in `(choices: ["a", "b"])` says what is allowed, as transformers' schemas have it."""
+    """A description that ends in `(choices: ["a", "b"])` lists the allowed values, as in transformers' schemas."""
     properties = {key: _chosen(value) for key, value in spec.parameters.get("properties", {}).items()}
     return replace(spec, parameters={**spec.parameters, "properties": properties})
 
@@ -108,8 +108,7 @@ class _WithSchema(Tool):
     def __init__(self, entry: Registered, call: Callable[..., Any]) -> None:
         super().__init__()
         assert entry.tool_schema is not None
-        told = ToolSpec.from_function(entry.tool_schema)
-        self.spec = ToolSpec(entry.name, told.description, told.parameters)
+        self.spec = replace(ToolSpec.from_function(entry.tool_schema), name=entry.name)
         self._signature = inspect.signature(entry.fn)
         self._call = call
 

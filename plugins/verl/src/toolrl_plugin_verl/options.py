@@ -24,7 +24,7 @@ class VerlDatasetOptions(VerlOptions):
     image_key: str = Field("images", min_length=1, description="Column of the images.")
     video_key: str = Field("videos", min_length=1, description="Column of the videos.")
     reward_fn_key: str = Field(
-        "data_source", min_length=1, description="Column that tells the reward where a row is from."
+        "data_source", min_length=1, description="Column of the data source, which picks the scorer."
     )
     environment: str | None = Field(None, description="The environment of rows that `environments` doesn't route.")
     environments: dict[str, str] = Field(

@@ -57,7 +57,7 @@ def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str 
     name = function.get("name", SANDBOX_TOOL)
     if name != SANDBOX_TOOL:
         raise ConfigError(
-            f"the sandbox's tool is called {SANDBOX_TOOL!r}, and tool_schema says {name!r}",
+            f"the sandbox's tool is called {SANDBOX_TOOL!r}, and tool_schema names it {name!r}",
             where=entry.place,
             hint=f"Write {SANDBOX_TOOL!r} there and rename it in the toolrl config: as: {{{SANDBOX_TOOL}: {name}}}.",
         )

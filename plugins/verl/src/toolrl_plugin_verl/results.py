@@ -36,8 +36,8 @@ def from_function(returned: Any, tool: str, *, counts: bool) -> ToolResult:
 
 
 def number(value: Any, tool: str, what: str) -> float | None:
-    """A number as float; None for anything else, which is told once: verl's own tools return texts and lists where a
-    reward is meant."""
+    """A number as float; None for anything else, with one warning: verl's own tools return texts and lists for
+    rewards."""
     value = plain(value)
     if isinstance(value, numbers.Real):
         return float(value)

@@ -9,7 +9,7 @@
         mcp: {mcp_servers_config_path: mcp_server.json, tool_selected_list: [search]}
       - config: {type: sandbox_fusion, sandbox_fusion_url: "${oc.env:SANDBOX_URL}"}
 
-`type` may be left out, as in verl's first versions; then the class says it.
+`type` may be left out, as in verl's first versions; then the class decides.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class VerlToolset:
         return tool_names(self._joined) if self._joined is not None else None
 
     def traits(self, name: str) -> ToolTraits:
-        """What a tool says of itself."""
+        """The traits that a tool declares."""
         return known_traits(self._joined).get(name, ToolTraits()) if self._joined is not None else ToolTraits()
 
     async def start(self) -> None:

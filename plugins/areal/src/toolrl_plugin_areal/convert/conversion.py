@@ -31,7 +31,7 @@ class ArealConversion(Conversion):
         )
 
     def null(self, key: str) -> bool:
-        """Whether the user says that there is none."""
+        """Whether the user set it to null."""
         self._used.add(key)
         return key in self._given and self._given[key] is None
 

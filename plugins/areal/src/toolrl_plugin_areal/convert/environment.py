@@ -40,7 +40,7 @@ def environment(settings: ArealConversion) -> dict[str, Any]:
 
 def _chat_format(settings: ArealConversion) -> str:
     if settings.flag("tir.is_chat_model"):
-        settings.remark("environments.default.chat_format: `tir` tells of the tools in words of its own")
+        settings.remark("environments.default.chat_format: `tir` describes the tools in its own words")
         return "tir"
     settings.remark("environments.default.chat_format: `torl` is ToRL's prompt; AReaL's copy of it has two misprints")
     return "torl"

@@ -13,7 +13,7 @@ _OPTIM = "actor.optimizer"
 _NO_LIMIT = 100_000_000
 """AReaL's top_k for none."""
 _EVAL_TEMPERATURE = 0.6
-"""Of AReaL's script, whatever the config says."""
+"""Fixed in AReaL's script."""
 _IDLE: dict[str, tuple[Any, ...]] = {
     "gconfig.min_new_tokens": (0,),
     "gconfig.greedy": (False,),
@@ -29,7 +29,7 @@ _IDLE: dict[str, tuple[Any, ...]] = {
 
 
 def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]:
-    """The config, and what to say of it."""
+    """The config, and the conversion with its notes."""
     steps, epoch = _steps(settings)
     config: dict[str, Any] = {
         "model": _model(settings),

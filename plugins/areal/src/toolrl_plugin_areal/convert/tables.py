@@ -74,7 +74,7 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ref.",), "the reference is the model at the start of the run"),
     (("critic.",), "GRPO has no critic; `algorithm.preset: ppo` has one"),
     (("gconfig.stop", "gconfig.stop_token_ids"),
-     "the parser says what ends generation, the chat format what ends a turn"),
+     "the parser sets what ends generation, the chat format what ends a turn"),
     (("gconfig.",), "sampling has temperature, top_p and top_k"),
     (("train_dataset.max_length", "valid_dataset.max_length"),
      "no row is left out: a task whose prompt fills `rollout.max_episode_tokens` ends at once as `context_full`"),

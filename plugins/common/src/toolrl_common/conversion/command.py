@@ -1,4 +1,4 @@
-"""The command `toolrl <system> convert`: its form, and how it tells what a toolrl config can't say."""
+"""The command `toolrl <system> convert`: its arguments, and its report of what a toolrl config can't express."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_KEYS = 24
 
 
 class ConvertCommand(ABC):
-    """The command; a subclass says how a config is read. See the module."""
+    """The command; a subclass reads and converts configs. See the module."""
 
     system: ClassVar[str]
     """The plugin's name."""
@@ -47,10 +47,10 @@ class ConvertCommand(ABC):
         parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write the config and say what isn't in it. 1 where `toolrl config check` would refuse it as it is."""
+        """Write the config and print what isn't in it. 1 where `toolrl config check` would reject it."""
         out = Path(args.out or f"{Path(args.config).stem}.toolrl.yaml")
         if out.exists() and not args.force:
-            raise ConfigError(f"{str(out)!r} is there already", hint="Give another name by --out, or --force.")
+            raise ConfigError(f"{str(out)!r} exists already", hint="Give another name by --out, or --force.")
         tree, conversion = self.convert(args.config, args.overrides)
         if "tensorboard" in tree.get("observers", ()):
             conversion.remark("observers: `tensorboard` needs its package: pip install 'toolrl[tensorboard]'")
@@ -67,7 +67,7 @@ class ConvertCommand(ABC):
         return 1 if problems else 0
 
     def _header(self, config: str, conversion: Conversion) -> str:
-        """A comment with what was lost, for whoever reads the file later."""
+        """A comment with the lost settings, at the head of the file."""
         lines = [
             f"From {config} by `toolrl {self.system} convert`.",
             *(f"not carried over: {key}: {why}" for key, why in conversion.lost),

@@ -53,7 +53,7 @@ class Reading:
         return tree or {}
 
     def override(self, words: Iterable[str]) -> None:
-        """Take `section.key=value` as Hydra does; a `+` before it says nothing, `~section.key` takes it out."""
+        """Take `section.key=value` as Hydra does; a leading `+` is ignored, `~section.key` removes the key."""
         for word in words:
             key, equals, text = word.lstrip("+").partition("=")
             if word.startswith("~"):
@@ -80,9 +80,9 @@ class Number:
     whole: bool = False
     above: float = -math.inf
     below: float = math.inf
-    """What isn't above, or below, says nothing, and isn't written."""
+    """A value outside of these bounds is the default, and isn't written."""
 
-    def says(self, value: float) -> bool:
+    def is_written(self, value: float) -> bool:
         """Whether this value is written."""
         return self.above < value < self.below
 
@@ -193,9 +193,9 @@ class Conversion:
             row: self.number(*row.keys, default=row.default, least=row.least, most=row.most, whole=row.whole)
             for row in rows
         }
-        return {row.name: int(value) if row.whole else value for row, value in found.items() if row.says(value)}
+        return {row.name: int(value) if row.whole else value for row, value in found.items() if row.is_written(value)}
 
-    # What is to be told.
+    # Notes.
 
     def lose(self, key: str, why: str | None = None) -> None:
         """Note a setting that isn't carried over, once; without `why` the table knows why, or nothing does."""

@@ -15,7 +15,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("actor_rollout_ref.env.parallel_sse_tool_call",), "the toolset mcp has `instances` for that"),
     (("actor_rollout_ref.env.use_simulated_user_feedback",), "a simulated user: write it as a toolset with `respond`"),
     (("reward_model.",), "the reward `rlfactory` scores, in threads; there is no reward model"),
-    (("trainer.use_process_reward",), "`actor_rollout_ref.env.use_process_reward` says it, and is read"),
+    (("trainer.use_process_reward",), "`actor_rollout_ref.env.use_process_reward` is read instead"),
 )  # fmt: skip
 
 

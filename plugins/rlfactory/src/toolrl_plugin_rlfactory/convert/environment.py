@@ -68,7 +68,7 @@ def _manager(settings: RLFactoryConversion) -> str:
     settings.get(f"{_ENV}.model_type")
     if name == "llama3":
         settings.remark(
-            "environments.default.chat_format: RLFactory's llama3 tells of the tools in words of its own; here the "
+            "environments.default.chat_format: RLFactory's llama3 describes the tools in its own words; here the "
             "model's chat template does"
         )
     if name in REGISTERED:
@@ -113,7 +113,7 @@ def _tools(settings: RLFactoryConversion, classes: dict[str, Any]) -> list[dict[
         return own
     path = user_path(path)
     if mode not in (None, "stdio", "sse"):
-        settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file says how each server is reached")
+        settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file sets how each server is reached")
     servers, others = _entries(path, settings)
     tools: list[dict[str, Any]] = list(own)
     if servers:
@@ -213,7 +213,7 @@ def _reward(settings: RLFactoryConversion, classes: dict[str, Any]) -> Any:
 
 
 def _has_tools(classes: dict[str, Any]) -> bool:
-    """Whether the user's manager makes tools or runs turns by itself, as far as its file says; else it may."""
+    """Whether the user's manager makes tools or runs turns by itself, as far as its file shows."""
     file, _, name = str(classes.get("tool_manager", "")).rpartition(":")
     if not file:
         return False

@@ -35,7 +35,7 @@ _OVERLONG = (
 
 
 def algorithm(settings: Conversion) -> dict[str, Any]:
-    """The section. Everything is said that verl's defaults say otherwise than the preset's."""
+    """The section. It holds each of verl's defaults that differs from the preset's."""
     preset = _preset(settings)
     result: dict[str, Any] = {"preset": preset, "group_size": _group(settings, preset)}
     by_deviation = settings.flag("algorithm.norm_adv_by_std_in_grpo")
@@ -152,7 +152,7 @@ def _overlong(settings: Conversion) -> dict[str, Any]:
     """The penalty of verl's reward manager `dapo`."""
     place = next((place for place in _OVERLONG if settings.flag(f"{place}.enable")), None)
     for other in _OVERLONG:
-        settings.section(other)  # One that is off, or that another goes over, says nothing.
+        settings.section(other)  # Read, so that one that is off isn't reported as lost.
     if place is None:
         return {}
     buffer = settings.whole(f"{place}.len", default=0, least=1)

@@ -122,9 +122,7 @@ def _policy(settings: Conversion, *, used: bool) -> dict[str, Any]:
             f"policy.max_output_tokens: verl cuts answers to {characters} characters, here tokens count: {tokens}"
         )
     elif used:
-        settings.remark(
-            "policy.max_output_tokens: verl cuts answers to 256 characters unless told otherwise, here to 1024 tokens"
-        )
+        settings.remark("policy.max_output_tokens: verl cuts answers to 256 characters by default, here to 1024 tokens")
     if given in ("left", "right"):
         policy["truncate"] = "tail" if given == "left" else "head"
         settings.remark(
@@ -138,7 +136,7 @@ def _policy(settings: Conversion, *, used: bool) -> dict[str, Any]:
             "policy.max_calls_per_turn: further calls of a turn are answered as too many; verl drops them unseen"
         )
     elif used:
-        settings.remark("all calls of a turn are run; verl runs the first one unless max_parallel_calls says otherwise")
+        settings.remark("all calls of a turn are run; verl runs max_parallel_calls of them, 1 by default")
     return policy
 
 

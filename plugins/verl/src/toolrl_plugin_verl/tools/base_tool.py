@@ -11,7 +11,7 @@ from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolRespo
 class BaseTool:
     """Base of verl's tools: `create`, `execute` many times, `calc_reward`, `release`.
 
-    One object serves all episodes of a process; `instance_id` tells them apart. Here each episode has one instance,
+    One object serves all episodes of a process; `instance_id` distinguishes them. Here each episode has one instance,
     from before its first turn to its end: `calc_reward` and `release` are called once, on every path.
     """
 
@@ -29,7 +29,7 @@ class BaseTool:
         self.name = tool_schema.function.name
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        """What the model is told."""
+        """The spec that the model sees."""
         schema: OpenAIFunctionToolSchema = self.tool_schema
         return schema
 

@@ -20,7 +20,7 @@ class _State:
 
 
 class ScoringTool(BaseTool):
-    """A subclass says how an answer is graded."""
+    """Scores each answer by the subclass's `grade`."""
 
     default_name: ClassVar[str]
     default_description: ClassVar[str]

@@ -1,6 +1,6 @@
 """Stand-in for verl's `verl.tools.search_tool`: passages from a retrieval server.
 
-Settings are verl's: `retrieval_service_url`, `num_workers`, `rate_limit` (calls at once, whatever its name says),
+Settings are verl's: `retrieval_service_url`, `num_workers`, `rate_limit` (concurrent calls, despite its name),
 `timeout`, `topk`. The calls of one process share them; `enable_global_rate_limit` needs no Ray here.
 """
 

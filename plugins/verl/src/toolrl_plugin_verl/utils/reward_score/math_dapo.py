@@ -1,4 +1,4 @@
-r"""Scores an answer to a competition problem: what the last `Answer: …` says, or else `\boxed{}`.
+r"""Scores an answer to a competition problem: the last `Answer: …`, or else `\boxed{}`.
 
 Answers compare as mathematics (`geo3k.grade_answer`), where verl normalises and compares their texts.
 """
