@@ -91,12 +91,12 @@ def test_nothing_goes_on_between_calls(tool: Callable[..., Any], isolation: str,
 _RUN = """
 import asyncio, sys
 from pathlib import Path
-from toolrl_plugin_python.sandbox import Limits, Sandbox
+from toolrl_plugin_python.sandbox import ProgramLimits, Sandbox
 
 async def main():
     sandbox = Sandbox.detect(sys.argv[1], readable=[Path("/usr"), *map(Path, ("/bin", "/lib64"))])
     command = "sleep {mark} & sleep {mark}".format(mark=sys.argv[2])
-    await sandbox.run(["/bin/sh", "-c", command], limits=Limits(wall_seconds=100))
+    await sandbox.run(["/bin/sh", "-c", command], limits=ProgramLimits(wall_seconds=100))
 
 asyncio.run(main())
 """

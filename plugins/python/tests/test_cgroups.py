@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from toolrl_plugin_python.jail import cgroups
-from toolrl_plugin_python.link import Keeper
+from toolrl_plugin_python.keeper_process import KeeperProcess
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import PythonToolset, settings_of
 
@@ -22,12 +22,12 @@ import asyncio, os
 from dataclasses import replace
 from toolrl_plugin_python.interpreter import Interpreter
 from toolrl_plugin_python.jail.settings import JobLimits, NAMESPACES
-from toolrl_plugin_python.link import Keeper
+from toolrl_plugin_python.keeper_process import KeeperProcess
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import settings_of
 
 async def main():
-    keeper = Keeper(settings_of(PythonOptions()))
+    keeper = KeeperProcess(settings_of(PythonOptions()))
     keeper.settings = replace(keeper.settings, mode=NAMESPACES)
     await keeper.start()
     await Interpreter(keeper, JobLimits(1, 64, 8, 8, 8, interpreter=True), 100).start()
@@ -79,7 +79,7 @@ def test_groups_of_a_killed_run_are_removed_by_the_next(made: Callable[[int], li
             await gone.wait()
             loop.remove_reader(handle)
             while made(keeper):  # processes of its jobs may still be ending
-                other = Keeper(settings_of(PythonOptions()))
+                other = KeeperProcess(settings_of(PythonOptions()))
                 await other.start()
                 await other.stop()
 

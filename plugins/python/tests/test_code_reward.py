@@ -10,7 +10,7 @@ import pytest
 
 from toolrl.errors import DataError, RewardError
 from toolrl.types import Episode, Score
-from toolrl_plugin_python.link import KeeperError
+from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions
 from toolrl_plugin_python.reward import CodeReward
 from toolrl_plugin_python.trials import Trials, Verdict

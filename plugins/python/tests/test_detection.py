@@ -89,7 +89,7 @@ def test_a_probe_sees_every_hole() -> None:
 
 
 def test_a_keeper_that_can_not_begin_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl_plugin_python.link._BEGIN", "raise SystemExit('broken on purpose')")
+    monkeypatch.setattr("toolrl_plugin_python.keeper_process._BEGIN", "raise SystemExit('broken on purpose')")
     with pytest.raises(ConfigError, match="it died: broken on purpose"):
         detection.detect("auto", OPEN)
 
@@ -105,7 +105,7 @@ def test_an_ordinary_user_is_isolated_as_well(way: str, tmp_path: Path) -> None:
         "from toolrl_plugin_python import paths\n"
         f"s = Sandbox.detect({way!r}, readable=[Path(p) for p in paths.interpreter_paths()])\n"
         "argv = [paths.interpreter(), '-S', '-c', 'import os; print(os.getuid(), os.listdir())']\n"
-        "print(asyncio.run(s.run(argv, limits=Limits())).stdout)"
+        "print(asyncio.run(s.run(argv, limits=ProgramLimits())).stdout)"
     )
     done = _as_user(python, script)
     assert done.returncode == 0, done.stderr

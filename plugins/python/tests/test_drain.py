@@ -16,12 +16,12 @@ def drained(pieces: list[bytes], head: int, tail: int) -> Drain:
 
     async def run() -> Drain:
         read, write = os.pipe()
-        drain = Drain(read, head, tail)
+        drain = Drain(read, head, tail, on_flood=lambda: None)
         for piece in pieces:
             os.write(write, piece)
             await asyncio.sleep(0)
         os.close(write)
-        await drain.end()
+        drain.rest()
         return drain
 
     return asyncio.run(run())
@@ -36,7 +36,6 @@ def test_the_beginning_and_the_end_are_kept(pieces: list[bytes], head: int, tail
     assert drain.total == len(whole)
     assert first == whole[:head]
     assert first + last == whole if len(whole) <= head + tail else last == whole[len(whole) - tail :]
-    assert drain.cut == (len(whole) > head + tail)
     assert drain.left_out == max(0, len(whole) - head - tail)
 
 
@@ -65,26 +64,3 @@ def test_a_flood_is_told_once_and_memory_stays_small() -> None:
     told, kept = asyncio.run(run())
     assert told == 1
     assert kept < 150_000
-
-
-def test_waiting_for_more_and_restarting() -> None:
-    async def run() -> list[object]:
-        read, write = os.pipe()
-        drain = Drain(read, 100)
-        waiting = asyncio.create_task(drain.more(2))
-        await asyncio.sleep(0)
-        os.write(write, b"ab")
-        await asyncio.sleep(0.01)
-        seen: list[object] = [waiting.done()]
-        os.write(write, b"c")
-        await waiting
-        seen.append(drain.parts()[0])
-        drain.restart()
-        os.write(write, b"d")
-        await drain.more(0)
-        seen.append(drain.parts()[0])
-        os.close(write)
-        await drain.more(50)
-        return [*seen, drain.ended]
-
-    assert asyncio.run(run()) == [False, b"abc", b"d", True]

@@ -73,7 +73,7 @@ def test_an_answer_can_not_be_given_in_advance(cells: Cells) -> None:
 @given(st.binary(max_size=120), st.booleans())
 def test_any_answer_is_read(rest: bytes, is_named: bool) -> None:
     token = "0123456789abcdef"
-    line = (token.encode() + b" " if is_named else b"") + rest
+    line = (token.encode() + b" " if is_named else b"") + rest + b"\n"
     kind, detail = _read_answer(line, token)
     assert kind in ("ok", "exception", "exit", "timeout", "ended", "garbled")
     assert len(detail) <= 80

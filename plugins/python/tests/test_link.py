@@ -11,7 +11,7 @@ import pytest
 from toolrl_plugin_python import detection
 from toolrl_plugin_python.interpreter import Interpreter
 from toolrl_plugin_python.jail.settings import JobLimits
-from toolrl_plugin_python.link import Keeper, KeeperError
+from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import settings_of
 
@@ -31,7 +31,7 @@ async def cut_short(work: asyncio.Task[None], ticks: int) -> None:
 def test_a_start_that_is_cancelled_leaves_nothing(descriptors: Callable[[], set[str]], ticks: int) -> None:
     async def work() -> None:
         before = descriptors()
-        keeper = Keeper(SETTINGS)
+        keeper = KeeperProcess(SETTINGS)
         await cut_short(asyncio.create_task(keeper.start()), ticks)
         await keeper.stop()
         assert descriptors() == before
@@ -45,7 +45,7 @@ def test_an_interpreter_that_is_cancelled_leaves_nothing(
 ) -> None:
     async def work() -> None:
         settings, _ = await asyncio.to_thread(detection.detect, any_isolation, SETTINGS)
-        keeper = Keeper(settings)
+        keeper = KeeperProcess(settings)
         await keeper.start()
         try:
             before = descriptors()
@@ -68,7 +68,7 @@ async def _run(interpreter: Interpreter) -> None:
 def test_a_keeper_that_is_gone_takes_no_job(descriptors: Callable[[], set[str]]) -> None:
     async def work() -> None:
         before = descriptors()
-        keeper = Keeper(SETTINGS)
+        keeper = KeeperProcess(SETTINGS)
         with pytest.raises(KeeperError, match="isn't there"):
             await Interpreter(keeper, LIMITS, 100).start()
         await keeper.start()
@@ -84,7 +84,7 @@ def test_a_keeper_that_is_gone_takes_no_job(descriptors: Callable[[], set[str]])
 def test_walls_that_can_not_be_built_are_an_error(any_isolation: str) -> None:
     async def work() -> None:
         settings, _ = await asyncio.to_thread(detection.detect, any_isolation, SETTINGS)
-        keeper = Keeper(replace(settings, readable=(*settings.readable, "/no/such/path"), mode="namespaces"))
+        keeper = KeeperProcess(replace(settings, readable=(*settings.readable, "/no/such/path"), mode="namespaces"))
         await keeper.start()
         try:
             with pytest.raises(KeeperError, match="can't be isolated: .*"):

@@ -13,8 +13,8 @@ from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import paths, words
-from toolrl_plugin_python.interpreter import Outcome
-from toolrl_plugin_python.link import KeeperError
+from toolrl_plugin_python.interpreter import CellOutcome
+from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import PythonOptions
 from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, build_code_interpreter, build_python, check
 from toolrl_testing import make_episode_context
@@ -271,15 +271,15 @@ def test_the_self_check_says_what_isolates(any_isolation: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "part"),
     [
-        (Outcome("disk"), "its files grew beyond 128 MB"),
-        (Outcome("processes"), "kept starting processes"),
-        (Outcome("garbled"), "disturbed its own interpreter"),
-        (Outcome("ended", exit_code=128 + 31), "a system call that isn't allowed"),
-        (Outcome("ended", exit_code=128 + 64), "signal 64"),
-        (Outcome("ended", exit_code=250), "signal 122"),
+        (CellOutcome("disk"), "its files grew beyond 128 MB"),
+        (CellOutcome("processes"), "kept starting processes"),
+        (CellOutcome("garbled"), "disturbed its own interpreter"),
+        (CellOutcome("ended", exit_code=128 + 31), "a system call that isn't allowed"),
+        (CellOutcome("ended", exit_code=128 + 64), "signal 64"),
+        (CellOutcome("ended", exit_code=250), "signal 122"),
     ],
 )
-def test_words_for_rare_ends(outcome: Outcome, part: str) -> None:
+def test_words_for_rare_ends(outcome: CellOutcome, part: str) -> None:
     result = words.answer(outcome, PythonOptions(), state_lost=False)
     assert part in result.text
     assert result.error == "tool_error"

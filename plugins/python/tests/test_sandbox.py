@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from toolrl_plugin_python import paths
-from toolrl_plugin_python.link import Keeper, KeeperError
-from toolrl_plugin_python.sandbox import Finished, Limits, Sandbox, _read_answers
+from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
+from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
 
 PYTHON = paths.interpreter()
-SMALL = Limits(wall_seconds=20, cpu_seconds=10, memory_mb=200, scratch_mb=16, file_mb=8, output_bytes=1000)
+SMALL = ProgramLimits(wall_seconds=20, cpu_seconds=10, memory_mb=200, scratch_mb=16, file_mb=8, output_bytes=1000)
 
 
-def run(sandbox: Sandbox, code: str, *arguments: str, limits: Limits = SMALL, **more: Any) -> Finished:
+def run(sandbox: Sandbox, code: str, *arguments: str, limits: ProgramLimits = SMALL, **more: Any) -> Finished:
     """A Python program in the sandbox."""
     argv = [PYTHON, "-I", "-S", "-c", code, *arguments]
     return asyncio.run(sandbox.run(argv, limits=limits, **more))
@@ -86,14 +86,14 @@ def test_a_program_that_is_not_there(sandbox: Sandbox) -> None:
 
 def test_time_is_limited(sandbox: Sandbox) -> None:
     begin = time.monotonic()
-    done = run(sandbox, "import time; print(1, flush=True); time.sleep(100)", limits=Limits(wall_seconds=1))
+    done = run(sandbox, "import time; print(1, flush=True); time.sleep(100)", limits=ProgramLimits(wall_seconds=1))
     assert done.timed_out
     assert (done.exit_code, done.signal, done.stdout) == (None, signal.SIGKILL, b"1\n")
     assert time.monotonic() - begin < 30
 
 
 def test_processor_time_is_limited(sandbox: Sandbox) -> None:
-    done = run(sandbox, "while True: pass", limits=Limits(wall_seconds=60, cpu_seconds=1))
+    done = run(sandbox, "while True: pass", limits=ProgramLimits(wall_seconds=60, cpu_seconds=1))
     assert done.exceeded == "cpu"
     assert not done.timed_out
 
@@ -108,7 +108,7 @@ def test_memory_of_all_processes_is_limited(sandbox: Sandbox) -> None:
     needs_processes(sandbox)
     child = "x = bytearray(90 << 20); time.sleep(20)"
     code = f"import os, time\nfor _ in range(4):\n  if not os.fork(): {child}\ntime.sleep(20)"
-    done = run(sandbox, code, limits=Limits(wall_seconds=30, memory_mb=200))
+    done = run(sandbox, code, limits=ProgramLimits(wall_seconds=30, memory_mb=200))
     assert done.exceeded == "memory"
 
 
@@ -240,7 +240,7 @@ def test_a_keeper_that_dies_is_an_error_and_not_a_hang(sandbox: Sandbox) -> None
         await sandbox.start()
         try:
             keeper = sandbox._keeper
-            assert isinstance(keeper, Keeper)
+            assert isinstance(keeper, KeeperProcess)
             argv = [PYTHON, "-S", "-c", "import time; time.sleep(60)"]
             running = asyncio.create_task(sandbox.run(argv, limits=SMALL))
             await asyncio.sleep(0.3)
@@ -254,25 +254,3 @@ def test_a_keeper_that_dies_is_an_error_and_not_a_hang(sandbox: Sandbox) -> None
             await sandbox.stop()
 
     asyncio.run(killed())
-
-
-def test_answers_with_many_files_are_copied_once() -> None:
-    copied = 0
-
-    class Counted(bytes):
-        def __getitem__(self, part: Any) -> Any:
-            nonlocal copied
-            found = super().__getitem__(part)
-            copied += len(found) if isinstance(found, bytes) else 1
-            return Counted(found) if isinstance(found, bytes) else found
-
-        def partition(self, mark: Any) -> Any:
-            nonlocal copied
-            copied += len(self)
-            return tuple(map(Counted, super().partition(mark)))
-
-    names = [f"{number}.txt" for number in range(500)]
-    files = b"".join(b'{"file": "%b", "size": 100}\n' % name.encode() + b"x" * 100 for name in names)
-    raw = b'{"started": true}\n{"status": 0, "seconds": 1.5}\n' + files
-    assert _read_answers(Counted(raw)) == (0, 1.5, dict.fromkeys(names, b"x" * 100))
-    assert copied <= 2 * len(raw)

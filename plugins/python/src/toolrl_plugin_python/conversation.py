@@ -1,6 +1,6 @@
 """A program in the sandbox that is talked to line by line, over its standard input and output.
 
-    async with conversation(sandbox, ["/usr/bin/cat"], limits=Limits()) as program:
+    async with conversation(sandbox, ["/usr/bin/cat"], limits=ProgramLimits()) as program:
         await program.send(b"a line\\n")
         assert await program.receive() == b"a line\\n"
 
@@ -10,76 +10,37 @@ writes on standard error is dropped. It is gone, with all it started, when the b
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from toolrl_plugin_python.drain import Drain
-from toolrl_plugin_python.link import Keeper, KeeperError, Running
-from toolrl_plugin_python.sandbox import BEGIN_SECONDS, Limits, Sandbox, environment, job_file, job_limits
+from toolrl_plugin_python.channel import LineChannel
+from toolrl_plugin_python.keeper_process import KeeperProcess, Running
+from toolrl_plugin_python.sandbox import ProgramLimits, Sandbox, environment, job_file, raise_error, started
 
 LONGEST_LINE = 8 << 20
-_ANSWER_BYTES = 4096
 
 
-class Conversation:
+class LineProgram:
     """One program that runs. Made by `conversation`."""
 
-    def __init__(self, keeper: Keeper, job: Running, answers: Drain, ours: socket.socket) -> None:
+    def __init__(self, keeper: KeeperProcess, running: Running, channel: LineChannel) -> None:
         self._keeper = keeper
-        self._job = job
-        self._answers = answers
-        self._socket = ours
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._running = running
+        self._channel = channel
 
     async def send(self, line: bytes) -> None:
         """Hand it a line; where it doesn't read, this waits. One that is gone reads nothing, which is no error."""
-        assert self._writer is not None
-        with suppress(ConnectionError):
-            self._writer.write(line)
-            await self._writer.drain()
+        await self._channel.send(line)
 
     async def receive(self) -> bytes | None:
         """Its next line with the end of the line; None where it hung up, or said too much."""
-        assert self._reader is not None
-        try:
-            return await self._reader.readuntil(b"\n")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            return None
+        return await self._channel.receive() or None
 
     async def end(self) -> str:
         """End it: the limit for which it had been ended before, `memory`, `cpu`, `disk`, `processes`, or none. Raises
         KeeperError where it couldn't be isolated."""
-        ending = await self._keeper.end(self._job)
-        if ending.error:
-            raise KeeperError(f"a program can't be isolated: {ending.error}")
-        return ending.reason
-
-    async def begin(self) -> None:
-        """Wait until the walls stand. Raises KeeperError."""
-        self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
-        try:
-            async with asyncio.timeout(BEGIN_SECONDS):
-                await self._answers.more(0)
-        except TimeoutError:
-            raise KeeperError(f"no program could be isolated within {BEGIN_SECONDS:g} s") from None
-        if self._answers.ended and not self._answers.total:
-            await self.end()  # which says why
-        self._keeper.watch(self._job)
-
-    async def close(self) -> None:
-        """It is over, on every path."""
-        self._answers.close()
-        if self._writer is None:
-            self._socket.close()
-        else:
-            self._writer.transport.abort()
-        if self._keeper.alive:
-            with suppress(KeeperError):
-                await self._keeper.end(self._job)
+        return raise_error(await self._keeper.end(self._running)).reason
 
 
 @asynccontextmanager
@@ -89,38 +50,19 @@ async def conversation(
     *,
     files: Mapping[str, bytes] = {},
     env: Mapping[str, str] = {},
-    limits: Limits,
-) -> AsyncIterator[Conversation]:
+    limits: ProgramLimits,
+) -> AsyncIterator[LineProgram]:
     """Start a program, with `files` in its working folder. `limits.wall_seconds` is the caller's to keep. Raises
     KeeperError where it can't be isolated."""
-    async with sandbox.keeper() as keeper:
-        talk = _begun(keeper, job_file(argv, files, environment(env), limits, ()), limits)
-        try:
-            await talk.begin()
-            yield talk
-        finally:
-            await talk.close()
-
-
-def _begun(keeper: Keeper, job: int, limits: Limits) -> Conversation:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    answers_ours, answers_theirs = os.pipe2(os.O_CLOEXEC)
-    nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    answers: Drain | None = None
-    try:
-        ours.setblocking(False)
-        answers = Drain(answers_ours, _ANSWER_BYTES)
-        channel = theirs.fileno()
-        descriptors = [channel, channel, nothing, answers_theirs, job]
-        return Conversation(
-            keeper, keeper.begin("program", job_limits(limits, interpreter=False), descriptors), answers, ours
-        )
-    except BaseException:
-        ours.close()
-        if answers is not None:
-            answers.close()
-        raise
-    finally:
-        theirs.close()
-        for number in (answers_theirs, nothing, job):
-            os.close(number)
+    async with AsyncExitStack() as stack:
+        job = job_file(argv, files, environment(env), limits, ())
+        stack.callback(os.close, job)
+        nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        stack.callback(os.close, nothing)
+        keeper = await stack.enter_async_context(sandbox.keeper())
+        channel = await LineChannel.open(LONGEST_LINE)
+        stack.push_async_callback(channel.close)
+        descriptors = [channel.descriptor, channel.descriptor, nothing]
+        running, _ = await stack.enter_async_context(started(keeper, job, limits, descriptors))
+        channel.handed_over()
+        yield LineProgram(keeper, running, channel)

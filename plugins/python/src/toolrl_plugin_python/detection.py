@@ -23,7 +23,7 @@ from toolrl.errors import ConfigError
 from toolrl_plugin_python import paths
 from toolrl_plugin_python.jail import landlock
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
-from toolrl_plugin_python.link import Keeper, KeeperError
+from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
 _SECONDS = 30.0
 OPEN: dict[str, Any] = {
@@ -44,7 +44,7 @@ HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectedIsolation:
     """What was found to work."""
 
     text: str
@@ -69,11 +69,13 @@ class UnfitError(Exception):
     """A way that doesn't work here."""
 
 
-def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settings, Found]:
+def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settings, DetectedIsolation]:
     """The settings of the first way that works; `module` is one that has to be importable inside. Raises ConfigError
     with the reasons of all that don't."""
     if isolation == NONE:
-        return replace(settings, mode=NONE), Found("none: programs have all the rights of this process", True)
+        return replace(settings, mode=NONE), DetectedIsolation(
+            "none: programs have all the rights of this process", True
+        )
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"isolation {isolation!r}: programs can be isolated on Linux only, this is {sys.platform}")
     reasons: list[str] = []
@@ -84,7 +86,7 @@ def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settin
             except UnfitError as error:
                 reasons.append(f"{_name(way)}: {error}")
             else:
-                return way, Found(_describe(way, inside, reasons), inside.processes)
+                return way, DetectedIsolation(_describe(way, inside, reasons), inside.processes)
     raise ConfigError(["programs can't be isolated on this machine", *reasons], hint=HINT)
 
 
@@ -139,7 +141,7 @@ def ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
 
 
 async def _ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
-    keeper = Keeper(way)
+    keeper = KeeperProcess(way)
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     handle = os.memfd_create("job", os.MFD_CLOEXEC)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

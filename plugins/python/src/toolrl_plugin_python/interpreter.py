@@ -7,30 +7,27 @@ import json
 import os
 import re
 import secrets
-import socket
 import struct
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from toolrl_plugin_python.channel import LineChannel
 from toolrl_plugin_python.drain import Drain
 from toolrl_plugin_python.jail.settings import JobLimits
-from toolrl_plugin_python.link import Ending, Keeper, KeeperError, Running
+from toolrl_plugin_python.keeper_process import Ending, KeeperError, KeeperProcess, Running
 
 READY_SECONDS = 30.0
 GRACE_SECONDS = 1.0
 """After its time an interpreter may say where it was; then it is killed."""
-_ANSWER_BYTES = 400
+_LONGEST_ANSWER = 400
 
 Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "processes", "output", "ended", "garbled"]
 
 
-_BROKEN_LIMITS: dict[str, Kind] = {"memory": "memory", "cpu": "cpu", "disk": "disk", "processes": "processes"}
-
-
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """How a cell ended and what it printed."""
 
     kind: Kind
@@ -52,16 +49,14 @@ class Outcome:
 class Interpreter:
     """One interpreter. `start` it, `execute` cells one after another, `close` it on every path."""
 
-    def __init__(self, keeper: Keeper, limits: JobLimits, output_bytes: int) -> None:
+    def __init__(self, keeper: KeeperProcess, limits: JobLimits, output_bytes: int) -> None:
         self._keeper = keeper
         self._limits = limits
         self._output_bytes = output_bytes
         self._job: Running | None = None
         self._output: Drain | None = None
-        self._answers: Drain | None = None
-        self._socket: socket.socket | None = None
+        self._channel: LineChannel | None = None
         self._flooded = False
-        self._cells = 0
 
     @property
     def alive(self) -> bool:
@@ -71,12 +66,14 @@ class Interpreter:
     async def start(self) -> None:
         """Make it and wait until it is ready for its first cell. Raises KeeperError."""
         try:
-            self._begin()
-            assert self._answers is not None
+            channel = self._channel = await LineChannel.open(_LONGEST_ANSWER)
+            job = self._job = self._begin(channel)
             async with asyncio.timeout(READY_SECONDS):
-                await self._answers.more(0)
-            if self._answers.parts()[0] != b"ready\n":
-                raise KeeperError(await self._why_not())
+                ready = await channel.receive()
+            if ready != b"ready\n":
+                ending = await self._keeper.end(job)
+                reason = ending.error or f"it ended with {ending.exit_code}"
+                raise KeeperError(f"an interpreter can't be isolated: {reason}")
         except TimeoutError:
             await self.close()
             raise KeeperError(f"an isolated interpreter wasn't ready within {READY_SECONDS:g} s") from None
@@ -84,35 +81,25 @@ class Interpreter:
             await self.close()
             raise
 
-    async def execute(self, code: str, seconds: float, *, last: bool) -> Outcome:
+    async def execute(self, code: str, seconds: float, *, last: bool) -> CellOutcome:
         """Run a cell. Where it is the `last` one, or ends badly, the interpreter and all it started are gone when this
         returns; otherwise the interpreter is held still, and what it started is gone. Raises KeeperError.
         """
         assert self._job is not None
         assert self._output is not None
-        assert self._answers is not None
+        assert self._channel is not None
         begin = time.monotonic()
         token = secrets.token_hex(8)
         self._output.restart()
-        self._answers.restart()
-        if self._cells:
-            self._keeper.resume(self._job)
-        else:
-            self._keeper.watch(self._job)
-        self._cells += 1
-        request = {"token": token, "code": code, "seconds": seconds, "fresh": last}
-        answer: bytes | None
-        try:
-            async with asyncio.timeout(seconds + GRACE_SECONDS):
-                await self._send(json.dumps(request).encode())
-                answer = await self._answer()
-        except TimeoutError:
-            answer = None
-        took = time.monotonic() - begin
+        self._keeper.watch(self._job)
+        request = json.dumps({"token": token, "code": code, "seconds": seconds, "fresh": last}).encode()
         kind: Kind = "timeout"
         detail = ""
-        if answer is not None:
-            kind, detail = _read_answer(answer, token)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                await self._channel.send(struct.pack("!I", len(request)) + request)
+                kind, detail = _read_answer(await self._channel.receive(), token)
+        took = time.monotonic() - begin
         if not last and kind in ("ok", "exception", "exit"):
             await self._keeper.pause(self._job)
             self._output.rest()
@@ -128,95 +115,56 @@ class Interpreter:
             if self._job is not None and self._keeper.alive:
                 await self._keeper.end(self._job)
         finally:
-            for drain in (self._output, self._answers):
-                if drain is not None:
-                    drain.close()
-            if self._socket is not None:
-                self._socket.close()
+            if self._output is not None:
+                self._output.close()
+            if self._channel is not None:
+                await self._channel.close()
 
-    def _begin(self) -> None:
+    def _begin(self, channel: LineChannel) -> Running:
         half = self._output_bytes // 2
         output, output_end = os.pipe2(os.O_CLOEXEC)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._output = Drain(output, self._output_bytes - half, half, on_flood=self._flood)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._output = Drain(output, self._output_bytes - half, half, on_flood=self._flood)
-            self._socket.setblocking(False)
-            self._answers = Drain(os.dup(self._socket.fileno()), _ANSWER_BYTES, on_flood=self._flood)
-            self._job = self._keeper.begin(
-                "interpreter", self._limits, [nothing, output_end, output_end, theirs.fileno()]
-            )
-            # What it started may hold the channel open after it.
-            self._job.ended.add_done_callback(lambda _: self._hang_up())
+            descriptors = [nothing, output_end, output_end, channel.descriptor]
+            job = self._keeper.begin("interpreter", self._limits, descriptors)
         finally:
             os.close(nothing)
             os.close(output_end)
-            theirs.close()
-
-    def _hang_up(self) -> None:
-        assert self._answers is not None
-        self._answers.rest()
-        self._answers.close()
-
-    async def _why_not(self) -> str:
-        assert self._job is not None
-        ending = await self._keeper.end(self._job)
-        return f"an interpreter can't be isolated: {ending.error or f'it ended with {ending.exit_code}'}"
-
-    async def _send(self, request: bytes) -> None:
-        assert self._socket is not None
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(self._socket, struct.pack("!I", len(request)) + request)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # It has ended, which is seen elsewhere.
-
-    async def _answer(self) -> bytes:
-        """What it answered up to a line's end; empty where it hung up."""
-        assert self._answers is not None
-        while True:
-            line, end, _ = self._answers.parts()[0].partition(b"\n")
-            if end or self._answers.cut:
-                return line
-            if self._answers.ended:
-                return b""
-            await self._answers.more(self._answers.total)
+            channel.handed_over()
+        # What it started may hold the channel open after it.
+        job.ended.add_done_callback(lambda _: channel.hang_up())
+        return job
 
     def _flood(self) -> None:
         self._flooded = True
         if self._job is not None:
             self._keeper.kill(self._job)
 
-    def _ended(self, ending: Ending, kind: Kind, detail: str, took: float) -> Outcome:
+    def _ended(self, ending: Ending, kind: Kind, detail: str, took: float) -> CellOutcome:
         """The outcome of a cell whose interpreter is gone: the limit that it broke goes before all else."""
         if ending.error:
             raise KeeperError(f"an interpreter can't be isolated: {ending.error}")
         if self._flooded:
             kind, detail = "output", ""
-        elif ending.reason in _BROKEN_LIMITS:
-            kind, detail = _BROKEN_LIMITS[ending.reason], ""
+        elif ending.reason in ("memory", "cpu", "disk", "processes"):
+            kind, detail = ending.reason, ""
         return self._outcome(kind, detail, took, ending.exit_code)
 
-    def _outcome(self, kind: Kind, detail: str, took: float, exit_code: int | None = None) -> Outcome:
+    def _outcome(self, kind: Kind, detail: str, took: float, exit_code: int | None = None) -> CellOutcome:
         assert self._output is not None
-        head, tail = self._output.parts()
-        return Outcome(kind, detail, head, tail, self._output.left_out, took, exit_code)
+        return CellOutcome(kind, detail, *self._output.parts(), self._output.left_out, took, exit_code)
 
 
-_ANSWER = re.compile(rb"([0-9a-f]{16}) (ok|stopped|exit|exception)(?: ([A-Za-z0-9_]{1,80}))?")
+_ANSWER = re.compile(rb"([0-9a-f]{16}) (ok|stopped|exit|exception)(?: ([A-Za-z0-9_]{1,80}))?\n")
+_KINDS: dict[bytes, Kind] = {b"ok": "ok", b"stopped": "timeout", b"exit": "exit", b"exception": "exception"}
 
 
-def _read_answer(line: bytes, token: str) -> tuple[Kind, str]:
-    """What an answer says. Anything may stand there."""
-    if not line:
+def _read_answer(line: bytes | None, token: str) -> tuple[Kind, str]:
+    """The kind of an answer, and its detail. Anything may stand there; None is no line."""
+    if line is None:
         return "ended", ""
     match = _ANSWER.fullmatch(line)
     if match is None or match[1] != token.encode():
-        # A class may have any name.
-        return ("exception", "") if line.startswith(f"{token} exception ".encode()) else ("garbled", "")
-    detail = (match[3] or b"").decode()
-    kinds: dict[bytes, Kind] = {b"ok": "ok", b"stopped": "timeout", b"exit": "exit", b"exception": "exception"}
-    return kinds[match[2]], detail
-
-
-__all__: Sequence[str] = ["Interpreter", "Outcome"]
+        return "garbled", ""
+    return _KINDS[match[2]], (match[3] or b"").decode()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_python.link import interpreter
+from toolrl_plugin_python.keeper_process import interpreter
 
 _HIDDEN = {"/", "/dev", "/proc", "/scratch", "/sys", "/tmp"}
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -9,7 +9,7 @@ from collections import deque
 
 from toolrl_plugin_python.interpreter import Interpreter
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
-from toolrl_plugin_python.link import Keeper, KeeperError
+from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
 _RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Pool:
         self._output_bytes = output_bytes
         self._size = size
         self._ready: deque[Interpreter] = deque()
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperProcess | None = None
         self._keeper_lock = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class Pool:
         await interpreter.start()
         return interpreter
 
-    async def _living_keeper(self) -> Keeper:
+    async def _living_keeper(self) -> KeeperProcess:
         """The keeper; a new one where it died."""
         async with self._keeper_lock:
             if self._keeper is not None and self._keeper.alive:
@@ -77,7 +77,7 @@ class Pool:
                 _log.warning("the keeper of Python interpreters died; starting another one")
                 old, self._keeper = self._keeper, None
                 await old.stop()
-            keeper = Keeper(self._settings)
+            keeper = KeeperProcess(self._settings)
             await keeper.start()
             self._keeper = keeper
             return keeper

@@ -19,7 +19,7 @@ from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.cases import Case, read_cases
 from toolrl_plugin_python.jail.settings import NONE
-from toolrl_plugin_python.link import KeeperError
+from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions, PythonOptions
 from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.solution import solution

@@ -1,7 +1,7 @@
 """Running any program behind walls: `Sandbox.detect()` finds out what the machine offers, `run` runs one program.
 
     sandbox = Sandbox.detect(readable=[Path("/usr")])
-    done = await sandbox.run(["/usr/bin/sort"], stdin=b"b\\na\\n", limits=Limits())
+    done = await sandbox.run(["/usr/bin/sort"], stdin=b"b\\na\\n", limits=ProgramLimits())
     assert done.stdout == b"a\\nb\\n"
 
 The program sees the paths it was given, read-only, and a scratch folder that is its working folder, its home and gone
@@ -17,25 +17,26 @@ import signal
 import struct
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from toolrl_plugin_python import detection, paths
+from toolrl_plugin_python.channel import LineChannel
 from toolrl_plugin_python.drain import Drain
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
-from toolrl_plugin_python.link import ENVIRONMENT, Ending, Keeper, KeeperError, Running
+from toolrl_plugin_python.keeper_process import ENVIRONMENT, Ending, KeeperError, KeeperProcess, Running
 
 Isolation = Literal["auto", "namespaces", "landlock", "none"]
-BEGIN_SECONDS = 30.0
+_BEGIN_SECONDS = 30.0
 """How long the walls may take to stand, on a machine that is busy."""
 _MB = 1 << 20
-_ANSWERS_MB = 1
+_LONGEST_ANSWER = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """What one run of a program may use."""
 
     wall_seconds: float = 10.0
@@ -79,10 +80,10 @@ class Finished:
 class Sandbox:
     """A way of isolation that was tried on this machine. Safe to share; runs don't see each other."""
 
-    def __init__(self, settings: Settings, found: detection.Found) -> None:
+    def __init__(self, settings: Settings, found: detection.DetectedIsolation) -> None:
         self.settings = settings
         self._found = found
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperProcess | None = None
 
     @classmethod
     def detect(cls, isolation: Isolation = "auto", readable: Sequence[Path] = ()) -> Sandbox:
@@ -106,7 +107,7 @@ class Sandbox:
         """Keep a keeper process until `stop`, so that runs begin in a few milliseconds. Not needed for `run`, which
         starts one by itself, in about a tenth of a second, where none is kept."""
         if self._keeper is None:
-            keeper = Keeper(self.settings)
+            keeper = KeeperProcess(self.settings)
             await keeper.start()
             self._keeper = keeper
 
@@ -123,7 +124,7 @@ class Sandbox:
         files: Mapping[str, bytes] = {},
         stdin: bytes = b"",
         env: Mapping[str, str] = {},
-        limits: Limits,
+        limits: ProgramLimits,
         fetch: Sequence[str] = (),
     ) -> Finished:
         """Run one program to its end, with `files` in its working folder and these variables over PATH, LANG, HOME and
@@ -136,16 +137,16 @@ class Sandbox:
         job = job_file(argv, files, environment(env), limits, fetch)
         try:
             async with self.keeper() as keeper:
-                return await _Run(keeper, limits, bool(fetch)).run(job, stdin)
+                return await _run(keeper, job, limits, stdin)
         finally:
             os.close(job)
 
     @asynccontextmanager
-    async def keeper(self) -> AsyncIterator[Keeper]:
+    async def keeper(self) -> AsyncIterator[KeeperProcess]:
         """The keeper that `start` made; where there is none, or it died, one that ends with the block."""
         keeper, own = self._keeper, None
         if keeper is None or not keeper.alive:
-            keeper = own = Keeper(self.settings)
+            keeper = own = KeeperProcess(self.settings)
         try:
             if own is not None:
                 await own.start()
@@ -155,101 +156,105 @@ class Sandbox:
                 await own.stop()
 
 
-class _Run:
+async def _run(keeper: KeeperProcess, job: int, limits: ProgramLimits, stdin: bytes) -> Finished:
     """One program from start to end."""
+    exceeded, running, drains = "", None, []
+    theirs = [_stdin_file(stdin)]
 
-    def __init__(self, keeper: Keeper, limits: Limits, fetches: bool) -> None:
-        self._keeper = keeper
-        self._limits = limits
-        self._fetches = fetches
-        self._drains: list[Drain] = []
-        self._job: Running | None = None
-        self._flooded = False
+    def flooded() -> None:
+        nonlocal exceeded
+        exceeded = "output"
+        if running is not None:
+            keeper.kill(running)
 
-    async def run(self, job: int, stdin: bytes) -> Finished:
+    async with AsyncExitStack() as stack:
         try:
-            out, err, answers = self._begin(job, stdin)
-            begin = time.monotonic()
-            timed_out = False
-            async with asyncio.timeout(BEGIN_SECONDS):
-                await answers.more(0)
-            assert self._job is not None
-            self._keeper.watch(self._job)
-            try:
-                async with asyncio.timeout(self._limits.wall_seconds):
-                    await self._program_end(answers)
-            except TimeoutError:
-                timed_out = True
-                self._keeper.kill(self._job)
-            seconds = time.monotonic() - begin
-            async with asyncio.timeout(BEGIN_SECONDS):  # files are handed back; nothing of the program's runs any more
-                ending = await asyncio.shield(self._job.ended)
-            for drain in self._drains:
-                drain.rest()
-            return self._finished(ending, out, err, answers, seconds, timed_out)
-        finally:
-            await self._clean_up()
-
-    def _begin(self, job: int, stdin: bytes) -> tuple[Drain, Drain, Drain]:
-        size = self._limits.output_bytes
-        theirs: list[int] = []
-        try:
-            theirs.append(_stdin_file(stdin))
-            answers_size = self._limits.scratch_mb * _MB * self._fetches + _ANSWERS_MB * _MB
-            for head in (size, size, answers_size):
+            for _ in range(2):
                 ours, other = os.pipe2(os.O_CLOEXEC)
                 theirs.append(other)
-                self._drains.append(Drain(ours, head, on_flood=self._flood))
-            self._job = self._keeper.begin("program", job_limits(self._limits, interpreter=False), [*theirs, job])
+                drains.append(Drain(ours, limits.output_bytes, on_flood=flooded))
+                stack.callback(drains[-1].close)
+            running, answers = await stack.enter_async_context(started(keeper, job, limits, theirs))
         finally:
             for number in theirs:
                 os.close(number)
-        out, err, answers = self._drains
-        return out, err, answers
-
-    async def _program_end(self, answers: Drain) -> None:
-        """Until the answer that it has ended, or the job's end."""
-        assert self._job is not None
-        while answers.parts()[0].count(b"\n") < 2 and not answers.ended and not self._job.ended.done():
-            await answers.more(answers.total)
-
-    def _flood(self) -> None:
-        self._flooded = True
-        if self._job is not None:
-            self._keeper.kill(self._job)
-
-    def _finished(
-        self, ending: Ending, out: Drain, err: Drain, answers: Drain, seconds: float, timed_out: bool
-    ) -> Finished:
-        status, measured, files = _read_answers(answers.parts()[0])
-        if ending.error:
-            raise KeeperError(f"a program can't be isolated: {ending.error}")
-        code = os.waitstatus_to_exitcode(status) if status is not None else -int(signal.SIGKILL)
+        begin = time.monotonic()
+        answer, timed_out = None, False
+        try:
+            async with asyncio.timeout(limits.wall_seconds):
+                answer = await answers.receive()
+        except TimeoutError:
+            timed_out = True
+            keeper.kill(running)
+        seconds = time.monotonic() - begin
+        async with asyncio.timeout(_BEGIN_SECONDS):  # nothing of the program's runs any more
+            files = await _files(answers) if answer else {}
+            ending = raise_error(await asyncio.shield(running.ended))
+        for drain in drains:
+            drain.rest()
+        end = json.loads(answer) if answer else {"status": signal.SIGKILL, "seconds": seconds}
+        code = os.waitstatus_to_exitcode(end["status"])
+        out, err = drains
         return Finished(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             stdout=out.parts()[0],
             stderr=err.parts()[0],
-            seconds=measured if measured is not None else seconds,
+            seconds=end["seconds"],
             timed_out=timed_out,
-            output_cut=out.cut or err.cut,
+            output_cut=bool(out.left_out or err.left_out),
             files=files,
-            exceeded="output" if self._flooded else ending.reason,
+            exceeded=exceeded or ending.reason,
         )
 
-    async def _clean_up(self) -> None:
-        for drain in self._drains:
-            drain.close()
-        if self._job is not None and self._keeper.alive:
+
+@asynccontextmanager
+async def started(
+    keeper: KeeperProcess, job: int, limits: ProgramLimits, descriptors: Sequence[int]
+) -> AsyncIterator[tuple[Running, LineChannel]]:
+    """A program behind its walls, with these descriptors as 0, 1 and 2, and the channel on which its end is answered.
+    `job` is what `job_file` gives. The program is gone when the block is left. Raises KeeperError."""
+    answers = await LineChannel.open(_LONGEST_ANSWER)
+    running: Running | None = None
+    try:
+        kept = JobLimits(
+            limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter=False
+        )
+        running = keeper.begin("program", kept, [*descriptors, answers.descriptor, job])
+        answers.handed_over()
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                begun = await answers.receive()
+        except TimeoutError:
+            raise KeeperError(f"no program could be isolated within {_BEGIN_SECONDS:g} s") from None
+        if not begun:
+            raise_error(await keeper.end(running))
+        keeper.watch(running)
+        yield running, answers
+    finally:
+        if running is not None and keeper.alive:
             with suppress(KeeperError):
-                await self._keeper.end(self._job)
+                await keeper.end(running)
+        await answers.close()
 
 
-def job_limits(limits: Limits, *, interpreter: bool) -> JobLimits:
-    """The part of the limits that the keeper sees to."""
-    return JobLimits(
-        limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter
-    )
+def raise_error(ending: Ending) -> Ending:
+    """The ending of a program that could be isolated. Raises KeeperError for another one."""
+    if ending.error:
+        raise KeeperError(f"a program can't be isolated: {ending.error}")
+    return ending
+
+
+async def _files(answers: LineChannel) -> dict[str, bytes]:
+    """The files that are handed back, up to the end, or to one that is torn."""
+    files: dict[str, bytes] = {}
+    while line := await answers.receive():
+        header = json.loads(line)
+        content = await answers.receive_bytes(int(header["size"]))
+        if content is None:
+            break
+        files[header["file"]] = content
+    return files
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -271,7 +276,7 @@ def _stdin_file(data: bytes) -> int:
 
 
 def job_file(
-    argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], limits: Limits, fetch: Sequence[str]
+    argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], limits: ProgramLimits, fetch: Sequence[str]
 ) -> int:
     """A descriptor of the job: its length, the job as JSON, the contents of the files one after another."""
     if not argv:
@@ -313,36 +318,3 @@ def _write(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
-
-
-def _read_answers(raw: bytes) -> tuple[int | None, float | None, dict[str, bytes]]:
-    """Wait status, seconds and files. Total: what is torn is left out."""
-    status: int | None = None
-    seconds: float | None = None
-    files: dict[str, bytes] = {}
-    begin = 0
-    while (end := raw.find(b"\n", begin)) >= 0:
-        answer, begin = json.loads(raw[begin:end]), end + 1
-        if "status" in answer:
-            status, seconds = int(answer["status"]), float(answer["seconds"])
-        elif "file" in answer:
-            size = int(answer["size"])
-            if size > len(raw) - begin:
-                break
-            files[answer["file"]] = raw[begin : begin + size]
-            begin += size
-    return status, seconds, files
-
-
-__all__ = [
-    "BEGIN_SECONDS",
-    "Finished",
-    "Isolation",
-    "KeeperError",
-    "Limits",
-    "Sandbox",
-    "check_file_name",
-    "environment",
-    "job_file",
-    "job_limits",
-]

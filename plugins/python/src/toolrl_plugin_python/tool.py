@@ -59,7 +59,7 @@ class PythonToolset:
 
     @asynccontextmanager
     async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
-        session = _Session(self)
+        session = _PythonSession(self)
         try:
             yield session
         finally:
@@ -78,7 +78,7 @@ class PythonToolset:
         return await self._pool.take()
 
 
-class _Session:
+class _PythonSession:
     """One episode."""
 
     def __init__(self, toolset: PythonToolset) -> None:

@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase
 from toolrl_plugin_python.compare import same_output, same_value
-from toolrl_plugin_python.conversation import Conversation, conversation
-from toolrl_plugin_python.link import interpreter
-from toolrl_plugin_python.sandbox import Finished, Limits, Sandbox
+from toolrl_plugin_python.conversation import LineProgram, conversation
+from toolrl_plugin_python.keeper_process import interpreter
+from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
 from toolrl_plugin_python.trial.values import dumps, encode
 
 Kind = Literal["passed", "wrong", "error", "timeout", "limit", "unfit"]
@@ -84,9 +84,9 @@ class Trials:
             return await self._called(case, source)
         return await self._asserted(case, source)
 
-    def _program_limits(self, output_bytes: int = _SPARE_OUTPUT) -> Limits:
+    def _program_limits(self, output_bytes: int = _SPARE_OUTPUT) -> ProgramLimits:
         limits = self._limits
-        return Limits(
+        return ProgramLimits(
             wall_seconds=self._clock,
             cpu_seconds=limits.seconds,
             memory_mb=limits.memory_mb,
@@ -162,7 +162,7 @@ class Trials:
 class _Trial:
     """A test and a program, each in its own process, and the lines between them."""
 
-    def __init__(self, solver: Conversation, tester: Conversation) -> None:
+    def __init__(self, solver: LineProgram, tester: LineProgram) -> None:
         self._solver = solver
         self._tester = tester
         self._gone: Verdict | None = None
@@ -195,7 +195,7 @@ def _verdict(said: dict[str, Any]) -> Verdict:
     return Verdict(kinds.get(said.get("verdict"), "error"), str(said.get("detail", "")))
 
 
-async def _ask(program: Conversation, message: bytes) -> tuple[bytes, bytes] | None:
+async def _ask(program: LineProgram, message: bytes) -> tuple[bytes, bytes] | None:
     """Kind and JSON of the answer to this message; None where something else came."""
     nonce = secrets.token_hex(8).encode()
     await program.send(nonce + b" " + message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from toolrl.types import ToolResult
-from toolrl_plugin_python.interpreter import Outcome
+from toolrl_plugin_python.interpreter import CellOutcome
 from toolrl_plugin_python.options import PythonOptions
 
 STATE_LOST = "The interpreter was started anew: variables, imports and files of earlier calls are gone."
@@ -20,7 +20,7 @@ _SIGNALS = {
 }
 
 
-def answer(outcome: Outcome, options: PythonOptions, *, state_lost: bool) -> ToolResult:
+def answer(outcome: CellOutcome, options: PythonOptions, *, state_lost: bool) -> ToolResult:
     """The result of a call. An exception of the code is a result like any other: the model shall read it."""
     notes = [note for note in (_note(outcome, options), STATE_LOST if state_lost else "") if note]
     printed = _printed(outcome)
@@ -31,7 +31,7 @@ def answer(outcome: Outcome, options: PythonOptions, *, state_lost: bool) -> Too
     return ToolResult(text, error=_error(outcome), metrics=metrics)
 
 
-def _printed(outcome: Outcome) -> str:
+def _printed(outcome: CellOutcome) -> str:
     # A cut may fall inside a character.
     head = outcome.head.decode("utf-8", errors="replace")
     if outcome.left_out:
@@ -40,7 +40,7 @@ def _printed(outcome: Outcome) -> str:
     return (head + outcome.tail.decode("utf-8", errors="replace")).rstrip("\n")
 
 
-def _error(outcome: Outcome) -> str | None:
+def _error(outcome: CellOutcome) -> str | None:
     """The kind of `ToolResult.error`."""
     if outcome.kind in ("ok", "exception", "exit"):
         return None
@@ -49,7 +49,7 @@ def _error(outcome: Outcome) -> str | None:
     return "timeout" if outcome.kind == "timeout" else "tool_error"
 
 
-def _note(outcome: Outcome, options: PythonOptions) -> str:
+def _note(outcome: CellOutcome, options: PythonOptions) -> str:
     """What has to be said besides, as a sentence."""
     if outcome.kind == "exit":
         return "" if outcome.detail == "0" else f"The code exited with status {outcome.detail}."

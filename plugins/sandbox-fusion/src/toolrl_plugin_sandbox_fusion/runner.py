@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_python.sandbox import Finished, Isolation, Limits, Sandbox, check_file_name
+from toolrl_plugin_python.sandbox import Finished, Isolation, ProgramLimits, Sandbox, check_file_name
 from toolrl_plugin_sandbox_fusion.api import (
     FINISHED,
     LANGUAGES,
@@ -195,8 +195,8 @@ class ProgramRunner:
         )
         return compiled, result(done, limits), done.files
 
-    def _limits(self, seconds: float, memory_mb: int) -> Limits:
-        return Limits(
+    def _limits(self, seconds: float, memory_mb: int) -> ProgramLimits:
+        return ProgramLimits(
             wall_seconds=seconds,
             cpu_seconds=0,  # the API speaks of seconds by the clock
             memory_mb=min(memory_mb, self.bounds.memory_mb) if memory_mb > 0 else self.bounds.memory_mb,
@@ -220,7 +220,7 @@ class ProgramRunner:
         return next((line for line in said if "error" in line.lower()), said[-1])[:200]
 
 
-def result(done: Finished, limits: Limits) -> CommandResult:
+def result(done: Finished, limits: ProgramLimits) -> CommandResult:
     """What the API says of a command."""
     stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if done.timed_out:

@@ -27,7 +27,7 @@ from toolrl_plugin_python.jail import namespaces, system, walls
 from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.processes import read_forks
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
-from toolrl_plugin_python.jail.walls import Place
+from toolrl_plugin_python.jail.walls import JobPlace
 
 GO, NOTE = 3, 4
 """Descriptors of the first: what the keeper says, and what it is told."""
@@ -63,8 +63,8 @@ def arrange(descriptors: list[int]) -> None:
 def found(
     settings: Settings,
     limits: JobLimits,
-    place: Place,
-    run: Callable[[Settings, JobLimits, Place], int],
+    place: JobPlace,
+    run: Callable[[Settings, JobLimits, JobPlace], int],
     group: ControlGroup | None,
 ) -> NoReturn:
     """What the founder does. `run` is what the first does; its value is the first's exit status."""
@@ -100,7 +100,7 @@ def found(
     os._exit(status)
 
 
-def _wait_for_go(settings: Settings, place: Place) -> None:
+def _wait_for_go(settings: Settings, place: JobPlace) -> None:
     """The keeper says go when it is this process's parent; from then on its death is this one's."""
     if not os.read(GO, 1):
         os._exit(FAILED)
@@ -142,7 +142,7 @@ def _note_failure(error: BaseException) -> None:
         os.write(NOTE, b"failed " + text.encode(errors="replace")[:2000].replace(b"\n", b" ") + b"\n")
 
 
-def inside(settings: Settings, limits: JobLimits, place: Place, program: Program) -> int:
+def inside(settings: Settings, limits: JobLimits, place: JobPlace, program: Program) -> int:
     """Fork a process that enters the walls and runs `program`; its id."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     child = os.fork()
@@ -174,7 +174,7 @@ def wait_for(child: int) -> int:
             return status
 
 
-def end_others(settings: Settings, place: Place) -> None:
+def end_others(settings: Settings, place: JobPlace) -> None:
     """End all that the program left running, and wait for it: it is this process's children then."""
     if settings.mode == NAMESPACES:
         with suppress(ProcessLookupError):
@@ -208,7 +208,7 @@ def signal_user(user: int, number: int, times: int = 1) -> None:
     os.waitpid(child, 0)
 
 
-def run_program(settings: Settings, limits: JobLimits, place: Place) -> int:
+def run_program(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
     """What the first does for a program: start it, wait, answer how it ended and the files that were asked for."""
     job, offset = _read_job()
     os.set_inheritable(CHANNEL, False)

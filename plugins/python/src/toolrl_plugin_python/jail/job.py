@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from toolrl_plugin_python.jail.cgroups import ControlGroup
 from toolrl_plugin_python.jail.processes import Process
 from toolrl_plugin_python.jail.usage import Usage
-from toolrl_plugin_python.jail.walls import Place
+from toolrl_plugin_python.jail.walls import JobPlace
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Cell:
     """One job, as the keeper sees it."""
 
     number: int
-    place: Place
+    place: JobPlace
     usage: Usage
     group: ControlGroup | None
     founder: int

@@ -6,8 +6,8 @@ when a job has ended. It lives as long as the run: the kernel kills it with its 
 
     {"op": "settings", …}                        first; answered by {"event": "settled"} or {"event": "unsettled"}
     {"op": "start", "id", "kind", "limits": …}   with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
-    {"op": "watch", "id"}                        from now on its use of memory and time counts
-    {"op": "pause", "id"} {"op": "resume", "id"} hold an interpreter still and end what it started; answered by "paused"
+    {"op": "watch", "id"}                        it goes on where it is paused; its use of memory and time counts
+    {"op": "pause", "id"}                        hold an interpreter still and end what it started; answered by "paused"
     {"op": "end", "id"}
     ← {"event": "ended", "id", "status", "reason", "error"}
 """
@@ -38,7 +38,7 @@ from toolrl_plugin_python.jail.processes import Trees, forks, kilobytes, send
 from toolrl_plugin_python.jail.remove import remove_tree
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.jail.usage import Usage, most_memory
-from toolrl_plugin_python.jail.walls import MB, Place
+from toolrl_plugin_python.jail.walls import MB, JobPlace
 
 WATCH_SECONDS = 0.05
 _MAX_MESSAGE = 1 << 18
@@ -67,7 +67,7 @@ class Keeper:
         self._trees = Trees()
         self._next_watch = 0.0
         self._settings: Settings | None = None
-        self._base = Place("", None)
+        self._base = JobPlace("", None)
         self._groups: list[Path] = []  # where control groups can be made
         self._left: list[ControlGroup] = []  # of jobs that have ended, with processes that are still ending
         self._mounts = False  # this process can mount scratch folders
@@ -77,9 +77,8 @@ class Keeper:
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
         self._open = True
         self._orders: dict[str, Callable[[Cell], None]] = {
-            "watch": self._begin,
+            "watch": self._resume,
             "pause": self._pause,
-            "resume": self._resume,
             "end": self._end,
         }
 
@@ -179,7 +178,7 @@ class Keeper:
         made = self._cells[message["id"]] = Cell(message["id"], place, usage, group, founder, note, go)
         self._selector.register(note, selectors.EVENT_READ, lambda: self._on_note(made))
 
-    def _place(self, scratch: str, founder: int) -> Place:
+    def _place(self, scratch: str, founder: int) -> JobPlace:
         assert self._settings is not None
         user = namespaces.own_user(founder) if self._settings.own_user else None
         return replace(self._base, scratch=scratch, user=user)
@@ -273,9 +272,6 @@ class Keeper:
         cost = time.process_time() - begin
         self._next_watch = time.monotonic() + max(WATCH_SECONDS, 5 * cost)
 
-    def _begin(self, it: Cell) -> None:
-        it.watched = True
-
     def _pause(self, it: Cell) -> None:
         """Stop an interpreter between its cells, and end everything that it started.
 
@@ -356,7 +352,7 @@ class Keeper:
         it.watched = True
 
 
-def _remove_aside(place: Place) -> int:
+def _remove_aside(place: JobPlace) -> int:
     """Remove a scratch folder in a process of its own, whose number is given: a program may have filled it with very
     many files."""
     child = os.fork()
@@ -381,11 +377,11 @@ def _import(module: str) -> Any:
         sys.path.remove(here)
 
 
-def _own_size() -> Place:
+def _own_size() -> JobPlace:
     """What every fork begins with."""
     size = {name.decode(): 1024 * value for name, value in kilobytes("/proc/self/status").items()}
     mappings = Path("/proc/self/maps").read_bytes().count(b"\n")
-    return Place("", None, size["VmData"], size["VmSize"], size["VmRSS"], mappings)
+    return JobPlace("", None, size["VmData"], size["VmSize"], size["VmRSS"], mappings)
 
 
 def main(descriptor: int) -> None:

@@ -26,13 +26,13 @@ from typing import Any, NoReturn
 
 from toolrl_plugin_python.jail import cell, shown
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
-from toolrl_plugin_python.jail.walls import Place
+from toolrl_plugin_python.jail.walls import JobPlace
 
 MAX_REQUEST = 64 << 20
 _REPEAT_SECONDS = 0.25
 
 
-def run_interpreter(settings: Settings, limits: JobLimits, place: Place) -> int:
+def run_interpreter(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
     """What the first does: an interpreter in the walls, until it ends. The exit status is the interpreter's, 128 and
     the signal's number where one ended it."""
     child = cell.inside(settings, limits, place, lambda: serve(settings, limits, place))
@@ -41,7 +41,7 @@ def run_interpreter(settings: Settings, limits: JobLimits, place: Place) -> int:
     return status if status >= 0 else 128 - status
 
 
-def serve(settings: Settings, limits: JobLimits, place: Place) -> None:
+def serve(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     """Run cells until the run hangs up."""
     channel = os.dup(cell.CHANNEL)
     cell.arrange([0, 1, 2, channel])
@@ -56,7 +56,7 @@ def serve(settings: Settings, limits: JobLimits, place: Place) -> None:
         os.write(3, f"{request['token']} {outcome}\n".encode(errors="replace"))
 
 
-def _prepare(settings: Settings, place: Place) -> None:
+def _prepare(settings: Settings, place: JobPlace) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
     os.environ.update(HOME=place.scratch, PWD=place.scratch)
@@ -152,7 +152,10 @@ class Notebook:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 _begin_line()
                 self._shown.exception(error)
-                return f"exception {type(error).__name__}"
+                name = type(error).__name__  # which may be anything
+                return (
+                    f"exception {name}" if name.isascii() and name.isidentifier() and len(name) <= 80 else "exception"
+                )
         except StoppedError:
             return "stopped"
         return "ok"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from toolrl_plugin_python.jail import cell, namespaces
 from toolrl_plugin_python.jail.settings import NAMESPACES, JobLimits, Settings
-from toolrl_plugin_python.jail.walls import Place
+from toolrl_plugin_python.jail.walls import JobPlace
 
 
-def run_probe(settings: Settings, limits: JobLimits, place: Place) -> int:
+def run_probe(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
     """What the first does."""
     raw = json.loads(os.pread(cell.JOB, 1 << 16, 0))
 
@@ -37,7 +37,7 @@ def run_probe(settings: Settings, limits: JobLimits, place: Place) -> int:
     return 0
 
 
-def _wrong(raw: dict[str, str], settings: Settings, place: Place) -> Iterator[str]:
+def _wrong(raw: dict[str, str], settings: Settings, place: JobPlace) -> Iterator[str]:
     secret = Path(raw["secret"])
     if not _fails(lambda: os.close(os.open(secret, os.O_RDONLY))):
         yield "a file outside can be read"

@@ -11,7 +11,7 @@ from toolrl_plugin_python.jail.disk import DiskUsage
 from toolrl_plugin_python.jail.job_memory import JobMemory, locks
 from toolrl_plugin_python.jail.processes import Process, send
 from toolrl_plugin_python.jail.settings import JobLimits
-from toolrl_plugin_python.jail.walls import MB, Place
+from toolrl_plugin_python.jail.walls import MB, JobPlace
 
 _UNSURE_LOOKS, _STOPPED_LOOKS = 3, 20
 """After so many looks at files in a row during which some went away, a job is stopped for a look."""
@@ -53,7 +53,7 @@ class ProcessorTime:
 class Usage:
     """Processor time, memory and files."""
 
-    def __init__(self, limits: JobLimits, place: Place, group: ControlGroup | None, reader: int | None) -> None:
+    def __init__(self, limits: JobLimits, place: JobPlace, group: ControlGroup | None, reader: int | None) -> None:
         """`reader` is the user who can see the job's files and processes, where this one can't."""
         self._limits = limits
         self._place = place
@@ -114,6 +114,6 @@ class Usage:
                 send(one, number)
 
 
-def most_memory(limits: JobLimits, place: Place) -> int:
+def most_memory(limits: JobLimits, place: JobPlace) -> int:
     """Bytes that a job may have, with what every fork begins with; 0 for no limit."""
     return limits.memory_mb and limits.memory_mb * MB + place.base_resident

@@ -21,7 +21,7 @@ _ADDRESS_SLACK = 1024 * MB
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobPlace:
     """Where and as whom one job runs."""
 
     scratch: str
@@ -37,7 +37,7 @@ class Place:
     base_mappings: int = 0
 
 
-def enter(settings: Settings, limits: JobLimits, place: Place) -> None:
+def enter(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     """Put up all walls. Raises OSError where one can't be had."""
     os.chdir(place.scratch)
     if settings.mode not in (NAMESPACES, LANDLOCK):
@@ -74,7 +74,7 @@ def become(user: int | None) -> None:
         os.setresuid(user, user, user)
 
 
-def set_limits(limits: JobLimits, place: Place) -> None:
+def set_limits(limits: JobLimits, place: JobPlace) -> None:
     """Resource limits; those of the whole job together are the keeper's."""
     wanted = {
         resource.RLIMIT_CORE: 1,  # fewer than one isn't kept where dumps go to a program; see `seccomp`

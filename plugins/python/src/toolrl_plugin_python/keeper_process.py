@@ -111,8 +111,8 @@ def _last_words(errors: int) -> str:
     return os.pread(errors, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 
 
-class Keeper:
-    """One keeper process, on one event loop."""
+class KeeperProcess:
+    """The run's side of one keeper, on one event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -166,7 +166,7 @@ class Keeper:
         return job
 
     def watch(self, job: Running) -> None:
-        """Its use of time and memory counts from now on."""
+        """Let it go on where it is paused; its use of time and memory counts from now on."""
         self._send({"op": "watch", "id": job.number})
 
     async def pause(self, job: Running) -> None:
@@ -177,10 +177,6 @@ class Keeper:
             await asyncio.wait([paused, job.ended], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._paused.pop(job.number, None)
-
-    def resume(self, job: Running) -> None:
-        """Let a paused interpreter go on, and watch it."""
-        self._send({"op": "resume", "id": job.number})
 
     async def end(self, job: Running) -> Ending:
         """End a job with everything it started, if it hasn't ended, and wait for that."""
