@@ -24,7 +24,7 @@ from toolrl_plugin_python.tool import build_python
 _USER = 23456
 """An ordinary user that owns nothing, and isn't the one that an unmapped user is shown as."""
 _INSIDE_USER = 1000
-OPEN = Settings(**detection.OPEN, readable=tuple(paths.system_libraries() + paths.interpreter_paths()))
+OPEN = Settings(tuple(paths.system_libraries() + paths.interpreter_paths()), tuple(paths.search_path()))
 
 
 def refuse(*modes: str) -> object:
@@ -33,7 +33,7 @@ def refuse(*modes: str) -> object:
     def probe(way: Settings, module: str) -> detection.Inside:
         if way.mode in modes:
             raise detection.UnfitError(f"{way.mode} is forbidden")
-        return detection.Inside(processes=not way.own_user, own_users=False)
+        return detection.Inside(processes=not way.own_user)
 
     return probe
 
@@ -76,7 +76,7 @@ def test_a_probe_sees_every_hole() -> None:
     """Without walls all is found wrong but ptrace, which a system may forbid by itself."""
     with detection.reachable() as reached:
         answer = detection.ask(OPEN, {**reached, "module": "colorsys"})
-    assert set(answer["wrong"]) - {"ptrace is allowed"} == {
+    assert set(answer.wrong) - {"ptrace is allowed"} == {
         "a file outside can be read",
         "a file outside can be written",
         "a file can be made outside",

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from toolrl.runs.files import write_atomic
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation
 from toolrl.tools.options import PolicyOptions
@@ -62,15 +60,8 @@ class Asker:
         await self._client.__aenter__()
         self._shared = _Shared.of_this_loop()
         self._shared.users += 1
-        policy = PolicyOptions(
-            timeout=options.timeout,
-            cache=options.cache,
-            retry=options.retry,
-            breaker=options.breaker,
-            concurrency=options.concurrency,
-            rate=options.rate,
-            queue_timeout=options.queue_timeout,
-        )
+        names = ("timeout", "cache", "retry", "breaker", "concurrency", "rate", "queue_timeout")
+        policy = PolicyOptions(**{name: getattr(options, name) for name in names})
         self._policy = CallPolicy(policy, name=self.address, endpoints=self._shared.endpoints)
         await self._policy.prepare({_SPEC.name: _TRAITS})
 
@@ -179,14 +170,5 @@ def _read(path: Path) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    # Under another name first: nobody reads half of it.
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    write_atomic(path, text, durable=False)

@@ -17,25 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_python import paths
 from toolrl_plugin_python.jail import landlock
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
 _SECONDS = 30.0
-OPEN: dict[str, Any] = {
-    "mode": NONE,
-    "own_user": False,
-    "hidden": (),
-    "scratch_base": tempfile.gettempdir(),
-    "preload": (),
-    "search_path": tuple(paths.search_path()),
-    "packages": (),
-}
-"""Settings to begin with, without `readable`."""
 HINT = (
     "In a container: allow user namespaces (for Docker `--security-opt seccomp=unconfined --security-opt "
     "apparmor=unconfined`), or a kernel with Landlock. Only where the code can be trusted: `isolation: none`, which "
@@ -57,9 +45,11 @@ class DetectedIsolation:
 class Inside:
     """What a probe saw from inside."""
 
-    processes: bool
+    wrong: tuple[str, ...] = ()
+    """What could be done and must not be possible."""
+    processes: bool = False
     """A program may start others."""
-    own_users: bool
+    own_users: bool = False
     """It is in a user namespace of its own."""
     groups: bool = False
     """It has control groups of its own."""
@@ -117,10 +107,10 @@ def _describe(way: Settings, inside: Inside, reasons: Sequence[str]) -> str:
 def probe(way: Settings, module: str) -> Inside:
     """Set up one way and try it from inside. Raises UnfitError."""
     with reachable() as reached:
-        answer = ask(replace(way, preload=()), {**reached, "module": module})
-    if answer["wrong"]:
-        raise UnfitError(", ".join(answer["wrong"]))
-    return Inside(bool(answer["processes"]), bool(answer["own_users"]), bool(answer["groups"]))
+        inside = ask(replace(way, preload=()), {**reached, "module": module})
+    if inside.wrong:
+        raise UnfitError(", ".join(inside.wrong))
+    return inside
 
 
 @contextmanager
@@ -134,13 +124,13 @@ def reachable() -> Iterator[dict[str, str]]:
         yield {"secret": str(secret), "victim": str(os.getpid())}
 
 
-def ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
-    """What a probe answers: the list `wrong`, and what it saw. Raises UnfitError."""
+def ask(way: Settings, reached: dict[str, str]) -> Inside:
+    """What a probe saw. Raises UnfitError."""
     with ThreadPoolExecutor(1) as thread:  # the caller's own may run an event loop
         return thread.submit(asyncio.run, _ask(way, reached)).result()
 
 
-async def _ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
+async def _ask(way: Settings, reached: dict[str, str]) -> Inside:
     keeper = KeeperProcess(way)
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     handle = os.memfd_create("job", os.MFD_CLOEXEC)
@@ -149,11 +139,11 @@ async def _ask(way: Settings, reached: dict[str, str]) -> dict[str, Any]:
         os.write(handle, json.dumps(reached).encode())
         async with asyncio.timeout(_SECONDS):
             await keeper.start()
-            limits = JobLimits(10, 512, 16, 16, 16, interpreter=True)
+            limits = JobLimits(10, 512, 16, 16, 16)
             ending = await keeper.begin("probe", limits, [nothing, nothing, nothing, theirs, handle]).ended
         os.set_blocking(ours, False)
         with suppress(BlockingIOError):
-            return {"groups": keeper.groups, **json.loads(os.read(ours, 1 << 16))}
+            return Inside(groups=keeper.groups, **json.loads(os.read(ours, 1 << 16)))
         raise UnfitError(ending.error or "the walls couldn't be put up")
     except TimeoutError:
         raise UnfitError(f"the keeper didn't answer within {_SECONDS:g} s") from None

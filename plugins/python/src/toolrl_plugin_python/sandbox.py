@@ -91,7 +91,7 @@ class Sandbox:
         system's shared libraries. It is tried, which takes about a fifth of a second. Raises ConfigError."""
         paths.check_readable(readable)
         shown = dict.fromkeys([*paths.system_libraries(), *map(str, readable)])
-        settings, found = detection.detect(isolation, Settings(**detection.OPEN, readable=tuple(shown)))
+        settings, found = detection.detect(isolation, Settings(tuple(shown), tuple(paths.search_path())))
         return cls(settings, found)
 
     @property

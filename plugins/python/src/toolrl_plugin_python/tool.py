@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -40,6 +39,8 @@ class PythonToolset:
         self._pool: Pool | None = None
         self.slots = asyncio.Semaphore(0)
         """One is held by each call that runs."""
+        self.isolation = ""
+        """Which mechanisms isolate, once it is started."""
         self.spec = ToolSpec(name, options.description or description(options), _PARAMETERS)
 
     def names(self) -> Sequence[str]:
@@ -51,7 +52,8 @@ class PythonToolset:
             detection.detect, self.options.isolation, self._settings, _PROBE_MODULE
         )
         level = logging.WARNING if settings.mode == NONE else logging.INFO
-        _log.log(level, "tool %r: isolation: %s", self._name, found.text)
+        self.isolation = found.text
+        _log.log(level, "tool %r: isolation: %s", self._name, self.isolation)
         options = self.options
         self._pool = Pool(settings, limits_of(options, settings), options.output_kb << 10, options.pool_size)
         await self._pool.start()
@@ -160,37 +162,21 @@ def settings_of(options: PythonOptions) -> Settings:
     """What the options say of isolation, before it is known which works. Raises ConfigError."""
     paths.check_readable(options.readable)
     package_paths, folders = paths.package_paths(options.packages)
-    readable = [
-        *paths.system_libraries(),
-        *paths.interpreter_paths(),
-        *package_paths,
-        *(str(path) for path in options.readable),
-    ]
-    common = {**detection.OPEN, "search_path": (*paths.search_path(), *folders)}
+    asked = [*package_paths, *map(str, options.readable)]
     return Settings(
-        **{
-            **common,
-            "readable": tuple(dict.fromkeys(readable)),
-            "hidden": tuple(paths.other_packages([*package_paths, *map(str, options.readable)])),
-            "preload": tuple(options.preload),
-            "packages": tuple(options.packages),
-        }
+        readable=tuple(dict.fromkeys([*paths.system_libraries(), *paths.interpreter_paths(), *asked])),
+        search_path=(*paths.search_path(), *folders),
+        hidden=tuple(paths.other_packages(asked)),
+        preload=tuple(options.preload),
+        packages=tuple(options.packages),
     )
 
 
 def limits_of(options: PythonOptions, settings: Settings) -> JobLimits:
     """What the keeper holds code to. Without isolation that is nothing: only time and output are bounded then."""
-    if settings.mode == NONE:
-        return JobLimits(0, 0, 0, 0, 0, interpreter=True, renewed=options.persistent)
-    return JobLimits(
-        options.cpu_seconds,
-        options.memory_mb,
-        options.processes,
-        options.file_mb,
-        options.scratch_mb,
-        interpreter=True,
-        renewed=options.persistent,
-    )
+    names = ("cpu_seconds", "memory_mb", "processes", "file_mb", "scratch_mb")
+    bounds = {name: getattr(options, name) for name in names if settings.mode != NONE}
+    return JobLimits(**bounds, interpreter=True, renewed=options.persistent)
 
 
 _PARAMETERS = {
@@ -224,20 +210,14 @@ def check() -> str:
 
 
 async def _check() -> str:
-    options = PythonOptions(pool_size=1)
-    settings, found = await asyncio.to_thread(detection.detect, "auto", settings_of(options), _PROBE_MODULE)
-    pool = Pool(settings, limits_of(options, settings), options.output_kb << 10, options.pool_size)
+    toolset = PythonToolset(PythonOptions(pool_size=1), "python")
     try:
-        await pool.start()
-        interpreter = await pool.take()
-        try:
-            begin = time.perf_counter()
-            outcome = await interpreter.execute("6 * 7", options.timeout, last=True)
-            milliseconds = 1000 * (time.perf_counter() - begin)
-        finally:
-            await interpreter.close()
+        await toolset.start()
+        interpreter = await toolset.take()
+        outcome = await interpreter.execute("6 * 7", toolset.options.timeout, last=True)
+        await interpreter.close()
     finally:
-        await pool.stop()
+        await toolset.stop()
     if outcome.kind != "ok" or outcome.head + outcome.tail != b"42\n":
         raise RuntimeError(f"6 * 7 ended as {outcome.kind}: {outcome.head[:300]!r}")
-    return f"{found.text}; a call took {milliseconds:.0f} ms"
+    return f"{toolset.isolation}; a call took {1000 * outcome.seconds:.0f} ms"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, field
 
 NAMESPACES, LANDLOCK, NONE = "namespaces", "landlock", "none"
 
@@ -11,21 +12,21 @@ NAMESPACES, LANDLOCK, NONE = "namespaces", "landlock", "none"
 class Settings:
     """How everything that this keeper starts is isolated."""
 
-    mode: str
-    """`namespaces`, `landlock` or `none`."""
-    own_user: bool
-    """With `landlock`: run as a user of its own, which only root can."""
     readable: tuple[str, ...]
     """Paths that may be read and executed, with all below them."""
-    hidden: tuple[str, ...]
-    """Folders below those whose contents may not, but for what `readable` names in them."""
-    scratch_base: str
-    """With `landlock` and `none`: the folder in which scratch folders are made."""
-    preload: tuple[str, ...]
-    """Modules that are imported before interpreters are forked."""
     search_path: tuple[str, ...]
     """`sys.path` of interpreters, after the scratch folder."""
-    packages: tuple[str, ...]
+    mode: str = NONE
+    """`namespaces`, `landlock` or `none`."""
+    own_user: bool = False
+    """With `landlock`: run as a user of its own, which only root can."""
+    hidden: tuple[str, ...] = ()
+    """Folders below the readable ones whose contents may not be read, but for what `readable` names in them."""
+    scratch_base: str = field(default_factory=tempfile.gettempdir)
+    """With `landlock` and `none`: the folder in which scratch folders are made."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported before interpreters are forked."""
+    packages: tuple[str, ...] = ()
     """What the model is told can be imported besides the standard library."""
 
 
@@ -33,12 +34,12 @@ class Settings:
 class JobLimits:
     """What one job may use. 0 is no limit."""
 
-    cpu_seconds: float
-    memory_mb: int
-    processes: int
-    file_mb: int
-    scratch_mb: int
-    interpreter: bool
+    cpu_seconds: float = 0
+    memory_mb: int = 0
+    processes: int = 0
+    file_mb: int = 0
+    scratch_mb: int = 0
+    interpreter: bool = True
     """True for an interpreter, which gets a MemoryError; a program's address space is left alone."""
     renewed: bool = False
     """True for an interpreter that runs several cells: processor time counts for each of them anew."""
