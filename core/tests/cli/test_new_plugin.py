@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from toolrl.cli.main import COMMANDS, main
-from toolrl.cli.new_plugin import HELP, TEMPLATES, check_name
+from toolrl.cli.main import main
+from toolrl.cli.new_plugin import TEMPLATES, check_name
 from toolrl.cli.output import UsageError
 
 needs_hatchling = pytest.mark.skipif(
@@ -185,7 +185,3 @@ def test_a_command_cannot_take_the_name_of_one_of_cores(tmp_path: Path, capsys: 
     assert main(["new-plugin", "train", "--kind", "command", "--dir", str(tmp_path)]) == 2
     assert "`toolrl train` is a command of core's" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_its_help_is_the_one_in_the_overview() -> None:
-    assert COMMANDS["new-plugin"] == ("toolrl.cli.new_plugin", HELP)

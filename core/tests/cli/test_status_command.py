@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.cli.main import COMMANDS, main
-from toolrl.cli.status import HELP
+from toolrl.cli.main import main
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
 from toolrl.rollout.activity import Activity
@@ -134,7 +133,3 @@ def test_what_a_runner_counts() -> None:
         "failed": 1,
         "tools": {"search": {"calls": 100, "errors": 1, "p50": 0.51, "p95": 0.96, "max": 1.0}},
     }
-
-
-def test_the_command_is_listed() -> None:
-    assert COMMANDS["status"] == ("toolrl.cli.status", HELP)

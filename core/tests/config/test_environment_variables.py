@@ -178,10 +178,3 @@ def test_masking_finds_a_value_however_it_is_quoted(secret: str) -> None:
     ):
         assert "${KEY}" in found.mask(text)
         assert secret not in found.mask(text)
-
-
-def test_a_loaded_config_takes_the_values_out_of_any_text(registry: Registry) -> None:
-    tree = {"model": {"path": "${WHERE}"}, "environments": {"default": {}}}
-    loaded = check_config(tree, registry=registry, environ={"WHERE": "s3cr3t-value"})
-    assert loaded.hide("no model at s3cr3t-value") == "no model at ${WHERE}"
-    assert "s3cr3t" not in repr(loaded)

@@ -45,18 +45,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
     assert second.source == str(file)
 
 
-def test_three_mistakes_are_all_reported_with_their_paths(tree: dict[str, Any], registry: Registry) -> None:
-    tree["trainer"]["steps"] = 0
-    tree["environments"]["default"]["tools"][1]["options"]["precision"] = 0
-    tree["environments"]["default"]["parser"] = "hermess"
-    assert problems(tree, registry) == [
-        "trainer.steps: Input should be ≥ 1 (got 0)",
-        "environments.default.parser: there is no parser named 'hermess'; installed: failing, half, hermes; "
-        "did you mean 'hermes'?",
-        "environments.default.tools[1].options.precision: Input should be ≥ 1 (got 0) [calculator]",
-    ]
-
-
 @pytest.mark.parametrize(
     ("override", "problem"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from toolrl import Component, hookimpl, hookspecs
 from toolrl.errors import PluginError
-from toolrl.plugins.checks import EVENTS, REGISTRATION, check_components, check_plugin_module, nearest
+from toolrl.plugins.checks import EVENTS, REGISTRATION, check_components, check_plugin_module
 
 
 def module(**names: Any) -> ModuleType:
@@ -98,9 +98,3 @@ def test_a_hook_must_give_components(result: Any, message: str) -> None:
     with pytest.raises(PluginError) as caught:
         check_components("toolrl_tools", result)
     assert message in caught.value.message
-
-
-def test_nearest() -> None:
-    assert nearest("Calculater", ["calculator", "search"]) == "calculator"
-    assert nearest("zzz", ["calculator", "search"]) is None
-    assert nearest("x", []) is None

@@ -50,12 +50,6 @@ def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry
     assert caught.value.hint == "Write math/calculator or other/calculator."
 
 
-def test_two_engines_of_one_name_are_told_apart_by_their_plugins() -> None:
-    engines = {name: plugin_module(engines=["fast"]) for name in ("one", "two")}
-    with pytest.raises(AmbiguousComponentError, match="2 plugins give an engine named 'fast'"):
-        Registry.from_modules(engines).get("engines", "fast")
-
-
 def test_kinds_are_apart(registry: Registry) -> None:
     with pytest.raises(UnknownComponentError, match="no reward named 'integrate'"):
         registry.get("rewards", "integrate")
@@ -155,15 +149,6 @@ def test_one_module_under_two_names_breaks_the_second() -> None:
     registry = Registry.from_modules({"first": module, "second": module})
     assert [plugin.status for plugin in registry.plugins] == ["ok", "broken"]
     assert registry.get("tools", "t").plugin.name == "first"
-
-
-def test_components_of_a_kind_come_in_the_order_of_their_plugins(registry: Registry) -> None:
-    assert [found.qualified for found in registry.components("tools")] == [
-        "math/calculator",
-        "math/integrate",
-        "other/calculator",
-    ]
-    assert registry.unusable() == []
 
 
 def test_a_name_that_is_no_short_one_takes_nobodys() -> None:

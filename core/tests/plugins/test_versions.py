@@ -24,28 +24,3 @@ def test_the_plain_form_needs_no_packaging(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(versions, "_by_packaging", None)
     for requirement in ("toolrl>=0.1,<0.2", "toolrl[train]>=0.1, <0.2", "toolrl"):
         assert unmet_requirement(requirement, "0.1.4") is None
-
-
-@pytest.mark.parametrize(
-    ("requirement", "running", "expected"),
-    [
-        ("toolrl>=0.1,<0.2", "0.1.0", None),
-        ("toolrl>=0.2", "0.1", (">=0.2", True)),
-        ("toolrl<0.1", "0.1.0", ("<0.1", False)),
-        ("toolrl<0.2", "0.2.dev1", ("<0.2", False)),
-        ("toolrl>=0.2", "0.2.0rc1", (">=0.2", True)),
-        ("toolrl==0.1.*", "0.1.7", None),
-        ("toolrl~=0.1.2", "0.1.1", ("~=0.1.2", True)),
-        ("toolrl!=0.1", "0.1", ("!=0.1", False)),
-        ("toolrl-plugin-x>=9", "0.1", None),
-        ("toolrl; extra == 'x'", "0.1", None),
-    ],
-)
-def test_requirements(requirement: str, running: str, expected: tuple[str, bool] | None) -> None:
-    assert unmet_requirement(requirement, running) == expected
-
-
-@pytest.mark.parametrize("requirement", ["toolrl>=", "toolrl>=0.1 <0.2", "toolrl(>=0.1", "toolrl>=1.x"])
-def test_what_cannot_be_read(requirement: str) -> None:
-    with pytest.raises(ValueError):
-        unmet_requirement(requirement, "0.1.0")

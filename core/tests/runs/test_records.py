@@ -121,7 +121,3 @@ def test_unknown_fields_are_passed_over_and_missing_ones_take_the_default(make_e
 def test_a_record_that_is_no_episode_says_so() -> None:
     with pytest.raises(ValueError, match="not an episode"):
         episode_from_json({"id": "x"})
-
-
-def test_the_record_gives_the_summed_reward(make_episode: Callable[..., Episode]) -> None:
-    assert episode_to_json(make_episode())["reward"] == pytest.approx(1.1)

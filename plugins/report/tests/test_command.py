@@ -56,13 +56,6 @@ def test_compare_puts_other_runs_beside_it(run: Path, tmp_path: Path, capsys: py
     assert "elsewhere/first" in page  # two runs of one name are told apart by their folders
 
 
-def test_a_folder_without_a_run_says_where_runs_are(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(run.parent)]) == 1
-    err = capsys.readouterr().err
-    assert "no run here" in err
-    assert "first" in err
-
-
 def test_an_output_that_is_a_folder_is_wrong_usage(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--output", str(run)]) == 2
     assert "--output report.html" in capsys.readouterr().err

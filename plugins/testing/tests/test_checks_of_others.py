@@ -83,12 +83,6 @@ NUMBERS = itertools.count()
 TEXTS = ("first !calculator then !search.",)
 
 
-def test_a_sound_parser_keeps_every_contract() -> None:
-    parsers.check_total(SoundParser(), TEXTS)
-    parsers.check_linear(SoundParser(), TEXTS)
-    parsers.check_calls_found(SoundParser(), TEXTS)
-
-
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -142,10 +136,6 @@ def reward_of(score: Callable[[Episode], Any]) -> SoundReward:
 def _change(episode: Episode) -> Score:
     episode.metrics["seen"] = 1.0  # type: ignore[index]
     return Score(1.0)
-
-
-def test_a_sound_reward() -> None:
-    asyncio.run(rewards.check_scores(SoundReward(), rewards.sample_episodes()))
 
 
 class BlockingReward:
@@ -237,10 +227,6 @@ def _first(said: list[list[Any]], value: Any) -> list[list[Any]]:
     return said
 
 
-def test_a_sound_advantage_estimator() -> None:
-    training.check_advantages(Centred(), training.sample_groups())
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -264,11 +250,6 @@ class Reinforce:
 
     def token_losses(self, terms: LossTerms) -> Any:
         return self.spoil(terms) if self.spoil else -terms.advantages_BT * terms.logprobs_BT
-
-
-def test_a_sound_policy_loss() -> None:
-    pytest.importorskip("torch", reason="a policy loss needs torch")
-    training.check_policy_loss(Reinforce())
 
 
 @pytest.mark.parametrize(
@@ -318,11 +299,6 @@ class Fresh(Rows):
 
 
 GOOD = [make_task(id="a"), make_task(id="b")]
-
-
-def test_a_sound_data_set() -> None:
-    datasets.check_rows(Rows(GOOD))
-    datasets.check_pickles(Rows(GOOD))
 
 
 @pytest.mark.parametrize(
@@ -496,11 +472,6 @@ ENGINE_CHECKS: dict[str, Callable[[Any], Any]] = {
     "cancel": lambda engine: engines.check_cancel(engine, PROMPT),
     "versions": lambda engine: engines.check_versions(engine, PROMPT, FakeWeights()),
 }
-
-
-@pytest.mark.parametrize("name", list(ENGINE_CHECKS))
-def test_a_sound_engine(name: str) -> None:
-    run_engine(Uniform, ENGINE_CHECKS[name])
 
 
 @pytest.mark.parametrize(

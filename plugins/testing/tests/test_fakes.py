@@ -12,10 +12,8 @@ from toolrl_testing.fakes import (
     END_ID,
     CharTokenizer,
     FakeChatFormat,
-    FakeWeights,
     RecordingToolset,
     ScriptedEngine,
-    make_build_context,
     make_episode,
     make_episode_context,
     make_task,
@@ -43,11 +41,6 @@ def test_each_session_hears_the_script_from_the_first_text_on() -> None:
     assert engine.closed == ["a"]
 
 
-def test_a_function_says_what_the_prompt_asks_for() -> None:
-    engine = ScriptedEngine(lambda prompt: prompt.upper())
-    assert generate(engine, ENDED, prompt="abc").ids == (*map(ord, "ABC"), END_ID)
-
-
 @pytest.mark.parametrize(
     ("sampling", "text", "finish", "stopped_by"),
     [
@@ -64,19 +57,6 @@ def test_what_ends_a_text(sampling: Sampling, text: str, finish: str, stopped_by
     assert generation.ids == tuple(map(ord, text))
     assert (generation.finish, generation.stopped_by) == (finish, stopped_by)
     assert len(generation.logprobs) == len(generation.versions) == len(text)
-
-
-def test_the_engine_counts_what_runs_at_once_and_knows_its_version() -> None:
-    engine = ScriptedEngine(["x"], latency=0.005, logprob=-2.0)
-
-    async def main() -> Generation:
-        await engine.update_weights(FakeWeights(), 3)
-        done = await asyncio.gather(*(engine.generate((), ENDED, session=str(n)) for n in range(5)))
-        return done[0]
-
-    generation = asyncio.run(main())
-    assert engine.most_at_once == 5
-    assert (generation.versions, generation.logprobs) == ((3, 3), (-2.0, -2.0))
 
 
 def test_the_chat_format_shows_what_it_puts_where() -> None:
@@ -129,9 +109,3 @@ def test_the_recorder_notes_everything_and_fails_where_it_is_told_to() -> None:
         asyncio.run(main())
     assert recorder.events == [("start", ""), ("open", "e"), ("call", "echo"), ("reward", "e"), ("close", "e")]
     assert recorder.count("call") == 1
-
-
-def test_a_build_context_has_what_tests_need() -> None:
-    context = make_build_context("x", seed=3)
-    assert (context.name, context.where, context.seed) == ("x", "tests.x", 3)
-    assert isinstance(context.chat_format, FakeChatFormat)

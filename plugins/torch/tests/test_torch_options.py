@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +131,50 @@ def test_a_model_that_is_not_there_is_told(
     for run in ("here", "empty"):
         (tmp_path / run / "config.yaml").touch()
     assert (missing_model(path) is not None) == is_told
+
+
+def whole_model(folder: Path) -> Path:
+    """A folder with everything that a model's has, as far as can be seen without torch."""
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    (folder / "tokenizer.json").write_text("{}")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    return folder
+
+
+def _cut(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+
+
+def _adapter_of_a_cut_model(model: Path) -> None:
+    _cut(whole_model(model.parent / "base"))
+    (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model.parent / "base")}))
+
+
+def _lacking(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-2.safetensors"}}')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda model: None, None),
+        (_cut, "model.safetensors is broken or cut off"),
+        (_adapter_of_a_cut_model, "model.safetensors is broken or cut off"),
+        (_lacking, "names model-2.safetensors, which isn't there"),
+        (lambda model: (model / "model.safetensors").unlink(), "it has no weights"),
+        (lambda model: (model / "tokenizer.json").unlink(), "it has no tokenizer"),
+        (lambda model: (model / "config.json").write_bytes(b"\xff\xfe{"), "config.json is no JSON"),
+        (lambda model: (model / "config.json").write_text("[" * 100_000), "config.json is no JSON"),
+        (lambda model: [file.unlink() for file in model.iterdir()], "has no config.json; it holds: nothing"),
+    ],
+)
+def test_what_a_models_folder_lacks(tmp_path: Path, spoil: Callable[[Path], object], says: str | None) -> None:
+    pytest.importorskip("safetensors")
+    spoil(whole_model(tmp_path / "model"))
+    found = missing_model(str(tmp_path / "model"))
+    assert (found is None) == (says is None)
+    assert (says or "") in (found or "")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shlex
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -66,16 +65,9 @@ def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
         raise _no_pyarrow(parquet)
     table = next((file for file in files if file.suffix in (".csv", ".tsv")), None)
     if table is not None:
-        raise _table(table)
+        hint = 'Convert it to JSON Lines: one JSON object a line, such as {"prompt": …, "answer": …}.'
+        raise DataError(f"{table.suffix} files aren't read", where=str(table), hint=hint)
     return files
-
-
-def _table(path: Path) -> DataError:
-    delimiter = "" if path.suffix == ".csv" else r', delimiter="\t"'
-    script = f"import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin{delimiter})]"
-    old, new = (shlex.quote(str(it)) for it in (path, path.with_suffix(".jsonl")))
-    hint = f"Convert it: python -c '{script}' < {old} > {new}"
-    return DataError(f"{path.suffix} files aren't read", where=str(path), hint=hint)
 
 
 def _not_utf8(error: UnicodeDecodeError, where: str) -> DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -12,11 +13,6 @@ from typing import Any
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
-
-try:
-    import fcntl
-except ImportError:  # Windows: runs there are not guarded against a second writer
-    fcntl = None  # type: ignore[assignment]
 
 MAX_CONFIG = 2**20
 """Bytes of a run's config."""
@@ -115,7 +111,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
 
 
 class FolderLock:
-    """Held by the one process that writes a folder; the system lets go of it when the process dies, however it dies."""
+    """Held by the one process that writes a folder; the system releases it when the process dies, however it dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,12 +120,11 @@ class FolderLock:
     def acquire(self) -> bool:
         """False where another process holds it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(handle)
-                return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
         self._handle = handle
         return True
 
@@ -140,7 +135,7 @@ class FolderLock:
 
     def held_elsewhere(self) -> bool:
         """True where a living process writes this folder."""
-        if self._handle is not None or fcntl is None or not self._path.exists():
+        if self._handle is not None or not self._path.exists():
             return False
         handle = os.open(self._path, os.O_RDONLY)
         try:

@@ -382,15 +382,6 @@ def _version(name: str) -> str | None:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A config as YAML."""
-    text: str = yaml.safe_dump(_yamlable(config), sort_keys=False, allow_unicode=True, width=100)
+    """A config of plain data as YAML."""
+    text: str = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=100)
     return text
-
-
-def _yamlable(value: Any) -> Any:
-    """A config as YAML's own types: paths and enums become text, tuples become lists."""
-    if isinstance(value, Mapping):
-        return {str(key): _yamlable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_yamlable(item) for item in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
