@@ -186,7 +186,7 @@ def test_rollout_workers_sample_and_trainer_workers_train(cluster: Any, site: An
         folder = run.end(status=143)
     finally:
         run.process.kill()
-    assert "times that all ranks started again: 1" in status.stdout
+    assert "restarts of all ranks: 1" in status.stdout
     assert run.said.count("SIGTERM: saving what is done") == 1
     assert "*** SIGTERM received" not in run.said, "Ray's own handler would end the process after three seconds"
     assert folder.summary()["status"] == "interrupted"

@@ -413,7 +413,7 @@ class TestImages:
     @pytest.mark.parametrize(
         ("row", "match"),
         [
-            ({"prompt": "<image>", "images": ["a", "b"]}, "holds 2 images, and the messages say `<image>` 1 times"),
+            ({"prompt": "<image>", "images": ["a", "b"]}, "holds 2 images, and the messages hold `<image>` 1 times"),
             ({"prompt": "x", "images": [7]}, r"'images\[0\]' is 7, expected a path"),
             ({"prompt": "x", "images": [{}]}, r"'images\[0\]'"),
             ({"messages": [{"role": "system", "content": "x"}], "images": ["a"]}, "no message is the user's"),

@@ -63,7 +63,7 @@ def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines["search"] == ["search", "8", "2", "20.0", "20.0", "500.0"]
     assert "circuit breaker of 'api' in worker 1: open" in text
     assert "'db'" not in text
-    assert "started again since it began: the cluster's limits 1, servers of tools 3" in text
+    assert "restarted since the run began: the cluster's limits 1, servers of tools 3" in text
     assert data["now"]["restarted"] == {"limits": 1, "servers": 3}
     assert data["now"]["workers"][1]["breakers"] == {"api": "open", "db": "closed"}
     assert (data["live"], data["last"]["time/step"]) == (True, 3.0)

@@ -106,7 +106,7 @@ def test_the_live_view_is_drawn_on_a_terminal(tmp_path: Path, make_episode: Make
 def test_a_resumed_run_counts_its_pace_from_where_it_went_on(tmp_path: Path, make_episode: MakeEpisode) -> None:
     observer, out = console(sample_every=0)
     feed(observer, Run(tmp_path, start_step=2), make_episode)
-    assert "goes on from step 2" in out.getvalue()
+    assert "resumes at step 2" in out.getvalue()
     assert [line.split()[1] for line in out.getvalue().splitlines() if line.startswith("train")] == ["3/4", "4/4"]
 
 

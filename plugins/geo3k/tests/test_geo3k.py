@@ -291,7 +291,7 @@ def test_paths_of_pictures_begin_at_their_file(tmp_path: Path) -> None:
         ({"problem": "?", "answer": "1", "images": [3]}, r"'images\[0\]' is 3"),
         (
             {"problem": "<image>", "answer": "1", "images": ["a", "b"]},
-            "2 images, and the messages say `<image>` 1 times",
+            "2 images, and the messages hold `<image>` 1 times",
         ),
         ({"prompt": [{"role": "user", "content": "?"}]}, "ground truth is None"),
     ],

@@ -120,7 +120,7 @@ def test_a_run_that_goes_on(make_run: MakeRun, make_episode: Callable[..., Episo
     folder.write_summary({"status": "running"})
     folder.episode_store.add(make_episode(round_id="train-4"))
     page = build_page(RunFolder.open(folder.directory))
-    assert "This run is going on" in page
+    assert "This run is still running" in page
     assert "All 9 episodes" in page
     folder.close()
 

@@ -360,7 +360,7 @@ def test_a_sound_chat_format() -> None:
             format_with(bridge=lambda self, *given: Rendered(BRIDGE(self, *given).ids[:-1])),
             "differs from the conversation opened as a whole; from token",
         ),
-        (IgnoresTools, "doesn't tell the model of 'look_up_word'"),
+        (IgnoresTools, "leaves out the tool 'look_up_word'"),
         (format_with(end_ids=()), "end_ids is empty"),
     ],
 )

@@ -50,7 +50,7 @@ _STYLES = {"prompt": "dim", "model": "green", "tool": "yellow", "call": "cyan", 
 
 
 class _Console(Console):
-    """Rich's, for a program that goes on when nobody reads what it prints any more."""
+    """Rich's console for a program that outlives the reader of its output."""
 
     def on_broken_pipe(self) -> None:
         """Print no more. Rich would end the program."""
@@ -84,11 +84,11 @@ class ConsoleObserver:
     # Events.
 
     def toolrl_run_start(self, run: RunInfo) -> None:
-        """Say what runs and where, and start the live view."""
+        """Print the run's name and folder, and start the live view."""
         self._run, self._started, self._steps = run, self._clock(), run.start_step
         text = Text.assemble(("toolrl ", "bold"), run.name, ("  " + str(run.directory), "dim"))
         if run.start_step:
-            text.append(f"  goes on from step {run.start_step}", "yellow")
+            text.append(f"  resumes at step {run.start_step}", "yellow")
         self._print(text)
         if self._in_place:
             self._live = Live(console=self._console, get_renderable=self._view, refresh_per_second=4)
@@ -116,11 +116,11 @@ class ConsoleObserver:
             self._print(episode_text(sample, self._options.sample_characters))
 
     def toolrl_checkpoint_saved(self, run: RunInfo, step: int, path: Path) -> None:
-        """Say where it is."""
+        """Print its folder."""
         self._print(Text(f"checkpoint of step {step}: {path}", "dim"))
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
-        """Leave the last view standing and say how the run ended."""
+        """Leave the last view standing and print how the run ended."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -130,7 +130,7 @@ class ConsoleObserver:
             return
         # CancelledError is how a signal reaches the loop; neither it nor KeyboardInterrupt is an Exception.
         word = "failed" if isinstance(error, Exception) else "interrupted"
-        # Its message is for whoever started the run to print: the command line does.
+        # The command line prints its message.
         self._print(Text(f"{word} after {took} at step {self._steps} ({type(error).__name__})", "bold red"))
 
     # Drawing.
@@ -195,30 +195,30 @@ class ConsoleObserver:
 
 
 def episode_text(episode: Episode, characters: int) -> Text:
-    """An episode for the terminal: who wrote what in different colours, then how it ended."""
+    """An episode for the terminal: each writer in a colour, then how it ended."""
     text = Text()
     for message in episode.messages:
         if message.role == "assistant":
             break
-        _say(text, message.role, message.content, _STYLES["prompt"])
+        _append(text, message.role, message.content, _STYLES["prompt"])
     for turn in episode.turns:
         for segment in turn.segments:
-            _say(text, segment.origin, segment.text, _STYLES[segment.origin])
+            _append(text, segment.origin, segment.text, _STYLES[segment.origin])
         inline = any(segment.origin == "tool" for segment in turn.segments)
         for record in turn.calls:
             failed = record.result.error is not None
             name = f"{record.call.name or '?'} {record.seconds:.2f} s{' ' + str(record.result.error) if failed else ''}"
             shown = "" if inline and not failed else record.result.text
-            _say(text, name, shown, _STYLES["error" if failed else "tool"])
+            _append(text, name, shown, _STYLES["error" if failed else "tool"])
     text = _shorten(text, characters)
     end = f"── {episode.id}: {episode.stop_reason}, reward {format_number(episode.reward)}"
     text.append(visible(end if episode.failure is None else f"{end}, {episode.failure.message}"), "bold")
     return text
 
 
-def _say(text: Text, who: str, what: str, style: str) -> None:
-    text.append(f"{visible(who)} │ ", "bold " + style)
-    text.append(visible(what).rstrip() + "\n", style)
+def _append(text: Text, writer: str, content: str, style: str) -> None:
+    text.append(f"{visible(writer)} │ ", "bold " + style)
+    text.append(visible(content).rstrip() + "\n", style)
 
 
 def _shorten(text: Text, characters: int) -> Text:

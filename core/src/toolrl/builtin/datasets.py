@@ -1,6 +1,6 @@
 """Data sets `jsonl` and `parquet`: rows of files as tasks.
 
-A row needs messages or a prompt; what else there is, and where, the options' `fields` say. Messages are in the OpenAI
+A row needs messages or a prompt; the options' `fields` name these and the other columns. Messages are in the OpenAI
 form, tool calls included, so a file may hold demonstrations. Images stand in a list of their own, and the messages say
 where by `<image>` or a part of type `image`. A field that is null counts as absent.
 """
@@ -112,7 +112,7 @@ class _RowReader:
                 return (Message("user", value),) if isinstance(value, str) else read_messages(value, path)
         raise _bad(
             f"neither {self._fields.messages!r} nor {self._fields.prompt!r} is there; the row has: {', '.join(row)}",
-            "Say where the question is, for example `fields: {prompt: question}`.",
+            "Name the question's column, for example `fields: {prompt: question}`.",
         )
 
     def _with_images(self, messages: tuple[Message, ...], row: Row, folder: Path) -> tuple[Message, ...]:
@@ -161,23 +161,23 @@ def _is_names(value: Any) -> bool:
 
 
 def place_images(messages: Sequence[Message], images: Sequence[Media], path: str = "images") -> tuple[Message, ...]:
-    """The messages with their images: each where one says `<image>`, in order; all in the first user message where none
-    does. Raises DataError where there aren't as many as are said."""
-    said = [message.content.count(MARK) if message.role in ("user", "tool") else 0 for message in messages]
-    if not any(said):
+    """The messages with their images: in order at each `<image>`, or all in the first user message where there is none.
+    Raises DataError where the numbers of marks and images differ."""
+    marks = [message.content.count(MARK) if message.role in ("user", "tool") else 0 for message in messages]
+    if not any(marks):
         first = next((index for index, message in enumerate(messages) if message.role == "user"), None)
         if first is None:
             raise _bad(f"{path!r} holds {len(images)} images, and no message is the user's")
-        said[first] = len(images)
-    if sum(said) != len(images):
+        marks[first] = len(images)
+    if sum(marks) != len(images):
         raise _bad(
-            f"{path!r} holds {len(images)} images, and the messages say `{MARK}` {sum(said)} times",
-            "Say it once for each image, or not at all.",
+            f"{path!r} holds {len(images)} images, and the messages hold `{MARK}` {sum(marks)} times",
+            "Write it once for each image, or not at all.",
         )
     left = iter(images)
     return tuple(
         replace(message, media=tuple(next(left) for _ in range(count))) if count else message
-        for message, count in zip(messages, said, strict=True)
+        for message, count in zip(messages, marks, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""Rewards that ask nothing but how a turn was written."""
+"""Rewards for the form of a turn alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FileRows of data files, found by index without holding a file in memory.
+"""Rows of data files by index, without holding a file in memory.
 
 A JSON Lines file is scanned once for where its lines start, 8 bytes a row, and a row is parsed when it is asked for. A
 parquet file is read by row groups, of which the last used ones are kept under a byte budget. It has the same keys in
@@ -29,7 +29,7 @@ TABLE_BYTES = 512 * 2**20
 
 
 class FileRows(Protocol):
-    """FileRows of one file."""
+    """The rows of one file."""
 
     path: Path
 
@@ -89,7 +89,7 @@ def open_rows(path: Path) -> FileRows:
     if path.suffix in (".jsonl", ".ndjson"):
         return JsonLines(path)
     raise DataError(
-        f"{path}: can't tell what is in a file that ends in {path.suffix!r}",
+        f"{path}: unknown ending {path.suffix!r}",
         hint="Use a .jsonl, .json or .parquet file.",
     )
 

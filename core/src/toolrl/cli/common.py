@@ -42,7 +42,7 @@ def add_run_arguments(
     add_set_argument(parser)
     group = parser.add_mutually_exclusive_group()
     if resume:
-        group.add_argument("--resume", action="store_true", help="go on from the run's last checkpoint")
+        group.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
     group.add_argument("--overwrite", action="store_true", help="delete a run of this name and start anew")
     parser.add_argument(
         "--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout"
@@ -104,7 +104,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
 
 def _place_of(folder: Path) -> list[str]:
-    """What has a run's own config stand for this folder, where it was moved. Raises DataError where it is no run's."""
+    """Overrides that make a moved run's config name its present folder. Raises DataError where it is no run's."""
     from toolrl.runs.folder import RunFolder
 
     run = RunFolder.open(folder).config.get("run")
@@ -127,7 +127,7 @@ async def run_job(
     resume: bool | None = None,
     workers: bool = False,
 ) -> int:
-    """Assemble a run, do one job with it and print what it came to; the exit status. The rest is `assemble`'s."""
+    """Assemble a run, do one job with it and print the result; the exit status. Other arguments are `assemble`'s."""
     from toolrl.assembly import assemble
 
     async with assemble(
@@ -167,7 +167,7 @@ def last_metrics(folder: RunFolder) -> dict[str, Any]:
 
 
 def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:
-    """What a finished command says last."""
+    """Prints the result of a finished command."""
     report = {"report": str(folder.report_path)} if folder.report_path.is_file() else {}
     facts = {"run": str(folder.directory), **report, **facts}
     if args.json:

@@ -1,4 +1,4 @@
-"""`toolrl config`: check a config, show what it comes to, or print the schema of configs."""
+"""`toolrl config`: check a config, show its resolved values, or print the schema of configs."""
 
 from __future__ import annotations
 

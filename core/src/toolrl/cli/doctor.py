@@ -37,7 +37,7 @@ LIBRARIES = ("pydantic", "torch", "transformers", "peft", "vllm", "ray")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one component, or of a plugin as a whole."""
+    """The result for one component, or for a plugin as a whole."""
 
     plugin: str
     status: str
@@ -136,10 +136,10 @@ def _component(plugin: PluginInfo, kind: str, component: Component[Any]) -> Find
     except ComponentLoadError as error:
         return _finding(plugin, kind, component, error, FAILED)
     try:
-        said = check() if check is not None else ""
+        detail = check() if check is not None else ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin's check raises is its finding
         return _finding(plugin, kind, component, error, UNAVAILABLE if _is_missing_package(error) else FAILED)
-    return Finding(plugin.name, OK, kind, component.name, str(said or ""))
+    return Finding(plugin.name, OK, kind, component.name, str(detail or ""))
 
 
 def _finding(plugin: PluginInfo, kind: str, component: Component[Any], error: BaseException, status: str) -> Finding:
@@ -170,7 +170,7 @@ def machine() -> dict[str, str]:
 
 
 def _notes(registry: Registry) -> Iterator[str]:
-    """What is no failure and yet may surprise."""
+    """Remarks that are no failures."""
     known = {name for plugin in registry.plugins for name in (plugin.name, plugin.distribution)}
     for name in os.environ.get(DISABLE, "").split(","):
         if name.strip() and name.strip() not in known:

@@ -1,4 +1,4 @@
-"""`toolrl eval CONFIG|RUN`: episodes of the evaluation tasks and what they come to."""
+"""`toolrl eval CONFIG|RUN`: samples episodes of the evaluation tasks and scores them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ EXAMPLE = """toolrl eval grpo.yaml --set evaluation.tasks=50
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(
-        parser, resume=False, config="a config file, or the folder of a run, whose last checkpoint is meant"
-    )
+    add_run_arguments(parser, resume=False, config="a config file, or a run's folder, for its last checkpoint")
     parser.add_argument("--checkpoint", metavar="NAME", help="of a run: last (the default), best, or a step such as 30")
 
 
@@ -34,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if not folder.exists():
         raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
-        RunFolder.open(folder)  # says which runs there are where this is none
+        RunFolder.open(folder)  # its error lists the runs nearby
         args.config = str(folder / "config.yaml")
         args.overrides = [*_of_run(folder.absolute(), args.checkpoint), *args.overrides]
     elif args.checkpoint is not None:

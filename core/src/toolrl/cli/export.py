@@ -15,7 +15,7 @@ EXAMPLE = """toolrl export runs/first model
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add arguments."""
     parser.add_argument(
-        "source", metavar="RUN", help="a run's folder, whose last checkpoint is meant, or a folder with an adapter"
+        "source", metavar="RUN", help="a run's folder, for its last checkpoint, or a folder with an adapter"
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to write; it must not be there, or be empty")
     parser.add_argument("--checkpoint", metavar="NAME", help="of a run: last (the default), best, or a step such as 30")
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     name = args.source
     if args.checkpoint is not None:
-        RunFolder.open(name)  # says which runs there are where this is none
+        RunFolder.open(name)  # its error lists the runs nearby
         name = f"{name}:{args.checkpoint}"
     source = model_source(name, where=None)
     trainer_component(load_registry()).load().export(source, args.folder, trust_remote_code=args.trust_remote_code)

@@ -1,7 +1,7 @@
 """The command `toolrl`.
 
 The first word picks a module, and only that one is imported: `toolrl list-plugins` must not pay for what `toolrl train`
-needs. A word that is no command of core's may be a plugin's name: `toolrl <plugin> <verb>`. Errors that a user can act
+needs. Any other word may be a plugin's name: `toolrl <plugin> <verb>`. Errors that a user can act
 on are printed as a message with the next step and no traceback.
 """
 
@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
     "export": ("toolrl.cli.export", "write a run's model as a folder for other programs"),
     "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
-    "status": ("toolrl.cli.status", "say what a run and its workers do now"),
+    "status": ("toolrl.cli.status", "show what a run and its workers do now"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
 }
 """Command to its module and its one line in `toolrl --help`; the line equals the module's HELP."""
@@ -120,13 +120,13 @@ def _failed(error: Exception, args: argparse.Namespace, debug: bool, *, json: bo
         raise error
     json = getattr(args, "json", json) is True
     hide = getattr(args, "hide", str)
-    told = readable(error)
-    if debug or getattr(args, "debug", None) is True or not isinstance(told, ToolrlError):
+    shown = readable(error)
+    if debug or getattr(args, "debug", None) is True or not isinstance(shown, ToolrlError):
         # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
         print(hide("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    if json or isinstance(told, ToolrlError):
-        print_error(told, json=json, hide=hide)
-    return told.exit_status if isinstance(told, ToolrlError) else EXIT_ERROR
+    if json or isinstance(shown, ToolrlError):
+        print_error(shown, json=json, hide=hide)
+    return shown.exit_status if isinstance(shown, ToolrlError) else EXIT_ERROR
 
 
 def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, list[str]]:

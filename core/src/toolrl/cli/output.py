@@ -12,7 +12,7 @@ from toolrl.errors import ConfigError, ToolrlError
 
 
 class UsageError(ToolrlError):
-    """A command line that names what there isn't. Exit status 2."""
+    """A wrong command line. Exit status 2."""
 
     fault = "usage"
     exit_status = 2
@@ -42,7 +42,7 @@ _OF_TRAINING = ("torch", "transformers", "safetensors")
 
 
 def readable(error: BaseException) -> BaseException:
-    """The error itself; for one of the operating system or a missing torch, a ToolrlError that says what to do."""
+    """The error itself; for one of the operating system or a missing torch, a ToolrlError with a hint."""
     if isinstance(error, ModuleNotFoundError) and error.name in _OF_TRAINING:
         return ToolrlError(
             f"this needs {error.name}, which isn't installed",

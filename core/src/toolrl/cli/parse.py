@@ -7,8 +7,8 @@ parser's name runs those alone. With `--json` each case gives one line, in the o
 
 An item is `{"name": …, "arguments": …}` for a call, `{"error": KIND, "name": …}` for an error, whose name is there only
 where it could be read. `id` is the case's own, or the number of its line; `answer` is null where there is none. A line
-of the file that is no case gives `{"id": …, "error": …}` and the exit status 1, and those after it are run. What else
-there is to say goes to standard error.
+of the file that is no case gives `{"id": …, "error": …}` and the exit status 1, and those after it are run. All other
+output goes to standard error.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> 
 
 
 def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
-    """Each case of this parser and each that names none. Exit status 1 where `--check` finds a fault, or a line is no
-    case."""
+    """Run each case of this parser and each that names none. Exit status 1 where `--check` finds a fault, or a line is
+    no case."""
     from toolrl.parsing.cases import BadCase, differences, read_lines, run_case
 
     name = args.parser.rpartition("/")[2]

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         type=at_least_one,
         default=8,
-        help="how many tasks of data.train (default 8); a smaller data set is gone round again",
+        help="how many tasks of data.train (default 8); a smaller data set is cycled",
     )
     parser.add_argument("--episodes", type=at_least_one, help="episodes of each task (default algorithm.group_size)")
 

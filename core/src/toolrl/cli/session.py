@@ -19,12 +19,12 @@ def run_to_end(
     main: Coroutine[Any, Any, int], *, interrupt: Callable[[], None] | None = None, silent: bool = False
 ) -> int:
     """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it. `interrupt` has it end itself, where it
-    can't be cancelled at any point; a `silent` one says nothing. Raises ToolrlError for a command of one process that
-    torchrun started several of."""
+    can't be cancelled at any point; `silent` prints nothing. Raises ToolrlError where torchrun started several
+    processes of a command that runs in one."""
     if interrupt is None and started_by_torchrun():
         main.close()
         if int(os.environ["RANK"]):
-            return 1  # The first rank says it.
+            return 1  # The first rank reports it.
         raise ToolrlError(
             f"only `toolrl train` runs in several processes, and {os.environ['WORLD_SIZE']} were started",
             hint="Run this command without torchrun; where WORLD_SIZE and RANK are set otherwise, unset them.",
@@ -50,7 +50,7 @@ def run_to_end(
         except asyncio.CancelledError:
             if not caught and interrupt is None:
                 raise
-            # Where it is another rank that was told to end, this one ends alike.
+            # The signal reached another rank: this one ends alike.
             return EXIT_OF[caught[0] if caught else signal.SIGTERM]
         finally:
             for number in EXIT_OF:

@@ -14,12 +14,12 @@ from toolrl.tools.service_restarts import LIMITS, SERVERS
 if TYPE_CHECKING:
     from toolrl.runs.folder import RunFolder
 
-HELP = "say what a run and its workers do now"
+HELP = "show what a run and its workers do now"
 EXAMPLE = """toolrl status runs/grpo
   watch -n 2 toolrl status runs/grpo"""
 
 _STALE = 30.0
-"""Seconds after which the status of a living run is remarked on: its process is busy with something that holds it."""
+"""Seconds after which the status of a live run is called old: something blocks its process."""
 _TIMES = ("time/rollout", "time/update", "time/weights", "time/step")
 
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     folder = RunFolder.open(args.run)
     live = folder.is_live()
-    # One that was killed has left its last words.
+    # A killed run leaves its last status.
     status = read_status(folder.directory) if live else None
     lines = folder.metrics_lines("train") or folder.metrics_lines()
     last = dict(lines[-1].metrics) if lines else {}
@@ -60,10 +60,10 @@ def _blocks(
         return
     age = time.time() - float(status.get("time", 0.0))
     doing, seconds = status.get("doing", "starting"), float(status.get("doing_seconds", 0.0))
-    stale = f"; its process has said nothing for {age:.0f} s" if age > _STALE else ""
+    stale = f"; this status is {age:.0f} s old" if age > _STALE else ""
     yield f"now {doing}, for {seconds + age:.0f} s (process {status.get('pid')}{stale})"
     if status.get("rank_restarts"):
-        yield f"times that all ranks started again: {status['rank_restarts']}"
+        yield f"restarts of all ranks: {status['rank_restarts']}"
     waiting = status.get("waiting_groups")
     if waiting is not None:
         yield f"groups that wait for a worker with room: {waiting}"
@@ -128,15 +128,15 @@ def _tools(tools: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _restarts(counts: Mapping[str, int]) -> Iterator[str]:
-    """What tools lean on, and what of it died and works again."""
+    """Services of tools that died and were restarted."""
     names = {LIMITS: "the cluster's limits", SERVERS: "servers of tools"}
-    told = [f"{name} {counts[kind]}" for kind, name in names.items() if counts.get(kind)]
-    if told:
-        yield f"\nstarted again since it began: {', '.join(told)}"
+    parts = [f"{name} {counts[kind]}" for kind, name in names.items() if counts.get(kind)]
+    if parts:
+        yield f"\nrestarted since the run began: {', '.join(parts)}"
 
 
 def _breakers(workers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Those that aren't closed."""
+    """Circuit breakers that aren't closed."""
     for worker in workers:
         for endpoint, state in worker.get("breakers", {}).items():
             if state != "closed":

@@ -25,7 +25,7 @@ EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
 _DATA = {"data.train": True, "data.eval": False}
 """The data sets that it takes, and whether each has to be there."""
 _ALONE = 300.0
-"""Seconds that ranks wait for each other where the config that says how long can't be read."""
+"""Seconds that ranks wait for each other where the config with `rank_timeout` can't be read."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_as_rank(args)
     except OtherRankError:
         if int(os.environ["RANK"]):
-            return 1  # Who failed says why, and the first rank says it again.
+            return 1  # The rank that failed reports why, and the first rank repeats it.
         raise
 
 
@@ -95,7 +95,7 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:
-        # What all ranks would say alike is said once.
+        # One rank reports what all would report alike.
         logging.getLogger("toolrl").setLevel(logging.ERROR)
     with ranks.explaining():
         main = _train(args, loaded, registry, ranks)

@@ -25,7 +25,7 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.registry import Registry
 
 FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
-"""Who reads a file, by its ending: for somebody who wrote it in the place of a data set's name."""
+"""The data set that reads a file, by the file's ending: for the hint where a path stands in the place of a name."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def check_options(
     """
     model = options_model(component)
     if not isinstance(options, dict):
-        return None, []  # The frame says so.
+        return None, []  # The frame reports it.
     if model is None:
         return None, [Problem((*base, key), f"{UNKNOWN_KEY}; it takes no options", component.name) for key in options]
     try:
@@ -156,8 +156,8 @@ def check_options(
 
 
 def find_duplicates(found: list[Site]) -> list[Problem]:
-    """Components that stand twice in one list with the same options: a tool twice has two tools of one name, a reward
-    twice counts double without saying so."""
+    """Components that a list names twice with the same options. Two such toolsets have tools of one name, and two such
+    rewards count double."""
     problems = []
     for index, site in enumerate(found):
         for earlier in found[:index]:
@@ -176,7 +176,7 @@ def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
         flags = environment.get("end_flags")
         for index, flag in enumerate(flags if isinstance(flags, list) else []):
             if not isinstance(flag, str):
-                continue  # The frame says so.
+                continue  # The frame reports it.
             try:
                 EndFlags([flag])
             except ConfigError as error:

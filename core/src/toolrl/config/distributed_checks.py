@@ -1,4 +1,4 @@
-"""What a config asks for that several processes, or the way in which they were started, can't do."""
+"""Rejects settings that several processes, or the way in which they were started, don't support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolrl.errors import ConfigError
 
 
 def refused_by_train(config: Config) -> list[str]:
-    """What `toolrl train` refuses, and the other commands don't."""
+    """A line for each setting that `toolrl train` alone rejects."""
     cluster = config.cluster
     checks = [partial(check_ranks, config, cluster.trainer_workers > 1 or cluster.shard is True)]
     if cluster.trainer_workers:
@@ -25,8 +25,7 @@ def refused_by_train(config: Config) -> list[str]:
 
 
 def check_ranks(config: Config, several: bool) -> None:
-    """Find out before a model is loaded what ranks that share the work can't do; `several` says whether they do. Raises
-    ConfigError."""
+    """Raises ConfigError for settings that don't work with `several` ranks, before a model is loaded."""
     if not several:
         return
     if config.rollout.max_staleness and not config.cluster.split:

@@ -17,9 +17,8 @@ from toolrl.terminal_text import visible
 
 @contextmanager
 def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
-    """While this is entered, every log record made in this process goes through `hide`, its traceback too, whichever
-    logger it is from and whatever handles it; so do warnings, and exceptions that are caught nowhere, in a thread or
-    while an object is deleted."""
+    """While this is entered, `hide` is applied to every log record of this process, tracebacks included, to warnings,
+    and to exceptions that nothing catches, in a thread or while an object is deleted."""
     before = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -27,17 +26,17 @@ def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
         _mask(record, hide)
         return record
 
-    def lost(what: str, error: BaseException) -> None:
+    def report(what: str, error: BaseException) -> None:
         text = f"{what}:\n{''.join(traceback.format_exception(error))}"
         print(hide(text), end="", file=sys.stderr)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-            lost(f"Exception in thread {args.thread.name if args.thread else '?'}", args.exc_value)
+            report(f"Exception in thread {args.thread.name if args.thread else '?'}", args.exc_value)
 
     def unraisable(args: sys.UnraisableHookArgs) -> None:
         if args.exc_value is not None:
-            lost(f"{args.err_msg or 'Exception ignored in'} {args.object!r}", args.exc_value)
+            report(f"{args.err_msg or 'Exception ignored in'} {args.object!r}", args.exc_value)
 
     shown = warnings.formatwarning
     logging.setLogRecordFactory(make)
@@ -68,7 +67,7 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 def _mask(record: logging.LogRecord, hide: Callable[[str], str]) -> None:
     try:
         text = record.getMessage()
-    except Exception:  # noqa: BLE001 - arguments that don't fit: whoever handles the record says so
+    except Exception:  # noqa: BLE001 - arguments that don't fit: the record's handler reports it
         return
     shown = visible if record.name.partition(".")[0].startswith("toolrl") else str
     hidden = shown(hide(text))

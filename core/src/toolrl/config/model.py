@@ -23,7 +23,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class Section(Frame):
-    """A section of which core knows the fields below; the trainer's own model adds the others and refuses the rest."""
+    """A section of which core knows the fields below. The trainer's own model adds others and rejects unknown keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -297,7 +297,7 @@ class Config(Frame):
     evaluation: EvaluationConfig = Field(default_factory=lambda: EvaluationConfig())
     sft: SerializeAsAny[SftFrame] | None = Field(None, description="Settings of `toolrl sft`.")
     observers: list[Use] = Field(
-        default_factory=lambda: [ComponentUse(use="console")], description="Who is told of the run's events."
+        default_factory=lambda: [ComponentUse(use="console")], description="Observers of the run's events."
     )
     run: RunConfig = Field(default_factory=lambda: RunConfig())
     cluster: ClusterConfig = Field(

@@ -1,4 +1,4 @@
-"""Makes lines that a reader can act on out of pydantic's errors: where in the YAML, what is wrong, what was given."""
+"""Turns pydantic's errors into lines to act on: the place in the YAML, the mistake, the given value."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ _ELSEWHERE = (
     ("gconfig", "a key of AReaL's; `toolrl areal convert FILE` writes a config from AReaL's YAML or script"),
     ("tool_config", "the tools of an environment stand under environments.NAME.tools"),
 )
-"""Parts of keys of other systems, and what there is instead."""
+"""Parts of keys of other systems, and their counterparts here."""
 
 
 def _unknown_key(path: Path, model: type[BaseModel]) -> str:
@@ -157,7 +157,7 @@ def _unknown_key(path: Path, model: type[BaseModel]) -> str:
 
 
 def model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
-    """The model of the mapping at `path`, or None where no one model says what it is."""
+    """The model of the mapping at `path`; None where no single model describes it."""
     annotation: Any = model
     for part in path:
         owner = _only_model(annotation)

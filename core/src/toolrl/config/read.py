@@ -16,7 +16,7 @@ MAX_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that keeps a list of keys that stand twice, of which plain YAML would take the last."""
+    """Safe YAML that lists duplicate keys, of which plain YAML would take the last."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)

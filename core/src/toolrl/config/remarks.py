@@ -1,4 +1,4 @@
-"""What is no mistake in a config and yet may surprise: `toolrl config check` prints it, a run's start logs it."""
+"""Remarks on valid settings that may surprise: `toolrl config check` prints them, a run's start logs them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def remarks(config: Config, registry: Registry) -> list[str]:
 
 
 def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
-    """What to say of files, folders and packages that a config needs and that aren't there: the trainer's (a model,
-    peft), clusters, runs, components' own. `data`: the places of the data sets that are used."""
+    """A line for each missing file, folder or package that a config needs: the trainer's (a model, peft), clusters,
+    runs, components' own. `data`: the places of the data sets that are used."""
     yield from of_trainer(registry, config, "missing")
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field):
@@ -54,14 +54,14 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
 
 
 def _missing_of(options: BaseModel | None) -> str | None:
-    """What a component's options say of their files."""
+    """The problem that a component's options report of their files."""
     check = getattr(options, "check_files", None)
     try:
         if callable(check):
             check()
     except ToolrlError as error:
         return "; ".join(filter(None, (error.message, error.hint)))
-    except Exception as error:  # noqa: BLE001 - a plugin's mistake must not keep the others from being told
+    except Exception as error:  # noqa: BLE001 - a plugin's mistake must not hide the others
         return f"its files can't be checked: {type(error).__name__}: {error}"
     return None
 

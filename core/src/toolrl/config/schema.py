@@ -1,7 +1,7 @@
 """The JSON Schema of a config: the frame, and the options of every installed component.
 
 An editor that knows it completes section names, component names after `use:`, and the options of the component that was
-named. It is made from the same models that check a config, so it says what they say.
+named. It is made from the same models that check a config, so schema and check agree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What pluggy lets through and toolrl does not.
+"""Rejects what pluggy accepts and would never call.
 
 Measured in pluggy: a function whose name is no hook is registered and never called; a function without the mark is not
-even seen; an `async def` returns a coroutine that nobody awaits. All of these would leave a plugin's component missing
-without a word, so each is an error here, with the fix in its message.
+even seen; an `async def` returns a coroutine that is never awaited. Each would silently leave a plugin's component
+missing, so each is an error here, with the fix in its message.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _unmarked(name: str) -> str:
 
 def _no_such_hook(name: str) -> str:
     if name in EVENTS:
-        return f"{name} is an event, which only an observer is told of"
+        return f"{name} is an event, which only observers receive"
     return f"there is no hook {name!r}"
 
 
@@ -110,7 +110,7 @@ def check_not_async(name: str, function: Any) -> None:
 
 
 def check_components(hook: str, result: Any) -> list[Component[Any]]:
-    """What a registration hook gave, as a list. Raises PluginError for anything but Components of different names."""
+    """A registration hook's result as a list. Raises PluginError for anything but Components of different names."""
     if isinstance(result, Component):
         raise PluginError(f"{hook} returned one Component, expected an iterable", hint="Write `yield Component(…)`.")
     if result is None or isinstance(result, str | bytes) or not isinstance(result, Iterable):

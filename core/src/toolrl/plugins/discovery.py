@@ -50,7 +50,7 @@ def find_candidates() -> list[Candidate]:
 def _candidate(point: importlib_metadata.EntryPoint) -> Candidate:
     dist = point.dist
     text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO")) if dist is not None else None
-    # Without metadata, as an interrupted installation leaves it, it is a plugin all the same.
+    # An interrupted installation leaves no metadata.
     headers = _headers(text or "")
     name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
     return Candidate(point, name, version, tuple(headers.get("requires-dist", ())))
@@ -73,7 +73,7 @@ def _headers(text: str) -> dict[str, list[str]]:
 def examine(
     candidates: Sequence[Candidate], *, running: str, disabled: Set[str] = frozenset()
 ) -> list[tuple[Candidate, PluginInfo]]:
-    """What metadata alone says of each candidate: disabled, incompatible, one of two with one name, or ok so far.
+    """Each candidate's status by its metadata: disabled, incompatible, one of two with one name, or ok so far.
 
     `running` is toolrl's version; `disabled` holds names of plugins or distributions.
     """

@@ -2,7 +2,7 @@
 
 Every plugin's hooks are called once, each plugin by itself, so that one that raises is marked as broken and hides no
 other. A component is found by its short name, or by `plugin/name`. Where two plugins give one short name, both stay
-reachable by their full names, and the short one is an error only for who uses it.
+reachable by their full names, and only using the short one is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Found:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What reaches it, where no other plugin gives the same."""
+        """The names that find it, where no other plugin gives the same."""
         return (self.component.name, self.qualified) if self.component.short else (self.qualified,)
 
 
@@ -130,7 +130,7 @@ class Registry:
         return UnknownComponentError(message, hint=hint or "`toolrl list-plugins` shows what is installed.")
 
     def _absent(self, kind: str) -> dict[str, list[str]]:
-        """What toolrl's own plugins that aren't installed would give: names of components, and of those plugins."""
+        """Components of toolrl's own plugins that aren't installed, and the plugins that give each."""
         found: dict[str, list[str]] = {}
         for plugin, components in first_party().items():
             if kind in components and self.plugin(plugin) is None:

@@ -66,8 +66,8 @@ class EpisodeFile:
             raise DataError(
                 f"these episodes can't be read: {type(error).__name__}: {error}",
                 where=str(self.path),
-                hint="The disk failed, or the file was changed: bring a copy of it back, or move it elsewhere to go on "
-                "without it.",
+                hint="The disk failed, or the file was changed: bring a copy of it back, or move it elsewhere to "
+                "continue without it.",
             ) from error
 
     def _bounded(self, file: gzip.GzipFile | io.BufferedReader) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ class EpisodeFile:
                     if left >= 0
                     else "these episodes aren't read: they unpack to far more than they should",
                     where=str(self.path),
-                    hint="toolrl doesn't write such files. Move it elsewhere to go on without it.",
+                    hint="toolrl doesn't write such files. Move it elsewhere to continue without it.",
                 )
             yield line
 

@@ -98,7 +98,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
             raise DataError(
                 f"this line isn't JSON: {broken[1]}",
                 where=f"{where}:{broken[0]}",
-                hint="The file was changed by hand or the disk failed: delete the line to go on without it.",
+                hint="The file was changed by hand or the disk failed: delete the line to continue without it.",
             )
         if not line.strip():
             continue

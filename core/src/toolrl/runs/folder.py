@@ -1,4 +1,4 @@
-"""The run folder: everything a run leaves behind, written so that a kill at any moment leaves it readable.
+"""The run folder: everything that a run leaves. A kill at any moment leaves it readable.
 
     config.yaml      the resolved config, secrets masked
     plugins.json     versions of toolrl, of the plugins and of the libraries that matter
@@ -8,11 +8,11 @@
     checkpoints/     the trainer's
     summary.json     status, duration, first, last and best metrics
     report.html      all of it in one page
-    .status.json     what the run does now, while it goes on
+    .status.json     what the run does now, while it runs
     workers/         logs of rollout workers and trainer workers, where there are any
 
-A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also while the
-run goes on.
+A folder belongs to one run. The process that writes it holds `.lock`; `open` reads a folder without it, also during
+the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """A run's folder, for writing (`create`) or reading (`open`). Also the `RunInfo` that observers are handed."""
+    """A run's folder, for writing (`create`) or reading (`open`). Also the `RunInfo` that observers receive."""
 
     def __init__(self, directory: Path, config: Mapping[str, Any], total_steps: int) -> None:
         self.directory = directory
@@ -54,7 +54,7 @@ class RunFolder:
         self.config = config
         self.total_steps = total_steps
         self.start_step = 0
-        """The step that the run goes on from: 0, or the checkpoint's."""
+        """The step that the run starts from: 0, or the checkpoint's."""
         self.checkpoints = directory / "checkpoints"
         self.report_path = directory / "report.html"
         self.metrics = MetricsLog(directory / "metrics.jsonl")
@@ -81,15 +81,18 @@ class RunFolder:
         """Start writing a run at `path`. `config` is the resolved one, secrets already masked; `plugins` gives each
         plugin's version.
 
-        A folder that holds a run is refused. With `resume` that run is gone on with (None: the caller can't): call
-        `rewind` with the step it goes on from (0 where there is no checkpoint); a config that differs takes the place
-        of the old one then, which is kept beside it. With `overwrite` what the old run wrote is deleted by `begin`, its
-        checkpoints included; until then it is whole, so that a new run that can't start costs nothing. Where there is
-        no run yet, or one that ended before it reported anything, neither matters. Raises ToolrlError.
+        A folder that holds a run is rejected, unless that run ended before it reported anything.
+
+        - `resume` continues the run (None: the command can't resume). Call `rewind` with the checkpoint's step, 0 where
+          there is none. A config that differs replaces the old one, which is kept beside it.
+        - `overwrite` has `begin` delete what the old run wrote, its checkpoints included. Until then the old run is
+          whole, so a new run that can't start costs nothing.
+
+        Raises ToolrlError.
         """
         directory = Path(path).absolute()
         is_run = is_run_folder(directory)
-        idle = is_run and _did_nothing(directory)
+        idle = is_run and _is_idle(directory)
         cls._refuse(directory, resume, overwrite, is_run and not idle)
         folder = cls(directory, config, total_steps)
         if not _claim(directory, folder._lock):
@@ -102,9 +105,9 @@ class RunFolder:
 
     @classmethod
     def check(cls, path: str | Path, *, resume: bool | None, overwrite: bool) -> None:
-        """Find out whether `create` would take this folder, and leave it as it is. Raises ToolrlError."""
+        """Raises the ToolrlError that `create` would raise for this folder, and changes nothing."""
         directory = Path(path).absolute()
-        cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _did_nothing(directory))
+        cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _is_idle(directory))
         nearest = next(path for path in (directory, *directory.parents) if path.exists())
         for path in (nearest, *(directory / name for name in _OWN_FOLDERS if (directory / name).exists())):
             if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
@@ -120,7 +123,7 @@ class RunFolder:
             raise ToolrlError(
                 f"there is a run here already ({describe_run(directory)})",
                 where=str(directory),
-                hint=("" if resume is None else "Go on with it by --resume. ")
+                hint=("" if resume is None else "Continue it by --resume. ")
                 + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
@@ -156,8 +159,8 @@ class RunFolder:
         return folder
 
     def configs_before(self) -> list[dict[str, Any]]:
-        """The resolved configs that stand in the folder, until `begin` all of them of processes before, the last one
-        first. What can't be read is left out."""
+        """The resolved configs in the folder, the latest first. Until `begin` all are of earlier processes. What can't be
+        read is left out."""
         older = sorted(self.directory.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
         found = []
         for path in (self.directory / "config.yaml", *older):
@@ -182,7 +185,7 @@ class RunFolder:
         write_atomic(config_path, text)
 
     def _remark_on_changes(self, versions: Mapping[str, Any]) -> None:
-        """Say where a run goes on with other versions than it had: its numbers may differ from here on."""
+        """Warn where a run is resumed with other versions: its numbers may differ from here on."""
         try:
             before, now = _by_name(self.versions()), _by_name(versions)
         except DataError:
@@ -193,12 +196,12 @@ class RunFolder:
             if before.get(name) != now.get(name)
         ]
         if before and changed:
-            _log.warning("the run goes on with other versions: %s", ", ".join(changed))
+            _log.warning("the run is resumed with other versions: %s", ", ".join(changed))
 
     # Writing.
 
     def rewind(self, step: int) -> None:
-        """Go on from this step: metrics and episodes of later ones, and of the one that was cut off, are dropped."""
+        """Start from this step: metrics and episodes of later steps, and of the one that was cut off, are dropped."""
         self.begin()
         self.metrics.rewind(step)
         self.episode_store.rewind(step)
@@ -224,7 +227,7 @@ class RunFolder:
         return self._known_tokens
 
     def write_summary(self, facts: Mapping[str, Any], *, final: bool = False) -> None:
-        """Write summary.json: `facts`, and where it is the final one what the metrics came to."""
+        """Write summary.json: `facts`, and in the final one the summary of the metrics."""
         totals = {"total_steps": self.total_steps, "start_step": self.start_step}
         summary = {"name": self.name, **facts, **totals, **(self._totals() if final else {})}
         write_atomic(self.directory / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
@@ -236,15 +239,15 @@ class RunFolder:
         return {"steps": max(done, default=0), "episodes": episodes, "metrics": summarise(lines)}
 
     def close(self) -> None:
-        """Stop writing: let go of the folder."""
+        """Stop writing, and release the folder."""
         self.episode_store.close()
         self._lock.release()
 
     # Reading.
 
     def summary(self) -> dict[str, Any]:
-        """summary.json, with the status as it is now: a run that says "running" and whose process is gone was
-        interrupted. Empty where the run never started. Raises DataError."""
+        """summary.json with the present status: a "running" run without a process was interrupted. Empty where the run
+        never started. Raises DataError."""
         path = self.directory / "summary.json"
         if not path.exists():
             return {}
@@ -286,7 +289,7 @@ class RunFolder:
         try:
             return dict(read_json(path.read_bytes())) if path.exists() else {}
         except (ValueError, TypeError) as error:
-            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to go on without it.") from error
+            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to continue without it.") from error
 
 
 def is_run_folder(path: Path) -> bool:
@@ -295,8 +298,8 @@ def is_run_folder(path: Path) -> bool:
 
 
 def run_and_checkpoint(path: str) -> tuple[Path, str] | None:
-    """A run's folder and the name of a checkpoint: `runs/first` means the last, `runs/first:best` another one. None for
-    a path that is no run's."""
+    """A run's folder and a checkpoint's name: of `runs/first` the last, of `runs/first:best` the best. None for a path
+    that is no run's."""
     if is_run_folder(Path(path)):
         return Path(path), "last"
     run, colon, name = path.rpartition(":")
@@ -312,15 +315,15 @@ def describe_run(directory: Path) -> str:
 
 
 def describe_work(summary: Mapping[str, Any]) -> str:
-    """How far a run came, or how many episodes one gave that has no steps to do."""
+    """The steps of a run, or the episodes of one without steps."""
     if summary.get("total_steps") == 0:
         count = summary.get("episodes", 0)
         return "1 episode" if count == 1 else f"{count} episodes"
     return f"{summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
 
 
-def _did_nothing(directory: Path) -> bool:
-    """Whether the run here ended before it left anything that somebody could miss."""
+def _is_idle(directory: Path) -> bool:
+    """Whether the run here ended before it left anything worth keeping."""
     metrics = directory / "metrics.jsonl"
     folders = (directory / name for name in _OWN_FOLDERS)
     return not (metrics.exists() and metrics.stat().st_size) and not any(
@@ -354,7 +357,7 @@ def _unwritable(directory: Path, reason: str) -> ToolrlError:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether a file is what a run leaves that was killed before it wrote its config."""
+    """Whether a file is left by a run that was killed before it wrote its config."""
     return path.name in (".lock", "plugins.json", "workers") or (
         path.name.startswith(".") and path.suffix == ".tmp"
     )

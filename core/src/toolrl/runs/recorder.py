@@ -1,7 +1,7 @@
-"""What writes the run folder while a run goes on.
+"""The observer that writes the run folder.
 
-Every run has one recorder, registered before the observers that the config names: when one of those is told of a step,
-the step is on the disk. It has the event methods of `toolrl.hookspecs`.
+Every run has one, registered before the observers that the config names: when these are notified of a step, the step is
+on the disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunRecorder:
         self._facts: dict[str, Any] = {}
 
     def toolrl_run_start(self, run: RunInfo) -> None:
-        """Say in the summary that the run goes on."""
+        """Write the summary of a running run."""
         earlier = self._earlier() if self._folder.start_step else {}
         self._before = float(earlier.get("seconds", 0.0))
         self._started = self._clock()
@@ -79,9 +79,9 @@ class RunRecorder:
             self._write_summary("running")
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
-        """Write the final summary, then let go of the folder."""
+        """Write the final summary, then release the folder."""
         if not self._facts and (self._folder.replaces or self._folder.metrics_lines()):
-            # It was refused before it began or went on: what the folder says of the run is still true.
+            # The run was rejected before it began or resumed: the folder still describes it.
             self._folder.close()
             return
         try:
@@ -95,7 +95,7 @@ class RunRecorder:
             self._folder.close()
 
     def _earlier(self) -> dict[str, Any]:
-        """The summary of who wrote this run before. It only tells when the run began, so the run goes on without it."""
+        """The summary of the process before. It only holds when the run began, so a broken one is no error."""
         try:
             return self._folder.summary()
         except DataError as error:

@@ -33,7 +33,7 @@ Coder = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Opaque:
-    """Stands for a value that a record could not hold."""
+    """A value that a record could not hold."""
 
     text: str
     """What it was, such as `PIL.Image.Image`."""
@@ -51,7 +51,7 @@ class StoredEpisode:
 
 
 def episode_to_json(episode: Episode) -> dict[str, Any]:
-    """An episode as JSON values; `reward` is added for readers that don't want to sum the parts."""
+    """An episode as JSON values, with `reward`, the sum of its parts."""
     record: dict[str, Any] = _coders(Episode)[0](episode)
     return {"reward": plain_float(episode.reward), **record}
 

@@ -1,4 +1,4 @@
-"""summary.json: how a run ended and what its metrics came to."""
+"""summary.json: how a run ended, and its metrics in short."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarise(lines: Sequence[MetricsLine]) -> dict[str, dict[str, dict[str, Any
 
 
 def status_of(error: BaseException | None) -> Status:
-    """What a run's end amounts to."""
+    """The status of a run that ended so."""
     if error is None:
         return "finished"
     import asyncio

@@ -1,6 +1,6 @@
 """The command `toolrl report`: writes the report of a run, in whatever state it is.
 
-The report is written when a run ends. This command writes it anew: of a run that was killed or still goes on, in
+The report is written when a run ends. This command writes it anew: of a killed or running run, to
 another place, or with the curves of other runs over its own.
 """
 

@@ -50,7 +50,7 @@ def write_report(
 ) -> Path:
     """Write a run's report, into its folder where `output` is None; curves of other runs are drawn over its own.
 
-    Works for a run in any state: going on, interrupted, failed, without a single step. Raises DataError where a file of
+    Works for a run in any state: running, interrupted, failed, without a single step. Raises DataError where a file of
     the run can't be read; episodes and the texts of tokens are left out then, with a warning.
     """
     path = output or folder.report_path
@@ -125,7 +125,7 @@ def _distinct_names(runs: Sequence[RunFolder]) -> list[str]:
 # The parts that are plain HTML.
 
 _BANNERS = {
-    "running": ("live", "This run is going on. The page shows what it had written at {when}."),
+    "running": ("live", "This run is still running. The page shows its state at {when}."),
     "interrupted": ("warn", "This run was interrupted; the page shows what it did until then."),
     "failed": ("bad", "This run failed; the page shows what it did until then."),
     "": ("warn", "This run has not started."),

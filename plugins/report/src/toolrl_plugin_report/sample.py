@@ -1,4 +1,4 @@
-"""Which of a run's episodes its report shows, and how they are handed to the page.
+"""Chooses the episodes that a report shows, and turns them into the page's data.
 
 A run may hold gigabytes of episodes and a report some megabytes. Files of episodes are read from the ends of the run
 inwards until a reading budget is spent: the last evaluation and training step, the step that didn't end, the first
@@ -90,18 +90,18 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
         chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), text))
         token_ids.update(one.episode.ids)
     known = sum(line.episodes for line in folder.metrics_lines())
-    unfinished = sum(len(_readable(file, tell=False)) for file in files if file.step is None)
+    unfinished = sum(len(_readable(file, warn=False)) for file in files if file.step is None)
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
     return EpisodeSample([text for *_, text in chosen], total, totals, token_ids)
 
 
-def _readable(file: EpisodeFile, *, tell: bool = True) -> list[StoredEpisode]:
+def _readable(file: EpisodeFile, *, warn: bool = True) -> list[StoredEpisode]:
     """A file's episodes, none where it can't be read: a report of the others is better than none."""
     try:
         return list(file.episodes())
     except DataError as error:
-        if tell:
+        if warn:
             _log.warning("left out of the report: %s", error)
         return []
 

@@ -1,8 +1,8 @@
 """Small components that behave exactly, without a model: for tests of plugins and of toolrl itself.
 
 `FakeChatFormat` makes one token of each character and of each mark, so that a test can count by eye. `ScriptedEngine`
-says what it is told to say. `RecordingToolset` remembers what was asked of it. The `make_…` functions fill in what a
-test doesn't care about.
+answers from a script. `RecordingToolset` records its calls. The `make_…` functions fill in what a test doesn't care
+about.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Generated:
 
 
 class ScriptedEngine:
-    """An engine that says what it is told.
+    """An engine that answers from a script.
 
-    `script` is a list of texts, which each session hears from the first on, or a function from the prompt's text to a
+    `script` is a list of texts, which each session gets from the first on, or a function from the prompt's text to a
     text. A text is cut at a stop string (the token that completes it is kept whole) or at max_new_tokens; else it ends
     with the format's end mark. Running out of texts raises EngineError.
     """
@@ -72,7 +72,7 @@ class ScriptedEngine:
         self._chat: ChatFormat = chat if chat is not None else FakeChatFormat()
         self._latency = latency
         self._logprob = logprob
-        self._said: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
         self._running = 0
         self.generated: list[Generated] = []
         """In order of completion."""
@@ -105,7 +105,7 @@ class ScriptedEngine:
 
     async def close(self, session: str) -> None:
         self.closed.append(session)
-        self._said.pop(session, None)
+        self._answered.pop(session, None)
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         self.version = version
@@ -116,13 +116,13 @@ class ScriptedEngine:
     def _next_text(self, prompt: Sequence[int], session: str) -> str:
         if callable(self._script):
             return self._script(self._chat.decode(prompt).text)
-        position = self._said[session]
+        position = self._answered[session]
         if position >= len(self._script):
             raise EngineError(
                 f"the script has {len(self._script)} texts, and session {session!r} asks for one more",
                 hint="Give ScriptedEngine a text for each generation of an episode.",
             )
-        self._said[session] += 1
+        self._answered[session] += 1
         return self._script[position]
 
     def _generation(self, text: str, sampling: Sampling) -> Generation:
@@ -149,7 +149,7 @@ class ScriptedEngine:
 
 @dataclass
 class RecordingToolset:
-    """A toolset that remembers what was asked of it, in order, in `events`."""
+    """A toolset that records its calls, in order, in `events`."""
 
     answer: Callable[[ToolCall], ToolResult | str] = lambda call: "ok"
     """Answers a call; may raise."""
@@ -161,8 +161,8 @@ class RecordingToolset:
     fails: frozenset[str] = frozenset()
     """Which of start, open, opening, reward, close and stop raise RuntimeError."""
     events: list[tuple[str, str]] = field(default_factory=list)
-    """(what, whom): `open`, `close`, `reward`, `opening` with the episode's id, `call` with the tool's name, `start`
-    and `stop` with nothing."""
+    """(event, subject): `open`, `close`, `reward`, `opening` with the episode's id, `call` with the tool's name,
+    `start` and `stop` with nothing."""
 
     async def start(self) -> None:
         self._note("start")
@@ -179,13 +179,13 @@ class RecordingToolset:
             self._note("close", episode.episode_id)
 
     def count(self, what: str) -> int:
-        """How often something was asked."""
+        """How often an event was recorded."""
         return sum(event == what for event, _ in self.events)
 
-    def _note(self, what: str, whom: str = "") -> None:
-        self.events.append((what, whom))
-        if what in self.fails:
-            raise RuntimeError(f"{what} fails, as it was told to")
+    def _note(self, event: str, subject: str = "") -> None:
+        self.events.append((event, subject))
+        if event in self.fails:
+            raise RuntimeError(f"{event} fails, as the test asks")
 
 
 class _RecordingSession:

@@ -212,7 +212,7 @@ class Conversion:
             return NO_OVERSAMPLING
         return next((why for beginnings, why in self.reasons if key.startswith(beginnings)), UNKNOWN_KEY)
 
-    # What all systems have alike.
+    # Common to all systems.
 
     def warmup(self, share: float, steps: int) -> float | int:
         """`trainer.warmup_steps` for a share of the run's steps, which follows `trainer.steps`."""

@@ -34,8 +34,8 @@ def check_laws(chat: ChatFormat, *, tools: bool = True) -> None:
         "bridge() after a turn that was cut off must begin with the end mark that is missing",
     )
     if tools:
-        told = chat.decode(chat.open(prompt, (TOOL,)).ids).text
-        require(TOOL.name in told, f"open() with tools doesn't tell the model of {TOOL.name!r}: {told!r:.500}")
+        text = chat.decode(chat.open(prompt, (TOOL,)).ids).text
+        require(TOOL.name in text, f"open() leaves out the tool {TOOL.name!r}: {text!r:.500}")
 
 
 def check_text(chat: ChatFormat) -> None:

@@ -1,4 +1,4 @@
-"""Contracts of rewards: a finite score for every episode, which stays as it is."""
+"""Contracts of rewards: a finite score for every episode, which is left unchanged."""
 
 from __future__ import annotations
 

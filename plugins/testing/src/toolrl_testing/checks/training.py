@@ -41,11 +41,11 @@ def _group(name: str, rewards: Sequence[float | None], steps: Sequence[Mapping[i
 
 
 def check_advantages(estimator: AdvantageEstimator, groups: Sequence[Group]) -> None:
-    """One finite number, or one for each turn, for each episode that didn't fail; and of nothing nothing."""
+    """One finite number, or one for each turn, for each episode that didn't fail; nothing for no groups."""
     require(len(list(estimator.advantages([]))) == 0, "advantages([]) gave something for no group")
-    said = [list(given) for given in estimator.advantages(groups)]
-    require(len(said) == len(groups), f"advantages() gave {len(said)} entries for {len(groups)} groups")
-    for group, given in zip(groups, said, strict=True):
+    rows = [list(given) for given in estimator.advantages(groups)]
+    require(len(rows) == len(groups), f"advantages() gave {len(rows)} entries for {len(groups)} groups")
+    for group, given in zip(groups, rows, strict=True):
         where = f"for the group {group.id!r}"
         require(len(given) == len(group.episodes), f"{len(given)} advantages of {len(group.episodes)} episodes {where}")
         for episode, value in zip(group.episodes, given, strict=True):
