@@ -31,8 +31,12 @@ class FileDataset:
 
     def __init__(self, rows: JoinedRows, fields: FieldMapping, environment: str | None = None) -> None:
         self._rows = rows
-        self._reader = _RowReader(fields)
+        self._fields = fields
         self._environment = environment
+        self._named = fields.model_fields_set
+        self._question = [field for field in ("messages", "prompt") if field in self._named] or ["messages", "prompt"]
+        paths = (getattr(fields, name) for name in type(fields).model_fields)
+        self._used = {path.partition(".")[0] for path in paths if path is not None}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -40,7 +44,7 @@ class FileDataset:
     def __getitem__(self, index: int) -> Task:
         row = self._rows[index]
         try:
-            return self._reader.task(row, self._rows.name(index), self._environment, self._rows.folder(index))
+            return self._task(row, self._rows.name(index), self._rows.folder(index))
         except DataError as error:
             raise DataError(error.message, where=self.where(index), hint=error.hint) from None
 
@@ -48,44 +52,15 @@ class FileDataset:
         """The row's file and place in it."""
         return self._rows.where(index)
 
-
-def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
-    """JSON Lines files, whatever their ending but `.json`, which holds one list, and `.parquet`."""
-    files = find_files(options.path, context.where)
-    others = (".json", ".parquet")
-    rows = [open_rows(file) if file.suffix in others else JsonLines(file) for file in files]
-    return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
-
-
-def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
-    """Parquet files. Needs pyarrow."""
-    files = find_files(options.path, context.where)
-    return FileDataset(
-        JoinedRows([ParquetRows(file) for file in files], options.limit), options.fields, options.environment
-    )
-
-
-class _RowReader:
-    """From a row to a task, by a mapping."""
-
-    def __init__(self, fields: FieldMapping) -> None:
-        self._fields = fields
-        self._named = fields.model_fields_set
-        paths = (getattr(fields, name) for name in type(fields).model_fields)
-        named = [field for field in ("messages", "prompt") if field in self._named]
-        self._question = named or ["messages", "prompt"]
-        self._used = {path.partition(".")[0] for path in paths if path is not None}
-
-    def task(self, row: Row, name: str, environment: str | None, folder: Path) -> Task:
+    def _task(self, row: Row, name: str, folder: Path) -> Task:
         """`folder`: where relative paths of images begin. Raises DataError, without the row's place."""
         identity = self._get(row, "id")
-        answer = self._get(row, "answer")
-        chosen = self._get(row, "environment", optional=environment is not None)
+        chosen = self._get(row, "environment", optional=self._environment is not None)
         return Task(
             id=name if identity is None else str(identity),
             messages=self._with_images(self._messages(row), row, folder),
-            answer=answer,
-            environment=environment if chosen is None else str(chosen),
+            answer=self._get(row, "answer"),
+            environment=self._environment if chosen is None else str(chosen),
             tools=self._tools(row),
             tools_kwargs=self._tools_kwargs(row),
             extra=self._extra(row),
@@ -154,6 +129,20 @@ class _RowReader:
         if self._fields.extra is not None:
             return _object(self._get(row, "extra"), self._fields.extra)
         return {name: value for name, value in row.items() if name not in self._used}
+
+
+def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
+    """JSON Lines files, whatever their ending but `.json`, which holds one list, and `.parquet`."""
+    files = find_files(options.path, context.where)
+    others = (".json", ".parquet")
+    rows = [open_rows(file) if file.suffix in others else JsonLines(file) for file in files]
+    return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
+
+
+def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
+    """Parquet files. Needs pyarrow."""
+    rows = [ParquetRows(file) for file in find_files(options.path, context.where)]
+    return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
 
 
 def _is_names(value: Any) -> bool:

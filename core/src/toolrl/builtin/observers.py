@@ -12,7 +12,6 @@ from toolrl.builtin.options import JsonlOptions, TensorboardOptions
 from toolrl.errors import PluginError
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.runs.files import json_line
-from toolrl.runs.folder import config_text
 from toolrl.runs.metrics import MetricsLine
 
 
@@ -60,7 +59,7 @@ class JsonlObserver:
 
 
 class TensorboardObserver:
-    """The observer `tensorboard`: scalars under `<kind>/<metric>`, the config as text.
+    """The observer `tensorboard`: scalars under `<kind>/<metric>`.
 
     Writes with TensorBoard's own event writer; neither torch nor tensorflow is needed.
     """
@@ -79,7 +78,6 @@ class TensorboardObserver:
         self._writer = EventFileWriter(str(directory), flush_secs=self._options.flush_seconds)
         if run.start_step:
             self._add(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
-        self._add(run.start_step, summary=_text_summary("config", _config_text(run.config)))
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Add the scalars; numbers that aren't finite are kept as they are."""
@@ -113,19 +111,3 @@ def check_tensorboard() -> str:
             hint='Install it: pip install "toolrl[tensorboard]"',
         ) from error
     return f"tensorboard {tensorboard.__version__}"
-
-
-def _text_summary(tag: str, text: str) -> Any:
-    """What TensorBoard's text tab shows, as its text plugin lays it down."""
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-
-    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode("utf-8")])
-    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
-
-
-def _config_text(config: Mapping[str, Any]) -> str:
-    """The config as a Markdown code block: four spaces before each line."""
-    return "".join(f"    {line}\n" for line in config_text(config).splitlines())

@@ -3,7 +3,7 @@
 A run may hold gigabytes of episodes and a report some megabytes. Files of episodes are read from the ends of the run
 inwards until a reading budget is spent: the last evaluation and training step, the step that didn't end, the first
 ones, then steps spread evenly between them. Of each file come failed, best and worst episodes and then whole groups;
-the page's budget is dealt out over the files in turns.
+the page's budget is dealt out over the files in turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
 
 from toolrl.errors import DataError
@@ -81,7 +82,9 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
             totals.add(one.episode)
         per_file.append(_by_interest_in_file(stored)[:PER_FILE])
     left = page_bytes
-    for one in _deal(per_file):
+    for one in chain.from_iterable(zip_longest(*per_file)):  # One of each file in turn.
+        if one is None:
+            continue
         text = script_json(view(one))
         size = len(text.encode("utf-8"))
         if size > left:
@@ -113,9 +116,7 @@ def _by_interest(files: Sequence[EpisodeFile]) -> list[EpisodeFile]:
     for kind in ("eval", "train", *sorted({file.kind or "" for file in files} - {"eval", "train", ""})):
         of_kind = [file for file in files if file.kind == kind]
         queues.append([of_kind[index] for index in _spread(of_kind)])
-    for rank in range(max(map(len, queues), default=0)):
-        order += [queue[rank] for queue in queues if rank < len(queue)]
-    return order
+    return order + [file for row in zip_longest(*queues) for file in row if file is not None]
 
 
 def _spread(items: Sequence[Any]) -> Iterator[int]:
@@ -148,16 +149,6 @@ def _by_interest_in_file(stored: Sequence[StoredEpisode]) -> list[StoredEpisode]
     grouped = sorted(stored, key=lambda one: (one.episode.group, one.episode.index))
     first = [*failed[:2], *reversed(ranked[-2:]), *ranked[:2]]
     return list({id(one): one for one in (*first, *grouped)}.values())
-
-
-def _deal(piles: Sequence[Sequence[StoredEpisode]]) -> Iterator[StoredEpisode]:
-    """One from each pile in turn; the first three piles give four at a time, for the newest steps matter most."""
-    places = [0] * len(piles)
-    while any(place < len(pile) for place, pile in zip(places, piles, strict=True)):
-        for index, pile in enumerate(piles):
-            count = 4 if index < 3 else 1
-            yield from pile[places[index] : places[index] + count]
-            places[index] += count
 
 
 def script_json(value: Any) -> str:
