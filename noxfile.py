@@ -61,8 +61,8 @@ def _siblings(folder: Path, *, extras: bool) -> list[Path]:
 
 
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
-KIT = [ROOT / "plugins" / "testing"]
-"""The distribution that contract tests are written with."""
+KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry-points", {})]
+"""What contract tests are written with, where that is a distribution of its own."""
 CHAT = ROOT / "plugins" / "chat"
 """The default chat format, which tests of many plugins use."""
 OWN_SESSION = {"openenv"}

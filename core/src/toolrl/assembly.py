@@ -159,7 +159,7 @@ async def assemble(
             here = builder.environments(), engine
         limits = builder.limits()
         events = builder.events(folder, config.observers if observers is None else observers, limits)
-        events.also = left_out(datasets.values())
+        events.extra_metrics = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         if here is not None:
             starting = _sampler_here(builder, *here, events)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolrl.builtin.rewards import FormatOptions, FormatReward
+from toolrl.builtin.rewards import FormatReward, FormatRewardOptions
 from toolrl.types import CallError, Episode, ToolCall
 from toolrl_testing import make_episode
 
@@ -33,7 +33,7 @@ def episode(*turns: tuple) -> Episode:
 )
 def test_share_of_calls(turns, value, mended):
     assert asyncio.run(FormatReward().score(episode(*turns))).value == value
-    assert asyncio.run(FormatReward(FormatOptions(recovered=0.5)).score(episode(*turns))).value == mended
+    assert asyncio.run(FormatReward(FormatRewardOptions(recovered=0.5)).score(episode(*turns))).value == mended
 
 
 def test_counts_are_metrics():
@@ -42,4 +42,4 @@ def test_counts_are_metrics():
 
 
 def test_an_episode_without_calls_is_worth_what_the_option_says():
-    assert asyncio.run(FormatReward(FormatOptions(no_calls=0.0)).score(episode(()))).value == 0.0
+    assert asyncio.run(FormatReward(FormatRewardOptions(no_calls=0.0)).score(episode(()))).value == 0.0

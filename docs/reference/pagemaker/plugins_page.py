@@ -13,7 +13,7 @@ from pagemaker.models import field_table, fields, section
 from pagemaker.source import needed_folders, packages, registry
 from toolrl.cli.plugin_commands import command_words
 from toolrl.kinds import KINDS
-from toolrl.plugins.registry import Found
+from toolrl.plugins.registry import RegisteredComponent
 
 _INTRO = """\
 What the packages of this repository register. `toolrl list-plugins -v` says it of what is installed; options stand
@@ -61,14 +61,14 @@ def first_party() -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def heading(found: Found, kind: str) -> str:
+def heading(found: RegisteredComponent, kind: str) -> str:
     """A component's heading: by its full name where two plugins give one of this name."""
     name = found.component.name
     alone = sum(it.component.name == name for it in registry().components(kind)) == 1
     return f"{KINDS[kind].label.capitalize()} {code(name if alone else found.qualified)}"
 
 
-def _component(found: Found, kind: str) -> Iterator[str]:
+def _component(found: RegisteredComponent, kind: str) -> Iterator[str]:
     component = found.component
     yield f"### {heading(found, kind)}"
     yield f"{component.summary} From `{found.plugin.name}`."

@@ -1,1 +1,1 @@
-"""Core's own plugin: what it registers goes through the same hooks as any other plugin's."""
+"""Core's own plugin, registered through the same hooks as any other."""

@@ -1,8 +1,8 @@
-"""What a run shows on the terminal.
+"""The observer `console`: a run's progress on the terminal.
 
 On a terminal: a progress bar and a table that are redrawn in place, with a sampled episode printed above them now and
-then. Anywhere else: one plain line each few steps. What a model or a tool wrote is printed as text only: its control
-characters are made visible, so that it can't steer the terminal.
+then. Anywhere else: one plain line each few steps. Control characters of models and tools are made visible, so that
+they can't steer the terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observers that pass a run's metrics on: to a stream of JSON lines, to TensorBoard."""
+"""Observers that write a run's metrics elsewhere: as JSON lines, and for TensorBoard."""
 
 from __future__ import annotations
 

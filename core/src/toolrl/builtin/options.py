@@ -16,9 +16,9 @@ class Options(BaseModel):
 
 
 class FieldMapping(Options):
-    """Where a row holds what: a column's name, or a dotted path into nested objects, `reward_model.ground_truth`.
+    """The columns of a row's fields: a name, or a dotted path into nested objects, `reward_model.ground_truth`.
 
-    What is named here has to be in each row; a name left at its default may be missing.
+    A field that is named here has to be in each row; one left at its default may be missing.
     """
 
     messages: str = Field("messages", min_length=1, description="A list of chat messages; used if the row has it.")
@@ -60,7 +60,7 @@ class FileDatasetOptions(Options):
 
     path: str | list[str] = Field(description="A file, a glob, or a list of these.", min_length=1)
     limit: int | None = Field(None, ge=1, description="Only the first so many rows.")
-    fields: FieldMapping = Field(default_factory=FieldMapping, description="Where a row holds what.")
+    fields: FieldMapping = Field(default_factory=FieldMapping, description="The columns of a row's fields.")
     environment: str | None = Field(None, description="The environment of rows that name none.")
 
     def check_files(self) -> None:

@@ -1,4 +1,4 @@
-"""What core itself registers, through the same hooks as any plugin."""
+"""The hooks of core's own plugin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
         "format",
         "toolrl.builtin.rewards:FormatReward",
         summary="The share of calls that are well-formed.",
-        options="toolrl.builtin.rewards:FormatOptions",
+        options="toolrl.builtin.rewards:FormatRewardOptions",
     )
 
 

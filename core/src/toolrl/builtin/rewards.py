@@ -8,14 +8,14 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, Episode, Score, ToolCall
 
 
-class FormatOptions(BaseModel):
+class FormatRewardOptions(BaseModel):
     """Options of the reward `format`."""
 
     model_config = ConfigDict(extra="forbid")
 
     no_calls: float = Field(1.0, description="The reward of an episode in which nothing looked like a call.")
     recovered: float = Field(
-        1.0, ge=0, le=1, description="What a call counts that the parser had to mend (its option `repair`)."
+        1.0, ge=0, le=1, description="The value of a call that the parser had to mend (its option `repair`)."
     )
 
 
@@ -25,8 +25,8 @@ class FormatReward:
     Calls of unknown tools and calls whose arguments don't fit count as well-formed: the model wrote the syntax right.
     """
 
-    def __init__(self, options: FormatOptions | None = None, context: BuildContext | None = None) -> None:
-        self._options = options or FormatOptions()
+    def __init__(self, options: FormatRewardOptions | None = None, context: BuildContext | None = None) -> None:
+        self._options = options or FormatRewardOptions()
 
     async def score(self, episode: Episode) -> Score:
         """The value, with the counts as metrics."""

@@ -1,4 +1,4 @@
-"""Arguments and steps that the commands which start a run have in common."""
+"""Arguments and steps shared by the commands that start a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolrl doctor`: whether what is installed works here.
+"""`toolrl doctor`: checks that what is installed works here.
 
 Imports every component's target and options model and runs its self-check, which `toolrl list-plugins` leaves out
 because it takes time. A self-check that only misses an optional package says so and counts as no failure.
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, print, and give 1 where something failed."""
+    """Check and print; 1 where something failed."""
     from toolrl.cli.main import COMMANDS
 
     registry = load_registry()

@@ -1,4 +1,4 @@
-"""`toolrl list-plugins`: what is installed, whether it can be used, and what it gives."""
+"""`toolrl list-plugins`: the installed plugins, their status and their components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolrl parse`: what a parser makes of a text, or of a file of cases.
+"""`toolrl parse`: shows what a parser reads from a text, or from a file of cases.
 
 Of a file those cases are run that name this parser or none; `hermes` also runs those of `answer`, and `answer` as the
 parser's name runs those alone. With `--json` each case gives one line, in the order of the file:

@@ -10,7 +10,7 @@ from toolrl.cli.common import command_parser
 from toolrl.cli.output import UsageError, table
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import did_you_mean, nearest
-from toolrl.plugins.registry import Found, Registry, first_party, install_hint, load_registry
+from toolrl.plugins.registry import RegisteredComponent, Registry, first_party, install_hint, load_registry
 
 if TYPE_CHECKING:
     from toolrl.protocols import Command
@@ -39,13 +39,13 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
     return _build(registry, found), command_parser(f"{name} {verb}", found.component.summary), rest[1:]
 
 
-def command_words(found: Found) -> str:
+def command_words(found: RegisteredComponent) -> str:
     """What is typed for a plugin's command: `areal convert`, or `report` for the plugin's name alone."""
     plugin, verb = found.plugin.name, found.component.name
     return plugin if verb == plugin else f"{plugin} {verb}"
 
 
-def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dict[str, Found]:
+def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dict[str, RegisteredComponent]:
     """A plugin's commands by name; at least one."""
     plugin = registry.plugin(name)
     if plugin is None:
@@ -65,7 +65,7 @@ def _verbs(name: str, registry: Registry, core_commands: Collection[str]) -> dic
     return verbs
 
 
-def _build(registry: Registry, found: Found) -> Command:
+def _build(registry: Registry, found: RegisteredComponent) -> Command:
     from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
     from toolrl.protocols import BuildContext

@@ -1,4 +1,4 @@
-"""Running a coroutine from the command line: Ctrl-C and SIGTERM end it in order, a second one at once."""
+"""Runs a coroutine for a command: Ctrl-C and SIGTERM end it in order, a second one at once."""
 
 from __future__ import annotations
 

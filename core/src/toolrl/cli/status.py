@@ -1,4 +1,4 @@
-"""`toolrl status RUN`: what a run and each of its workers do now."""
+"""`toolrl status RUN`: shows what a run and each of its workers do now."""
 
 from __future__ import annotations
 

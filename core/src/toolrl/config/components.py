@@ -1,4 +1,4 @@
-"""The components that a config names: where they stand, what kind each is, whether their options fit.
+"""The components that a config names: their places, their kinds, and checks of their options.
 
 Sites are found in the config as written, not in the checked one, so that the options of what can be found are checked
 also where another section is wrong.

@@ -1,4 +1,4 @@
-"""What every section of a config is made of, and how it names a component."""
+"""The base of a config's sections, and the form in which they name a component."""
 
 from __future__ import annotations
 

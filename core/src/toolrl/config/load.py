@@ -144,7 +144,7 @@ def _resolved(config: Config, values: Interpolated) -> dict[str, Any]:
     tree: dict[str, Any] = config.model_dump(mode="json", by_alias=True)
     for path, text in values.texts.items():
         if not _restore(tree, path, text):
-            # It isn't where it was written; so that its value stands nowhere, look everywhere.
+            # Its place has changed: mask its value everywhere.
             tree = _mapped(tree, values.mask)
     return tree
 

@@ -1,5 +1,5 @@
-"""Log records, warnings and reports of lost exceptions without the values of a run's `${VAR}`s: a library's error may
-quote the address that it was given. In toolrl's own records, which may quote a tool, control characters are visible."""
+"""Masks the values of a run's `${VAR}`s in log records, warnings and uncaught exceptions: a library's error may quote an
+address with a key. In toolrl's own records, which may quote a tool, control characters are made visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where something stands in a config: `environments.default.tools[0].options.precision`."""
+"""Paths of values in a config: `environments.default.tools[0].options.precision`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from toolrl.config.sections import whole_config
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import PluginError
 from toolrl.kinds import KINDS
-from toolrl.plugins.registry import Found, Registry
+from toolrl.plugins.registry import RegisteredComponent, Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _VARIABLE = r"\$\{"
@@ -92,14 +92,16 @@ def _use_of(
     return {"anyOf": [name, form]}
 
 
-def _means(registry: Registry, kind: str, name: str, found: Found) -> bool:
+def _means(registry: Registry, kind: str, name: str, found: RegisteredComponent) -> bool:
     try:
         return registry.get(kind, name) == found
     except PluginError:
         return False
 
 
-def _options_of(kind: str, found: Found, definitions: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+def _options_of(
+    kind: str, found: RegisteredComponent, definitions: dict[str, Any], problems: list[str]
+) -> dict[str, Any]:
     try:
         model = options_model(found.component)
     except PluginError as error:

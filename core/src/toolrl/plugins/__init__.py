@@ -1,1 +1,1 @@
-"""Finding plugins, keeping what they register, and telling observers what happens."""
+"""Discovery of plugins, the registry of their components, and the events of observers."""

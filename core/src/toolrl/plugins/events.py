@@ -35,7 +35,7 @@ class Events:
         self._hide = hide
         self._methods: dict[str, list[tuple[str, Callable[..., None], Collection[str]]]] = {it: [] for it in EVENTS}
         """By event: the observer's name, its method, and the arguments that this takes."""
-        self.also: Mapping[str, float] = {}
+        self.extra_metrics: Mapping[str, float] = {}
         """Metrics of every report."""
         self.failures: dict[str, int] = {}
         """How often each observer has raised; those that never did are left out."""
@@ -54,7 +54,7 @@ class Events:
 
     def step_end(self, report: StepReport) -> None:
         """A step of training, or an evaluation, is done."""
-        report = replace(report, metrics={**report.metrics, **self.also})
+        report = replace(report, metrics={**report.metrics, **self.extra_metrics})
         if self._hide is not None:
             report = replace(report, metrics=_named(report.metrics, self._hide))
         self._notify("toolrl_step_end", report=report)

@@ -1,4 +1,4 @@
-"""What is known of a plugin: where it came from, whether it can be used, and what it registers."""
+"""One plugin: its origin, its status and its components."""
 
 from __future__ import annotations
 

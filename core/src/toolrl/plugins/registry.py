@@ -1,4 +1,4 @@
-"""What is installed and what it gives: the typed face of pluggy's registration hooks.
+"""Installed plugins and their components: the typed face of pluggy's registration hooks.
 
 Every plugin's hooks are called once, each plugin by itself, so that one that raises is marked as broken and hides no
 other. A component is found by its short name, or by `plugin/name`. Where two plugins give one short name, both stay
@@ -30,7 +30,7 @@ from toolrl.plugins.info import PluginInfo
 
 
 @dataclass(frozen=True)
-class Found:
+class RegisteredComponent:
     """A component and the plugin that gives it."""
 
     component: Component[Any]
@@ -53,17 +53,17 @@ class Registry:
     def __init__(self, plugins: Iterable[PluginInfo]) -> None:
         self.plugins: list[PluginInfo] = list(plugins)
         """By name."""
-        self._found: dict[str, list[Found]] = {kind: [] for kind in KINDS}
+        self._found: dict[str, list[RegisteredComponent]] = {kind: [] for kind in KINDS}
         for plugin in self.plugins:
             for kind, components in plugin.components.items():
-                self._found[kind].extend(Found(component, plugin) for component in components)
+                self._found[kind].extend(RegisteredComponent(component, plugin) for component in components)
 
     @classmethod
     def from_modules(cls, modules: Mapping[str, ModuleType]) -> Registry:
         """A registry of these modules alone, by plugin name, without looking at what is installed; for tests."""
         return cls(_register([(module, PluginInfo(name)) for name, module in sorted(modules.items())]))
 
-    def components(self, kind: str) -> Iterator[Found]:
+    def components(self, kind: str) -> Iterator[RegisteredComponent]:
         """All components of a kind, in the order of their plugins. `kind` is a key of `toolrl.kinds.KINDS`."""
         yield from self._of(kind)
 
@@ -78,7 +78,7 @@ class Registry:
         """The plugin of this name, or None. Of two with one name, the first."""
         return next((plugin for plugin in self.plugins if plugin.name == name), None)
 
-    def get(self, kind: str, name: str) -> Found:
+    def get(self, kind: str, name: str) -> RegisteredComponent:
         """The component that a config calls `name`. Raises UnknownComponentError or AmbiguousComponentError."""
         matches = [it for it in self._of(kind) if name in it.names]
         if not matches:
@@ -95,7 +95,7 @@ class Registry:
         """The plugins that are disabled, incompatible or broken."""
         return [plugin for plugin in self.plugins if not plugin.usable]
 
-    def _of(self, kind: str) -> list[Found]:
+    def _of(self, kind: str) -> list[RegisteredComponent]:
         if kind not in self._found:
             raise ValueError(f"kind {kind!r}: expected one of {', '.join(KINDS)}")
         return self._found[kind]

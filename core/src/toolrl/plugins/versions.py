@@ -1,4 +1,4 @@
-"""Whether the running toolrl is one that a plugin asks for.
+"""Checks a plugin's requirement on toolrl against the running version.
 
 Most plugins ask in the same words, `toolrl>=0.1,<0.2`, and for those plain numbers are compared here. Everything else
 (markers, pre-releases, other operators, what isn't met) is left to `packaging`, whose import takes longer than that of

@@ -1,4 +1,4 @@
-"""Numbers and durations as people read them."""
+"""Numbers and durations for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For plugin authors: contracts that every component of a kind keeps, and fakes to test against."""
+"""For plugin authors: contracts that every component of a kind keeps, fakes to test against, and pytest fixtures."""
 
 from toolrl_testing.contracts import PluginContract
 from toolrl_testing.fakes import (
