@@ -16,12 +16,13 @@ from pagemaker.source import module_doc, tree
 MODULES = (
     "loop.data", "loop.batches", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
     "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
-    "ray:lost_work", "tools.service_restarts",
+    "ray:worker_pool", "tools.service_restarts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 OTHER_KEYS = {
     "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
-    "warmup_steps",
+    "warmup_steps", "episodes", "groups", "node", "pid", "restarted", "state", "waiting_groups", "weights", "worker",
+    "workers",
 }  # fmt: skip
 """Keys of other dicts in these modules: states and arguments."""
 

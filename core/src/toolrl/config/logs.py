@@ -1,5 +1,8 @@
-"""Masks the values of a run's `${VAR}`s in log records, warnings and uncaught exceptions: a library's error may quote an
-address with a key. In toolrl's own records, which may quote a tool, control characters are made visible."""
+"""Masks the values of a run's `${VAR}`s in log records, warnings and uncaught exceptions.
+
+A library's error may quote an address with a key. In toolrl's own records, which may quote a tool, control characters
+are made visible.
+"""
 
 from __future__ import annotations
 
