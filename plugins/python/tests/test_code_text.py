@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from toolrl_plugin_python.code import runnable
 
@@ -33,14 +31,3 @@ from toolrl_plugin_python.code import runnable
 )
 def test_fences_and_indentation_go(text: str, code: str) -> None:
     assert runnable(text) == code
-
-
-@given(
-    st.lists(
-        st.sampled_from(["x = 1", "if x:\n    y = 2", "s = '''\n  a\n'''", "# note", "", "f(x)", "`"]), max_size=6
-    ),
-    st.sampled_from(["", "python", "py"]),
-)
-def test_a_fence_changes_nothing_else(pieces: list[str], language: str) -> None:
-    code = "\n".join(pieces)
-    assert runnable(f"```{language}\n{code}\n```").strip("\n") == runnable(code)

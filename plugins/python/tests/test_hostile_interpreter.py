@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -79,82 +73,6 @@ def test_any_answer_is_read(rest: bytes, is_named: bool) -> None:
     assert len(detail) <= 80
     if not is_named and not rest.startswith(token.encode()):
         assert kind in ("ended", "garbled")
-
-
-_RUN = """
-import asyncio, os, sys
-from toolrl.protocols import BuildContext
-from toolrl_testing import make_episode_context
-from toolrl.types import ToolCall
-from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.tool import build_python
-
-async def main():
-    toolset = build_python(PythonOptions(persistent=sys.argv[2] == "persistent"), BuildContext(name="python"))
-    await toolset.start()
-    context = make_episode_context()
-    code = f'''
-import ctypes, os, time
-for _ in range(2):
-    try:
-        if os.fork(): break
-    except OSError:
-        pass
-    os.setsid()
-ctypes.CDLL(None).prctl(15, b"{sys.argv[1]}")
-time.sleep(60)
-'''
-    async with toolset.open(context.task, context) as session:
-        await session.call(ToolCall("python", {"code": code}))
-
-asyncio.run(main())
-"""
-
-
-def named(mark: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "comm").read_text().strip() == mark:
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(is_true: Callable[[], Any], seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if is_true():
-            return True
-        time.sleep(0.02)
-    return bool(is_true())
-
-
-@pytest.mark.parametrize("kind", ["fresh", "persistent"])
-def test_nothing_outlives_a_run_that_is_killed(any_isolation: str, kind: str) -> None:
-    mark = f"k{os.getpid() % 100000}{kind[:4]}"
-    run = subprocess.Popen([sys.executable, "-c", _RUN, mark, kind])
-    try:
-        assert wait_until(lambda: named(mark))
-        children = _children(run.pid)
-        assert children
-    finally:
-        run.kill()
-        run.wait()
-    assert wait_until(lambda: not named(mark))
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(pid):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def test_locks_of_ranges_count(isolation: str, cells_of: Cells) -> None:

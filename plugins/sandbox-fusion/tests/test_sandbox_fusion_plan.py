@@ -1,4 +1,4 @@
-"""The nine tests of the Sandbox Fusion test plan in verl's documentation, by its names.
+"""Tests of the Sandbox Fusion test plan in verl's documentation, by its names.
 
 What verl tests on its rollout request is tested here on an episode: its tools, its messages, how it ends. What verl
 times is counted here: how many programs the sandbox has under way at once, and whether every call is answered.
@@ -27,8 +27,6 @@ from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
-from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
-from toolrl_plugin_sandbox_fusion.tool import CodeInterpreter
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
 from toolrl_testing.http_stub import HttpReply, HttpStub
 
@@ -132,55 +130,6 @@ def sandbox(request: pytest.FixtureRequest, stub: HttpStub) -> Iterator[Callable
     yield lambda work: asyncio.run(with_server(work))
 
 
-def test_tools_registration() -> None:
-    found = load_registry().get("tools", "sandbox-fusion/code_interpreter")
-    assert found.plugin.name == "sandbox-fusion"
-    env = environment("http://127.0.0.1:1")
-
-    async def specs() -> list[str]:
-        async with env.tools.open(make_task(), make_episode_context()) as session:
-            return [spec.name for spec in session.specs()]
-
-    assert asyncio.run(specs()) == ["code_interpreter"]
-    component = found.component
-    tool = component.load()(CodeInterpreterOptions(sandbox_fusion_url="http://127.0.0.1:1"), make_build_context())
-    assert isinstance(tool, CodeInterpreter)
-
-
-def test_rollout_req_creation(stub: HttpStub) -> None:
-    """verl: the request is pending and has the schema. Here: the session has it, and nothing has been asked yet."""
-    env = environment(stub.url)
-    kwargs = {"code_interpreter": {"create_kwargs": {"ground_truth": "test-solution-str"}}}
-    task = make_task(QUESTION, tools_kwargs=kwargs)
-    run = EpisodeRun(EpisodePlan(task, "group", 0, seed=1), env, ScriptedEngine([ANSWER]), limits())
-    assert run.state is State.PENDING
-
-    async def functions() -> list[dict[str, Any]]:
-        await env.tools.start()
-        try:
-            async with env.tools.open(task, make_episode_context()) as session:
-                assert list(await session.opening()) == []
-                return [spec.as_function() for spec in session.specs()]
-        finally:
-            await env.tools.stop()
-
-    assert asyncio.run(functions()) == [
-        {
-            "type": "function",
-            "function": {
-                "name": "code_interpreter",
-                "description": "A tool for executing code.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"code": {"type": "string", "description": "The code to execute."}},
-                    "required": ["code"],
-                },
-            },
-        }
-    ]
-    assert stub.requests == []
-
-
 def test_over_size_case(stub: HttpStub) -> None:
     """A turn that is cut off ends the episode; a call that was never finished doesn't run."""
     (episode,) = asyncio.run(play(environment(stub.url), bounds=limits(max_turn_tokens=40)))
@@ -220,31 +169,22 @@ def test_tool_call_batch_case(
     assert stub.most_at_once <= 10
 
 
-class TestSingleNodeLimiter:
-    """verl: TestSingleNodeRateLimiterCase."""
-
-    def test_single_node_limiter(self, stub: HttpStub) -> None:
-        """Six calls under a limit of three: three at once, and all are answered, in their order."""
-        results = asyncio.run(_calls(stub, 6, num_workers=10, rate_limit=3))
-        assert results == [f"{n}\n" for n in range(6)]
-        assert stub.most_at_once == 3
-
-    def test_rotten_code_execution(self, stub: HttpStub) -> None:
-        """One of twenty fails in every way there is: the others are answered, and no place is lost."""
-        bad = [
-            HttpReply(b"broken", 500),
-            HttpReply(b"{"),
-            HttpReply(drop=True),
-            HttpReply(b"", 503),
-            HttpReply(finished("", "ValueError", 1)),
-            HttpReply(finished(status="SandboxError", run_result=None)),
-        ]
-        for reply in bad:
-            found = asyncio.run(_calls(stub, 20, rotten={10: reply}, num_workers=10, rate_limit=6, patience=0))
-            assert [text for n, text in enumerate(found) if n != 10] == [f"{n}\n" for n in range(20) if n != 10]
-            assert found[10] != "10\n"
-            assert found[10] is not None
-        assert stub.most_at_once <= 6
+def test_rotten_code_execution(stub: HttpStub) -> None:
+    """One of twenty fails in every way there is: the others are answered, and no place is lost."""
+    bad = [
+        HttpReply(b"broken", 500),
+        HttpReply(b"{"),
+        HttpReply(drop=True),
+        HttpReply(b"", 503),
+        HttpReply(finished("", "ValueError", 1)),
+        HttpReply(finished(status="SandboxError", run_result=None)),
+    ]
+    for reply in bad:
+        found = asyncio.run(_calls(stub, 20, rotten={10: reply}, num_workers=10, rate_limit=6, patience=0))
+        assert [text for n, text in enumerate(found) if n != 10] == [f"{n}\n" for n in range(20) if n != 10]
+        assert found[10] != "10\n"
+        assert found[10] is not None
+    assert stub.most_at_once <= 6
 
 
 async def _calls(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -255,54 +252,3 @@ class TestBuilding:
             with pytest.raises(DataError):
                 open_index(torn)
             shutil.rmtree(torn)
-
-
-LARGE = """
-import math, resource, sys
-from collections import Counter
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from bench_search import passages, queries_of
-from toolrl_plugin_search.bm25 import Bm25Index
-from toolrl_plugin_search.bm25_build import K1, build_bm25
-
-folder, count = Path(sys.argv[2]), int(sys.argv[3])
-build_bm25(passages(count), folder)
-index = Bm25Index(folder)
-queries = queries_of(passages(count), 50, 20000)
-found = [index.search([query], 3)[0] for query in queries]
-assert all(len(hits) == 3 for hits in found)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, flush=True)
-# The same for some of them by reading every passage. Each has 100 words, so lengths don't count.
-some = [Counter(query.split()) for query in queries[:5]]
-wanted = set().union(*some)
-frequencies = {word: {} for word in wanted}
-for number, passage in enumerate(passages(count)):
-    words = passage.contents.split()
-    for word in wanted.intersection(words):
-        frequencies[word][number] = words.count(word)
-for query, hits in zip(some, found):
-    scores = Counter()
-    for word, times in query.items():
-        there = frequencies[word]
-        idf = math.log1p((count - len(there) + 0.5) / (len(there) + 0.5))
-        for number, tf in there.items():
-            scores[number] += times * idf * tf / (tf + K1)
-    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:3]
-    for hit, (number, score) in zip(hits, best):
-        assert math.isclose(hit.score, score, rel_tol=1e-5), (query, hit, number, score)
-        assert math.isclose(scores[int(hit.passage.id)], score, rel_tol=1e-5), (query, hit, number, score)
-"""
-
-
-@pytest.mark.slow
-class TestLarge:
-    def test_a_million_passages_fit_into_six_gigabytes(self, tmp_path: Path) -> None:
-        """Indexing and searching, in a process of its own; what is found is what a reading of all passages finds."""
-        benchmarks = Path(__file__).resolve().parents[3] / "tests" / "benchmarks"
-        arguments = [str(benchmarks), str(tmp_path / "index"), os.environ.get("TOOLRL_PASSAGES", "1000000")]
-        done = subprocess.run(
-            [sys.executable, "-c", LARGE, *arguments], capture_output=True, text=True, check=False, timeout=3600
-        )
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) < 6e9
