@@ -6,7 +6,7 @@ import http.server
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,62 +46,52 @@ def _guide_log() -> Iterator[None]:
     verl_guide_tools.LOG.clear()
 
 
-class _Sandbox(http.server.BaseHTTPRequestHandler):
-    """Sandbox Fusion's API: each program writes its own length."""
+def serving(path: str, answer: Callable[[Any], Any]) -> Iterator[str]:
+    """The address of a server that answers JSON by JSON."""
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = f"{len(asked['code'])} characters, {asked['run_timeout']:g} s, {asked['memory_limit_MB']} MB\n"
-        run = {"status": "Finished", "execution_time": 0.01, "return_code": 0, "stdout": said, "stderr": ""}
-        body = json.dumps({"status": "Success", "message": "", "compile_result": None, "run_result": run, "files": {}})
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps(answer(asked)).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    def log_message(self, *args: Any) -> None:
-        """Quiet."""
+        def log_message(self, *args: Any) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/{path}"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
 def sandbox() -> Iterator[str]:
-    """The address of a server that answers as Sandbox Fusion does."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Sandbox)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/run_code"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """The address of a server with Sandbox Fusion's API: each program writes its own length."""
 
+    def run(asked: Any) -> Any:
+        said = f"{len(asked['code'])} characters, {asked['run_timeout']:g} s, {asked['memory_limit_MB']} MB\n"
+        ran = {"status": "Finished", "execution_time": 0.01, "return_code": 0, "stdout": said, "stderr": ""}
+        return {"status": "Success", "message": "", "compile_result": None, "run_result": ran, "files": {}}
 
-class _Retriever(http.server.BaseHTTPRequestHandler):
-    """Search-R1's API: each query finds passages about itself."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        found = [
-            [{"document": {"contents": f"About {query}\nText {n}"}, "score": 1.0} for n in range(asked["topk"])]
-            for query in asked["queries"]
-        ]
-        body = json.dumps({"result": found}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: Any) -> None:
-        """Quiet."""
+    yield from serving("run_code", run)
 
 
 @pytest.fixture
 def retriever() -> Iterator[str]:
-    """The address of a server with the API of Search-R1."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Retriever)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/retrieve"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """The address of a server with Search-R1's API: each query finds passages about itself."""
+
+    def find(asked: Any) -> Any:
+        return {
+            "result": [
+                [{"document": {"contents": f"About {query}\nText {n}"}, "score": 1.0} for n in range(asked["topk"])]
+                for query in asked["queries"]
+            ]
+        }
+
+    yield from serving("retrieve", find)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import Make, entry
+from verl_harness import GEO3K, Make, entry
 
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
@@ -115,9 +115,7 @@ def roll(tmp_path: Path, make_toolset: Make, retriever: str) -> ROLL:
     def run(rows: int, size: int) -> list[Episode]:
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row(n)) + "\n" for n in range(1, rows + 1)))
         (tmp_path / "reward.py").write_text(REWARD)
-        yaml = TOOLS.format(
-            your=entry("YourTool", "your_tool"), geo3k=entry("Geo3kTool", "calc_geo3k_reward"), url=retriever
-        )
+        yaml = TOOLS.format(your=entry("YourTool", "your_tool"), geo3k=GEO3K, url=retriever)
         context = make_build_context("verl", run_dir=tmp_path)
         source = VerlDataset(VerlDatasetOptions(path=str(tmp_path / "data.jsonl")), context)
         reward = VerlReward(VerlRewardOptions(path=str(tmp_path / "reward.py")), context)

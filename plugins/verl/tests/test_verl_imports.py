@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import GEO3K, Make, started, task_with
+from verl_harness import YOUR_TOOL, Make, started, task_with
 
 from toolrl.errors import ConfigError
 from toolrl.types import ToolCall
@@ -156,9 +156,8 @@ def test_verls_repository_without_what_it_needs_leaves_the_stand_in(
 def test_the_guides_tools_load_with_the_imports_of_verl(make_toolset: Make, tmp_path: Path) -> None:
     text = Path(verl_guide_tools.__file__).read_text().replace("from toolrl_plugin_verl import ray", "import ray")
     write(tmp_path / "limited_tools.py", text.replace("toolrl_plugin_verl.", "verl."))
-    yaml = GEO3K.replace("verl_guide_tools", "limited_tools")
-    said = answer(make_toolset(yaml, python_path=[str(tmp_path)]), "calc_geo3k_reward", answer="4")
-    assert said == "Current parsed answer='4' reward=0.0"
+    yaml = YOUR_TOOL.replace("verl_guide_tools", "limited_tools")
+    assert answer(make_toolset(yaml, python_path=[str(tmp_path)]), "your_tool", answer="4") == "call 1: 4"
 
 
 def test_retools_tool_runs_unchanged(make_toolset: Make, tmp_path: Path, sandbox: str) -> None:

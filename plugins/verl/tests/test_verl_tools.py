@@ -39,7 +39,7 @@ def test_your_tool_has_one_instance_an_episode(make_toolset: Make) -> None:
 def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) -> None:
     async def run() -> tuple[Any, Any]:
         task, context = task_with(kwargs("calc_geo3k_reward", ground_truth="2\\sqrt{3}"))
-        async with started(make_toolset(GEO3K)) as box, box.open(task, context) as session:
+        async with started(make_toolset(f"tools:\n{GEO3K}")) as box, box.open(task, context) as session:
             calls = [ToolCall("calc_geo3k_reward", {"answer": a}) for a in ("5", "\\sqrt{12}", "2\\sqrt{3}")]
             records = [(await session.answer([call]))[0] for call in calls]
             return records, await session.rewards()

@@ -12,7 +12,6 @@ from toolrl_plugin_verl import ray
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from toolrl_plugin_verl.tools.utils.search_r1_like_utils import perform_single_search_batch
-from toolrl_plugin_verl.utils.reward_score import geo3k
 from toolrl_plugin_verl.utils.rollout_trace import rollout_trace_op
 
 logger = logging.getLogger(__name__)
@@ -55,44 +54,6 @@ class YourTool(BaseTool):
 
     async def release(self, instance_id: str, **kwargs) -> None:
         LOG.append(("release", instance_id))
-        del self._instance_dict[instance_id]
-
-
-class Geo3kTool(BaseTool):
-    """The geo3k guide's: (id, ToolResponse) from create, a penalty for an answer that is no better."""
-
-    def __init__(self, config: dict, tool_schema: OpenAIFunctionToolSchema):
-        super().__init__(config, tool_schema)
-        self._instance_dict = {}
-
-    async def create(
-        self, instance_id: str | None = None, ground_truth: str | None = None, **kwargs
-    ) -> tuple[str, ToolResponse]:
-        if instance_id is None:
-            instance_id = str(uuid4())
-        self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": 0.0}
-        return instance_id, ToolResponse()
-
-    @rollout_trace_op
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs) -> tuple[ToolResponse, float, dict]:
-        answer = parameters.get("answer", "")
-        if not isinstance(answer, str):
-            answer = str(answer)
-        self._instance_dict[instance_id]["response"] = answer
-        reward = await self.calc_reward(instance_id)
-        tool_reward = 0.0 if reward > self._instance_dict[instance_id]["reward"] else -0.05
-        self._instance_dict[instance_id]["reward"] = reward
-        return ToolResponse(text=f"Current parsed {answer=} {reward=}"), tool_reward, {}
-
-    async def calc_reward(self, instance_id: str, **kwargs) -> float:
-        return geo3k.compute_score(
-            self._instance_dict[instance_id]["response"],
-            self._instance_dict[instance_id]["ground_truth"],
-            use_boxed=False,
-            format_score=0.0,
-        )
-
-    async def release(self, instance_id: str, **kwargs) -> None:
         del self._instance_dict[instance_id]
 
 

@@ -32,7 +32,7 @@ def entry(cls: str, name: str, config: str = "{type: native}") -> str:
 
 
 YOUR_TOOL = "tools:\n" + entry("YourTool", "your_tool")
-GEO3K = "tools:\n" + entry("Geo3kTool", "calc_geo3k_reward")
+GEO3K = "  - class_name: verl.tools.geo3k_tool.Geo3kTool\n    config: {type: native}\n"
 
 
 @asynccontextmanager
