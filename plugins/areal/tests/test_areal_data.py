@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from toolrl_plugin_areal.options import ArealTirDataOptions, ArealTirRewardOptio
 from toolrl_plugin_areal.reward import ArealTirReward
 from toolrl_testing.fakes import make_episode, make_task
 
-SAMPLE = Path(os.environ.get("TOOLRL_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data" / "areal_tir"
 USER = {"role": "user", "content": "What is 15 + 27?"}
 
 
@@ -96,27 +94,3 @@ def test_what_a_tool_printed_is_not_the_models_answer() -> None:
     given = [episode("let me see", "done", output="\\boxed{42}", inline=inline) for inline in (True, False)]
     assert scores(*given) == [(0.0, 0.0)] * 2
     assert scores(*given, tool_output=True) == [(1.0, 1.0)] * 2
-
-
-def test_areals_own_sample() -> None:
-    """Each of its problems: the right answer counts, another doesn't, nor one that only a tool printed."""
-    if not SAMPLE.is_dir():
-        pytest.skip(f"{SAMPLE} isn't there; set TOOLRL_SHARED to the folder with data/areal_tir")
-    data = ArealTirData(ArealTirDataOptions(path=str(SAMPLE / "sample_math.jsonl")), BuildContext("areal_tir"))
-    rows = [data[index] for index in range(len(data))]
-    assert len(rows) == 10
-    assert all([message.role for message in task.messages] == ["user"] for task in rows)
-    reward = ArealTirReward(ArealTirRewardOptions(bias=-0.5, scaling=10, timeout=30), BuildContext("areal_tir"))
-
-    def value(task: Task, said: str, printed: str = "") -> float:
-        given = episode("let me see", said, answer=str(task.answer), output=printed)
-        return asyncio.run(reward.score(given)).value
-
-    try:
-        for task in rows:
-            answer = str(task.answer)
-            assert value(task, f"So it is \\boxed{{{answer}}}.", "7") == 5.0, task
-            assert value(task, f"So it is \\boxed{{{answer}1}}.", answer) == -5.0, task
-            assert value(task, "I don't know.", f"\\boxed{{{answer}}}") == -5.0, task
-    finally:
-        reward.close()

@@ -27,28 +27,6 @@ def read(turn: ParsedTurn) -> list[str]:
     return [next(iter(i.arguments.values())) if isinstance(i, ToolCall) else f"!{i.kind}" for i in turn.items]
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "value"),
-    [
-        ("```python\nprint(1)\n```", "python", "print(1)"),
-        ("Compute: ```python\nprint(1)\n```", "python", "print(1)"),
-        ("<python>print(1)</python>", "python", "print(1)"),
-        ("```Python\nprint(1)\n```", "python", "print(1)"),
-        ("<PYTHON>print(1)</Python>", "python", "print(1)"),
-        ("<Calculator>1 < 2</CALCULATOR>", "calculator", "1 < 2"),
-        ("<python>print('<calculator>1</calculator>')</python>", "python", "print('<calculator>1</calculator>')"),
-        ("```python\nif 1:\n    print('é')\n```\n```output\né\n```\nso é", "python", "if 1:\n    print('é')"),
-        ("<calculator> 1 + 2 * 3 </calculator>", "calculator", "1 + 2 * 3"),
-        ("<python>\n```python\nprint(1)\n```\n</python>", "python", "print(1)"),
-        ("<python>print('```')</python>", "python", "print('```')"),
-    ],
-)
-def test_each_pair_of_markers(text: str, name: str, value: str) -> None:
-    (call,) = parse(text).items
-    assert isinstance(call, ToolCall)
-    assert (call.name, list(call.arguments.values())) == (name, [value])
-
-
 def test_the_last_call_is_run_and_the_others_are_text() -> None:
     turn = parse(TWO)
     assert read(turn) == ["print(a)"]
@@ -115,10 +93,6 @@ def test_generation_goes_on_where_a_fence_only_opens() -> None:
 
 def record(text: str) -> CallRecord:
     return CallRecord(ToolCall("python", {"code": "1"}), ToolResult(text))
-
-
-def test_results_stand_in_output_blocks() -> None:
-    assert ArealTirParser().render_results([record("42")]) == "\n```output\n42\n```\n"
 
 
 def test_long_results_lose_their_middle() -> None:

@@ -507,10 +507,6 @@ def test_what_cannot_start(tools_py: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert error.where == "tests.qwen_agent.options.tools[1]"
 
 
-def test_code_that_nothing_isolates() -> None:
-    assert "unisolated: true" in str(start_error(tools=["qwen_agent.tools.python_executor:PythonExecutor"]))
-
-
 def test_code_interpreter() -> None:
     """In its container where there is Docker; before 0.0.32 in a process."""
     tools = library.in_thread(library.load)

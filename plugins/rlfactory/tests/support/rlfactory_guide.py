@@ -158,12 +158,3 @@ class SearchTagManager(ToolManager):
             else:
                 results.append({"role": "assistant", "content": content})
         return actions, results
-
-
-class ObjectsManager(QwenManager):
-    """Hands objects to `_init_tool`."""
-
-    def _build_tools(self):
-        for tool in [Lookup()]:
-            self._init_tool(tool)
-        self.functions = [func.function for func in self.tool_map.values()]
