@@ -13,24 +13,8 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ParsedTurn, ToolCall
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
-
-
-class CallsAll:
-    """One turn calls each of these tools once."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text, items=tuple(ToolCall(name, {}) for name in self.names))
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
+from toolrl.types import Episode
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_build_context, make_task
 
 
 def run_episode(limit: float, *names: str, targets: list[Any], reward: Any = None) -> Episode:
@@ -39,7 +23,9 @@ def run_episode(limit: float, *names: str, targets: list[Any], reward: Any = Non
         for number, it in enumerate(targets)
     ]
     rewards = [NamedReward("judge", reward, timeout=limit)] if reward is not None else []
-    environment = Environment("default", CallsAll(*names), FakeChatFormat(), ToolBox(entries), rewards, max_turns=1)
+    environment = Environment(
+        "default", FakeParser(lambda text: names), FakeChatFormat(), ToolBox(entries), rewards, max_turns=1
+    )
 
     async def main() -> Episode:
         await environment.start()

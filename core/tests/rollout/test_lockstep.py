@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import EngineError
-from toolrl.parsing.results import tool_messages
-from toolrl.protocols import HoldsStill
 from toolrl.rollout import lockstep
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.lockstep import Lockstep
@@ -22,10 +20,13 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools.function import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
-from toolrl.types import Generation, ParsedTurn, Sampling, ToolCall
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
+from toolrl.types import Generation, Sampling
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=2000)
+
+
+PARSER = FakeParser(lambda text: ["wait"] if text.startswith("call") else [])
 
 
 class Company(ScriptedEngine):
@@ -68,21 +69,6 @@ class Company(ScriptedEngine):
         await super().close(session)
 
 
-class Calls:
-    """`call` asks the tool and anything else ends the episode."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        if text.startswith("call"):
-            return ParsedTurn(items=(ToolCall("wait", {}),), content=text)
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> list[Any]:
-        return list(tool_messages(records))
-
-
 def rounds(seed: int, lengths: Mapping[str, int], concurrency: int, size: int) -> Company:
     """One round whose episodes make as many calls as their task says, by tools that take any time."""
     chance = random.Random(seed)
@@ -103,7 +89,13 @@ def rounds(seed: int, lengths: Mapping[str, int], concurrency: int, size: int) -
 
     engine._script = script
     toolset = as_toolset(wait, None, None)  # type: ignore[arg-type]
-    env = Environment("default", Calls(), FakeChatFormat(), ToolBox([ToolEntry("wait", toolset)]), max_turns=99)
+    env = Environment(
+        "default",
+        PARSER,
+        FakeChatFormat(),
+        ToolBox([ToolEntry("wait", toolset)]),
+        max_turns=99,
+    )
     runner = Runner(engine, {"default": env}, concurrency=concurrency, lockstep=True)
     asyncio.run(runner.run(tasks, size, LIMITS, round_id="train-1"))
     return engine
@@ -180,7 +172,7 @@ def few_sessions(sessions: int, concurrency: int) -> list[Any]:
     async def main() -> list[Any]:
         engine = Company(["no"] * 6, 0)
         box = ToolBox([ToolEntry("few", FewSessions(sessions))])  # type: ignore[arg-type]
-        env = Environment("default", Calls(), FakeChatFormat(), box)  # type: ignore[arg-type]
+        env = Environment("default", PARSER, FakeChatFormat(), box)  # type: ignore[arg-type]
         runner = Runner(engine, {"default": env}, concurrency=concurrency, lockstep=True, max_error_rate=1.0)
         (group,) = await runner.run([make_task("x", id="x")], 6, LIMITS, round_id="train-1")
         return list(group.episodes)
@@ -259,9 +251,3 @@ def test_what_breaks_the_engine_reaches_everybody_who_waits() -> None:
         return list(found)
 
     assert [str(error) for error in asyncio.run(main())] == ["the engine has failed earlier"] * 2
-
-
-def test_the_embedded_engine_can_be_held() -> None:
-    engine = pytest.importorskip("toolrl_plugin_transformers.engine", reason="the engine `transformers`")
-    assert issubclass(engine.TransformersEngine, HoldsStill)
-    assert not issubclass(ScriptedEngine, HoldsStill)

@@ -24,8 +24,8 @@ from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
-from toolrl.types import Episode, Message, ParsedTurn, Score, Task, ToolCall, ToolResult, ToolSpec
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_episode, make_task
+from toolrl.types import Episode, Score, Task, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_build_context, make_episode, make_task
 
 SECRET = "s3cret-key"
 
@@ -75,21 +75,11 @@ class Reads:
         return Score(float(episode.notes.get("found", 0)))
 
 
-class Calls:
+def calls(text: str) -> list[str]:
     """A turn `call NAME` calls the tool NAME; every other one is final."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        if text == "broken":
-            raise ValueError("parser is broken")
-        if not text.startswith("call "):
-            return ParsedTurn(content=text)
-        return ParsedTurn((ToolCall(text[5:], {}, span=(0, len(text))),), status="calls")
-
-    def render_results(self, records: Any) -> list[Message]:
-        return [Message("tool", record.result.text, name=record.call.name) for record in records]
+    if text == "broken":
+        raise ValueError("parser is broken")
+    return [text[5:]] if text.startswith("call ") else []
 
 
 def nothing(notes: dict[str, Any]) -> None:
@@ -107,7 +97,7 @@ def play(
     name = (rename or {}).get("echo", "echo")
     script = [f"call {name}", last]
     box = ToolBox([ToolEntry("echo", toolset, rename=rename or {})])
-    env = Environment("default", Calls(), FakeChatFormat(), box, (NamedReward("reads", reward),))
+    env = Environment("default", FakeParser(calls), FakeChatFormat(), box, (NamedReward("reads", reward),))
     limits = Limits(max_turn_tokens=200, max_episode_tokens=2000)
 
     async def main() -> Episode:
@@ -139,10 +129,6 @@ def test_a_tool_function_may_note() -> None:
         return "ok"
 
     assert play(as_toolset(echo, None, make_build_context()), Reads()).reward == 3.0
-
-
-def test_an_episode_without_notes_has_none() -> None:
-    assert play(Notes(nothing, nothing), Reads()).notes == {}
 
 
 def test_what_a_tool_changes_later_changes_nothing() -> None:

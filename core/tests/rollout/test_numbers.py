@@ -11,21 +11,10 @@ import pytest
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolResult, ToolSpec
-from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
+from toolrl.types import Episode, Score, ToolResult, ToolSpec
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
 
-
-class TwoCalls:
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        if text != "call":
-            return ParsedTurn((), text)
-        return ParsedTurn((ToolCall("t", {"n": 1}), ToolCall("t", {"n": 2})), "", status="calls")
-
-    def render_results(self, records: Any) -> list[Message]:
-        return [Message("tool", record.result.text) for record in records]
+TWO_CALLS = FakeParser(lambda text: ["t", "t"] if text == "call" else [])
 
 
 class Gives:
@@ -39,7 +28,13 @@ class Gives:
 def run(*scores: Any, result: ToolResult | None = None, weight: float = 1.0, task: Any = None) -> Episode:
     toolset = RecordingToolset(lambda call: result or ToolResult("ok"), (ToolSpec("t", "Says ok."),))
     rewards = [NamedReward(f"r{number}", Gives(score), weight) for number, score in enumerate(scores)]
-    env = Environment("default", TwoCalls(), FakeChatFormat(), ToolBox([ToolEntry("t", toolset)]), rewards)
+    env = Environment(
+        "default",
+        TWO_CALLS,
+        FakeChatFormat(),
+        ToolBox([ToolEntry("t", toolset)]),
+        rewards,
+    )
     runner = Runner(ScriptedEngine(["call", "done"]), {"default": env}, max_error_rate=1.0)
     groups = asyncio.run(runner.run([task or make_task()], 1, Limits(50, 500), round_id="train-1"))
     return groups[0].episodes[0]

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.protocols import ReadsTokens
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -121,12 +120,3 @@ def test_a_failure_is_the_parsers() -> None:
     assert episode.failure is not None
     assert episode.failure.fault == "parser"
     assert "parse_ids() raised ValueError: broken" in episode.failure.message
-
-
-def test_a_parser_of_text_is_none_that_reads_tokens() -> None:
-    class TextParser:
-        def parse(self, text: str, **_: Any) -> ParsedTurn:
-            return ParsedTurn()
-
-    assert isinstance(MarkParser(), ReadsTokens)
-    assert not isinstance(TextParser(), ReadsTokens)

@@ -7,30 +7,19 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError, RunStoppedError
-from toolrl.rollout.environment import Environment, Limits, pick_environment
+from toolrl.errors import RunStoppedError
+from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Group, ParsedTurn, ToolCall
-from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
+from toolrl.types import Episode, Group, ToolCall
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 
 
-class NoCalls:
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
-
-
 def an_environment(name: str = "default", toolset: Any = None) -> Environment:
     entries = [ToolEntry("t", toolset)] if toolset is not None else []
-    return Environment(name, NoCalls(), FakeChatFormat(), ToolBox(entries))
+    return Environment(name, FakeParser(), FakeChatFormat(), ToolBox(entries))
 
 
 def run(runner: Runner, tasks: list[Any], size: int = 3, round_id: str = "train-1") -> list[Group]:
@@ -91,37 +80,17 @@ def test_too_many_failures_stop_the_run_and_say_whose_fault() -> None:
     assert len(seen) == 3
 
 
-def test_a_task_for_an_unknown_environment_is_named() -> None:
-    environments = {"maths": an_environment("maths"), "code": an_environment("code")}
-    with pytest.raises(DataError, match="'t1'.*'physics'.*maths, code"):
-        run(Runner(ScriptedEngine(["x"]), environments), [make_task(id="t1", environment="physics")])
-    with pytest.raises(DataError, match="none is called 'default'"):
-        pick_environment(environments, make_task())
-    assert pick_environment(environments, make_task(environment="code")).name == "code"
-
-
-def test_rewards_of_groups() -> None:
-    from dataclasses import replace
-
-    from toolrl.rollout.environment import NamedReward
-
-    environment = replace(an_environment(), rewards=(NamedReward("fixed", FixedReward(0.5), 2.0),))
-    (group,) = run(Runner(ScriptedEngine(["x"]), {"default": environment}), [make_task()])
-    assert [episode.reward for episode in group.scored] == [1.0, 1.0, 1.0]
-
-
-class AlwaysCalls(NoCalls):
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn((ToolCall("echo", {}),), status="calls")
-
-
 def test_a_tool_that_always_crashes_stops_the_run() -> None:
     def dead(call: ToolCall) -> str:
         raise ConnectionError("no route to host")
 
     def crashes(allowed: float) -> Runner:
         environment = Environment(
-            "default", AlwaysCalls(), FakeChatFormat(), ToolBox([ToolEntry("t", RecordingToolset(dead))]), max_turns=1
+            "default",
+            FakeParser(lambda text: ["echo"]),
+            FakeChatFormat(),
+            ToolBox([ToolEntry("t", RecordingToolset(dead))]),
+            max_turns=1,
         )
         return Runner(ScriptedEngine(["x"]), {"default": environment}, max_error_rate=allowed)
 

@@ -16,27 +16,24 @@ from toolrl.rollout.runner import Runner
 from toolrl.rollout.scoring import score_of, scored_together
 from toolrl.tools import cancellation, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Group, ParsedTurn, Score
-from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_episode, make_task
+from toolrl.types import Episode, Group, Score
+from toolrl_testing.fakes import (
+    FakeChatFormat,
+    FakeParser,
+    FixedReward,
+    RecordingToolset,
+    ScriptedEngine,
+    make_episode,
+    make_task,
+)
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
-
-
-class NoCalls:
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
 
 
 def rollout(*rewards: Any, tasks: int = 2, size: int = 3, **options: Any) -> tuple[list[Group], list[Episode]]:
     """The groups, and the episodes in the order in which they were told of."""
     named = [NamedReward(f"r{number}", reward, 2.0) for number, reward in enumerate(rewards)]
-    environment = Environment("default", NoCalls(), FakeChatFormat(), ToolBox([]), rewards=named)
+    environment = Environment("default", FakeParser(), FakeChatFormat(), ToolBox([]), rewards=named)
     told: list[Episode] = []
     options = {"max_error_rate": 1.0, **options}
     runner = Runner(ScriptedEngine(["x"]), {"default": environment}, on_episode=told.append, **options)
@@ -323,22 +320,6 @@ def test_not_a_score_for_each_is_said(given: Any) -> None:
     assert all(episode.failure is not None for episode in groups[0].episodes)
 
 
-def test_scores_that_arent_there_are_said() -> None:
-    class Claims(Sequence[Score]):
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, place: Any) -> Any:
-            raise IndexError(f"none at {place}")
-
-    class Short:
-        async def score_group(self, episodes: Sequence[Episode]) -> Any:
-            return Claims()
-
-    groups, _ = rollout(Short(), tasks=1)
-    assert ["none at" in episode.failure.message for episode in groups[0].episodes if episode.failure] == [True] * 3
-
-
 class Stubborn:
     """Swallows its cancellation."""
 
@@ -436,7 +417,7 @@ class Started(FixedReward):
 def started(*rewards: Any) -> tuple[Environment, RecordingToolset]:
     tools = RecordingToolset(lambda call: "ok")
     named = [NamedReward(f"r{number}", reward) for number, reward in enumerate(rewards)]
-    return Environment("default", NoCalls(), FakeChatFormat(), ToolBox([ToolEntry("t", tools)]), named), tools
+    return Environment("default", FakeParser(), FakeChatFormat(), ToolBox([ToolEntry("t", tools)]), named), tools
 
 
 def test_rewards_start_after_tools_and_stop_before_them() -> None:

@@ -12,9 +12,10 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools import Tool, as_toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ParsedTurn, Score, ToolCall, ToolSpec
+from toolrl.types import Episode, Score, ToolSpec
 from toolrl_testing.fakes import (
     FakeChatFormat,
+    FakeParser,
     FixedReward,
     RecordingToolset,
     ScriptedEngine,
@@ -31,21 +32,7 @@ STRAY = [SystemExit(3), asyncio.CancelledError("inner"), Panic("index out of bou
 STRAY_IDS = ["exit", "cancelled", "panic"]
 
 
-class OneCall:
-    """Calls the tool in every turn that says `call`."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        if text != "call":
-            return ParsedTurn((), text)
-        return ParsedTurn((ToolCall("t", {}, span=(0, 4), raw=text),), "", status="calls")
-
-    def render_results(self, records: Any) -> Any:
-        from toolrl.types import Message
-
-        return [Message("tool", record.result.text) for record in records]
+PARSER = FakeParser(lambda text: ["t"] if text == "call" else [])
 
 
 def tool_that_raises(stage: str, error: BaseException, *, thread: bool) -> tuple[Tool, list[str]]:
@@ -74,7 +61,14 @@ def tool_that_raises(stage: str, error: BaseException, *, thread: bool) -> tuple
 def run(toolset: Any, *, reward: Any = None, engine: Any = None, episodes: int = 2) -> list[Episode]:
     rewards = (NamedReward("r", reward or FixedReward(1.0)),)
     box = ToolBox([ToolEntry("t", toolset)])
-    env = Environment("default", OneCall(), FakeChatFormat(), box, rewards, end_flags=EndFlags(()))
+    env = Environment(
+        "default",
+        PARSER,
+        FakeChatFormat(),
+        box,
+        rewards,
+        end_flags=EndFlags(()),
+    )
 
     async def main() -> list[Episode]:
         runner = Runner(engine or ScriptedEngine(["call", "done"]), {"default": env}, max_error_rate=1.0)
@@ -157,7 +151,12 @@ def test_a_cancellation_from_outside_still_arrives() -> None:
             raise AssertionError("nobody cancelled")
 
     env = Environment(
-        "default", OneCall(), FakeChatFormat(), ToolBox([]), (NamedReward("slow", Slow()),), end_flags=EndFlags(())
+        "default",
+        PARSER,
+        FakeChatFormat(),
+        ToolBox([]),
+        (NamedReward("slow", Slow()),),
+        end_flags=EndFlags(()),
     )
 
     async def main() -> None:

@@ -159,26 +159,6 @@ def test_cancelled_at_any_moment_nothing_is_left(monkeypatch: pytest.MonkeyPatch
     in_cluster(monkeypatch, main)
 
 
-@pytest.mark.parametrize("where", ["there", "back"])
-@pytest.mark.parametrize("method", ["acquire", "release", "renew"])
-def test_a_lost_message_loses_no_turn(monkeypatch: pytest.MonkeyPatch, method: str, where: str) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        crowd, seen = Crowd(), [0]
-
-        def lose(name: str) -> str | None:
-            seen[0] += name == method
-            return where if name == method and seen[0] % 3 == 0 else None
-
-        cluster.lose = lose
-        async with cluster.process() as one, cluster.process() as two:
-            limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
-            await asyncio.gather(*(crowd.enter(limiters[n % 2], n) for n in range(30)))
-        assert crowd.most <= 2
-        assert sorted(crowd.served) == list(range(30))
-
-    in_cluster(monkeypatch, main)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9))
 def test_whatever_is_lost_and_crashes_the_limit_holds_and_all_are_served(seed: int) -> None:

@@ -24,29 +24,18 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.toolbox import ToolBox
-from toolrl.types import Episode, Group, ParsedTurn, Task
+from toolrl.types import Episode, Group, Task
 from toolrl_plugin_ray import worker_pool
 from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.worker_pool import WorkerPool
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
 from toolrl_testing.clock import run_in_virtual_time
-from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, FakeWeights, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
 DELAY = 0.001
 TEXT = "abcdefgh"
-
-
-class NoCalls:
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
 
 
 class Engine(ScriptedEngine):
@@ -63,7 +52,7 @@ class Scripted:
 
     def __init__(self, concurrency: int) -> None:
         self.engine = Engine(lambda prompt: TEXT)
-        environments = {name: Environment(name, NoCalls(), FakeChatFormat(), ToolBox([])) for name in ("a", "b")}
+        environments = {name: Environment(name, FakeParser(), FakeChatFormat(), ToolBox([])) for name in ("a", "b")}
         self.runner = Runner(self.engine, environments, concurrency=concurrency)
 
     async def load(self, update: WeightUpdate) -> None:
@@ -266,17 +255,6 @@ def test_the_place_of_an_ended_episode_goes_to_the_next_group_at_once() -> None:
         await slow
 
     in_farm(main, lambda: Farm(workers=1))
-
-
-def test_the_least_loaded_worker_is_dealt_to() -> None:
-    async def main(farm: Farm) -> None:
-        slow = asyncio.create_task(farm.group(10.0, "slow", size=4))
-        await asyncio.sleep(0)
-        await asyncio.gather(*(farm.group(1.0, f"t{number}", size=1) for number in range(4)))
-        assert sorted(len(it.dealt) for it in farm.processes) == [1, 4]
-        await slow
-
-    in_farm(main)
 
 
 def test_a_dead_workers_groups_start_again_and_it_is_replaced() -> None:

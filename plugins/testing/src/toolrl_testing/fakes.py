@@ -1,8 +1,8 @@
 """Small components that behave exactly, without a model: for tests of plugins and of toolrl itself.
 
 `FakeChatFormat` makes one token of each character and of each mark, so that a test can count by eye. `ScriptedEngine`
-answers from a script. `RecordingToolset` records its calls. The `make_…` functions fill in what a test doesn't care
-about.
+samples a script, `FakeParser` finds calls by a function of the text. `RecordingToolset` records its calls. The `make_…`
+functions fill in what a test doesn't care about.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import EngineError
+from toolrl.parsing.results import tool_messages
 from toolrl.protocols import BuildContext, ChatFormat, EpisodeContext, ToolSession, WeightSource
 from toolrl.types import (
     CallRecord,
     Episode,
     Generation,
     Message,
+    ParsedTurn,
     RewardEntry,
     Sampling,
     Score,
@@ -37,8 +39,8 @@ from toolrl.types import (
 from toolrl_testing.fake_chat import END_ID, CharTokenizer, FakeChatFormat
 
 __all__ = [
-    "END_ID", "CharTokenizer", "FakeChatFormat", "FakeWeights", "FixedReward", "Generated", "RecordingToolset",
-    "ScriptedEngine", "make_build_context", "make_episode", "make_episode_context", "make_task",
+    "END_ID", "CharTokenizer", "FakeChatFormat", "FakeParser", "FakeWeights", "FixedReward", "Generated",
+    "RecordingToolset", "ScriptedEngine", "make_build_context", "make_episode", "make_episode_context", "make_task",
 ]  # fmt: skip
 
 
@@ -212,6 +214,23 @@ class _RecordingSession:
     async def reward(self) -> float | None:
         self._toolset._note("reward", self._episode_id)
         return self._toolset.reward
+
+
+class FakeParser:
+    """A parser for scripted turns: `calls(text)` gives the names of the tools that a turn calls, by default none."""
+
+    def __init__(self, calls: Callable[[str], Sequence[str]] = lambda text: ()) -> None:
+        self._calls = calls
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ()
+
+    def parse(self, text: str, **_: Any) -> ParsedTurn:
+        items = tuple(ToolCall(name, {}, span=(0, len(text)), raw=text) for name in self._calls(text))
+        return ParsedTurn(items, content=text, status="calls" if items else "final")
+
+    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
+        return tool_messages(records)
 
 
 class FixedReward:
