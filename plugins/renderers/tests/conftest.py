@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from toolrl.protocols import BuildContext
 from toolrl.types import ToolSpec
 from toolrl_plugin_renderers.chat import RenderersFormat
-from toolrl_plugin_renderers.options import FormatOptions, ParserOptions
+from toolrl_plugin_renderers.options import RenderersFormatOptions, RenderersParserOptions
 from toolrl_plugin_renderers.parser import RenderersParser
 
 CORPUS = [
@@ -153,13 +153,13 @@ def _context(tokenizer: Any) -> BuildContext:
 
 @cache
 def _format(family: str, options: tuple[tuple[str, Any], ...]) -> RenderersFormat:
-    given = FormatOptions(renderer=family.partition("@")[0], options=dict(options))
+    given = RenderersFormatOptions(renderer=family.partition("@")[0], options=dict(options))
     return RenderersFormat(given, _context(tokenizer_for(family)))
 
 
 @cache
 def _parser(family: str, options: tuple[tuple[str, Any], ...]) -> RenderersParser:
-    given = ParserOptions(renderer=family.partition("@")[0], options=dict(options))
+    given = RenderersParserOptions(renderer=family.partition("@")[0], options=dict(options))
     return RenderersParser(given, _context(tokenizer_for(family)))
 
 

@@ -159,7 +159,7 @@ def test_a_rollout_of_a_random_model(workplace: Path) -> None:
     from toolrl.protocols import BuildContext
     from toolrl.runs.folder import RunFolder
     from toolrl_plugin_renderers.chat import RenderersFormat
-    from toolrl_plugin_renderers.options import FormatOptions
+    from toolrl_plugin_renderers.options import RenderersFormatOptions
 
     command = [sys.executable, "-m", "toolrl", "rollout", "config.yaml", "--tasks", "4", "--episodes", "4", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -168,7 +168,7 @@ def test_a_rollout_of_a_random_model(workplace: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     chat = RenderersFormat(
-        FormatOptions(renderer="qwen3"),
+        RenderersFormatOptions(renderer="qwen3"),
         BuildContext("renderers", tokenizer=AutoTokenizer.from_pretrained(workplace / "model")),
     )
     episodes = [stored.episode for stored in RunFolder.open(workplace / "runs" / "random").episodes()]

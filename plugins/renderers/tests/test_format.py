@@ -11,7 +11,7 @@ from toolrl.protocols import BuildContext, ChecksTools
 from toolrl.types import Media, Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers.chat import RenderersFormat
 from toolrl_plugin_renderers.families import FAMILIES
-from toolrl_plugin_renderers.options import FormatOptions
+from toolrl_plugin_renderers.options import RenderersFormatOptions
 from toolrl_testing.checks import chat_formats
 
 every = pytest.mark.parametrize("name", FAMILIES)
@@ -211,7 +211,7 @@ def test_media_are_refused(format_of: Any) -> None:
 
 
 def test_settings_without_a_generation_prompt_are_refused(tokenizer_of: Any) -> None:
-    options = FormatOptions(renderer="hy3", options={"fallback_strategy": "reasoning_toolcall_retry"})
+    options = RenderersFormatOptions(renderer="hy3", options={"fallback_strategy": "reasoning_toolcall_retry"})
     with pytest.raises(ChatFormatError, match="no generation prompt"):
         RenderersFormat(options, BuildContext("renderers", tokenizer=tokenizer_of("hy3")))
 

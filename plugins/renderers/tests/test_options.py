@@ -17,13 +17,13 @@ from toolrl.protocols import BuildContext
 from toolrl_plugin_renderers import library
 from toolrl_plugin_renderers.chat import RenderersFormat
 from toolrl_plugin_renderers.families import FAMILIES
-from toolrl_plugin_renderers.options import FormatOptions, ParserOptions
+from toolrl_plugin_renderers.options import RenderersFormatOptions, RenderersParserOptions
 from toolrl_plugin_renderers.parser import RenderersParser
 
 
 def problem(renderer: str, **settings: Any) -> str:
     with pytest.raises(ValidationError) as caught:
-        FormatOptions(renderer=renderer, options=settings)
+        RenderersFormatOptions(renderer=renderer, options=settings)
     return str(caught.value)
 
 
@@ -50,7 +50,7 @@ def test_unknown_names_and_settings() -> None:
 def test_every_setting_is_taken(name: str) -> None:
     config = type(library.load("renderers.configs").config_from_name(name))
     settings = {key: config.model_fields[key].get_default() for key in library.accepted(config)}
-    assert FormatOptions(renderer=name, options=settings).options == settings
+    assert RenderersFormatOptions(renderer=name, options=settings).options == settings
 
 
 def test_auto_goes_by_the_name_of_the_model(tokenizer_of: Any) -> None:
@@ -79,19 +79,19 @@ def test_auto_goes_by_the_name_of_the_model(tokenizer_of: Any) -> None:
 
 def test_a_renderer_that_does_not_fit_the_tokenizer(tokenizer_of: Any) -> None:
     with pytest.raises(ChatFormatError, match="renderer 'glm-5' can't work with this tokenizer") as caught:
-        RenderersFormat(FormatOptions(renderer="glm-5"), BuildContext("x", tokenizer=tokenizer_of("qwen3")))
+        RenderersFormat(RenderersFormatOptions(renderer="glm-5"), BuildContext("x", tokenizer=tokenizer_of("qwen3")))
     assert "[gMASK]" in caught.value.message
 
 
 def test_without_a_tokenizer(tmp_path: Path, tokenizer_of: Any) -> None:
     context = BuildContext("renderers", where="--parser")
     with pytest.raises(ConfigError, match="needs the model's tokenizer") as caught:
-        RenderersParser(ParserOptions(renderer="qwen3"), context)
+        RenderersParser(RenderersParserOptions(renderer="qwen3"), context)
     assert "--option tokenizer=" in str(caught.value.hint)
     with pytest.raises(ConfigError, match="no tokenizer can be loaded from"):
-        RenderersParser(ParserOptions(renderer="qwen3", tokenizer=str(tmp_path / "none")), context)
+        RenderersParser(RenderersParserOptions(renderer="qwen3", tokenizer=str(tmp_path / "none")), context)
     tokenizer_of("qwen3").save_pretrained(tmp_path)
-    parser = RenderersParser(ParserOptions(renderer="qwen3", tokenizer=str(tmp_path)), context)
+    parser = RenderersParser(RenderersParserOptions(renderer="qwen3", tokenizer=str(tmp_path)), context)
     assert parser.renderer == "qwen3"
 
 
@@ -126,7 +126,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tokenizer_of: Any)
         library.check()
     assert "renderers>=0.1.12,<0.2" in str(caught.value.hint)
     # The options can't be looked at then; building says why.
-    options = FormatOptions(renderer="qwen3", options={"anything": 1})
+    options = RenderersFormatOptions(renderer="qwen3", options={"anything": 1})
     with pytest.raises(ComponentLoadError, match="isn't installed"):
         RenderersFormat(options, BuildContext("renderers", tokenizer=tokenizer_of("qwen3")))
 
@@ -149,5 +149,5 @@ def test_gpt_oss_without_its_vocabulary(tokenizer_of: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(library.load(), "create_renderer", refuse)
     with pytest.raises(ChatFormatError, match="vocab file") as caught:
-        RenderersFormat(FormatOptions(renderer="gpt-oss"), BuildContext("x", tokenizer=tokenizer_of("qwen3")))
+        RenderersFormat(RenderersFormatOptions(renderer="gpt-oss"), BuildContext("x", tokenizer=tokenizer_of("qwen3")))
     assert "TIKTOKEN_ENCODINGS_BASE" in str(caught.value.hint)

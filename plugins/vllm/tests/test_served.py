@@ -34,7 +34,7 @@ PLAIN = {"use": "plain", "options": {"turn_end": ["~"]}}
 
 def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
     model, tokenizer = make_model(), make_tokenizer()
-    model.save_pretrained(tmp_path / "model")
+    model.config.save_pretrained(tmp_path / "model")  # No weights: they are the server's.
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2=", "answer": "4"}\n' * 3)
     config = {
@@ -60,6 +60,8 @@ def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
             assert isinstance(server, SglangServer)
             config["engine"]["options"]["url"] = server.url  # type: ignore[index]
             (tmp_path / "eval.yaml").write_text(yaml.safe_dump(config))
+            status, out, err = await run("config", "check", str(tmp_path / "eval.yaml"))
+            assert status == 0, out + err
             status, out, err = await run("eval", str(tmp_path / "eval.yaml"), "--json")
             assert status == 0, out + err
             assert json.loads(out)["accuracy"] >= 0

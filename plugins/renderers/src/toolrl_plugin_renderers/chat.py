@@ -17,7 +17,7 @@ from toolrl.types import Message, Rendered, ToolCall, ToolSpec
 from toolrl_plugin_chat.control import Shield, finder
 from toolrl_plugin_chat.tokens import refuse_media
 from toolrl_plugin_chat.trial import ANSWER, QUESTION, RESULT, WholeFormat
-from toolrl_plugin_renderers.options import FormatOptions
+from toolrl_plugin_renderers.options import RenderersFormatOptions
 from toolrl_plugin_renderers.setup import Setup
 from toolrl_plugin_renderers.turns import Turns
 
@@ -34,8 +34,8 @@ Write a call like this, TOOL, ARGUMENT and VALUE replaced, and as many as you ne
 class RenderersFormat(WholeFormat):
     """See the module. Stateless; built once and shared by all episodes of an environment."""
 
-    def __init__(self, options: FormatOptions | None, context: BuildContext) -> None:
-        self._setup = Setup(options or FormatOptions(), context.tokenizer, context.where or "chat_format")
+    def __init__(self, options: RenderersFormatOptions | None, context: BuildContext) -> None:
+        self._setup = Setup(options or RenderersFormatOptions(), context.tokenizer, context.where or "chat_format")
         self._codec = self._setup.codec
         self.end_ids: tuple[int, ...] = self._setup.stops
         self._turns = Turns(self._setup)

@@ -11,7 +11,7 @@ _SETTINGS = (
 )
 
 
-class FormatOptions(BaseModel):
+class RenderersFormatOptions(BaseModel):
     """Options of the chat format `renderers`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -24,7 +24,7 @@ class FormatOptions(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict, description=_SETTINGS)
 
     @model_validator(mode="after")
-    def _fit_the_library(self) -> FormatOptions:
+    def _fit_the_library(self) -> RenderersFormatOptions:
         # Without the library nothing can be said here; building the component says what is missing.
         from toolrl_plugin_renderers.library import settings_problem
 
@@ -34,7 +34,7 @@ class FormatOptions(BaseModel):
         return self
 
 
-class ParserOptions(FormatOptions):
+class RenderersParserOptions(RenderersFormatOptions):
     """Options of the parser `renderers`."""
 
     tokenizer: str | None = Field(

@@ -19,7 +19,7 @@ from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, Sp
 from toolrl_plugin_renderers import marks as reading
 from toolrl_plugin_renderers.bounds import too_much
 from toolrl_plugin_renderers.items import Items
-from toolrl_plugin_renderers.options import ParserOptions
+from toolrl_plugin_renderers.options import RenderersParserOptions
 from toolrl_plugin_renderers.prompts import Prompts, TextEncoder
 from toolrl_plugin_renderers.setup import Setup, functions
 from toolrl_plugin_renderers.turns import Turns
@@ -30,8 +30,8 @@ Finish = Literal["stop", "length", "abort"]
 class RenderersParser:
     """See the module. Stateless; one object serves all episodes of an environment."""
 
-    def __init__(self, options: ParserOptions | None, context: BuildContext) -> None:
-        options = options or ParserOptions()
+    def __init__(self, options: RenderersParserOptions | None, context: BuildContext) -> None:
+        options = options or RenderersParserOptions()
         where = context.where or "parser"
         tokenizer = context.tokenizer if options.tokenizer is None else _load(options.tokenizer, where)
         if tokenizer is None:

@@ -15,7 +15,7 @@ def toolrl_chat_formats() -> Iterator[Component[Any]]:
         "renderers",
         "toolrl_plugin_renderers.chat:RenderersFormat",
         summary="Some thirty model families, rendered by the library `renderers` token for token.",
-        options="toolrl_plugin_renderers.options:FormatOptions",
+        options="toolrl_plugin_renderers.options:RenderersFormatOptions",
         check="toolrl_plugin_renderers.library:check",
     )
 
@@ -27,6 +27,6 @@ def toolrl_parsers() -> Iterator[Component[Any]]:
         "renderers",
         "toolrl_plugin_renderers.parser:RenderersParser",
         summary="Tool calls of some thirty model families, read from token ids by the library `renderers`.",
-        options="toolrl_plugin_renderers.options:ParserOptions",
+        options="toolrl_plugin_renderers.options:RenderersParserOptions",
         check="toolrl_plugin_renderers.library:check",
     )

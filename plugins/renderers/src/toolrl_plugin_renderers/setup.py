@@ -17,7 +17,7 @@ from toolrl_plugin_chat.codec import Codec
 from toolrl_plugin_chat.control import Shield
 from toolrl_plugin_renderers import library
 from toolrl_plugin_renderers.families import FAMILIES
-from toolrl_plugin_renderers.options import FormatOptions
+from toolrl_plugin_renderers.options import RenderersFormatOptions
 
 TAIL = 16
 """Tokens of a prompt's end that show whether it opens thinking."""
@@ -73,7 +73,7 @@ class Setup:
     """Raises ChatFormatError where no renderer is found or where it doesn't fit, ComponentLoadError without the
     library."""
 
-    def __init__(self, options: FormatOptions, tokenizer: Any, where: str) -> None:
+    def __init__(self, options: RenderersFormatOptions, tokenizer: Any, where: str) -> None:
         self.where = where
         self.codec = Codec(tokenizer, where)
         self.name = library.resolve(options.renderer, tokenizer, where)
