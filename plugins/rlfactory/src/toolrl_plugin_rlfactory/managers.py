@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,43 +58,26 @@ class DocParserError(ToolServiceError):
     """A document that a tool couldn't read."""
 
 
-class ManagerConfig(MutableMapping[str, Any]):
+class ManagerConfig(UserDict[str, Any]):
     """Settings by key or by attribute, as OmegaConf gives them. It is no dict, as those aren't: RLFactory's managers
     make OmegaConf's of a dict."""
 
-    _values: dict[str, Any]
-
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        super().__setattr__("_values", dict(values or {}))
-
     def __getitem__(self, name: str) -> Any:
-        value = self._values[name]
+        value = super().__getitem__(name)
         return ManagerConfig(value) if isinstance(value, dict) else value
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._values[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or name == "data":
             raise AttributeError(name)
         if name not in self:
             raise AttributeError(f"the config has no {name!r}; give it in the option `config: {{{name}: …}}`")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __repr__(self) -> str:
-        return f"ManagerConfig({self._values!r})"
+        if name == "data":
+            super().__setattr__(name, value)
+        else:
+            self[name] = value
 
 
 @dataclass
