@@ -22,5 +22,5 @@ def test_plain_requirements(bounds: list[str], running: str, shape: str) -> None
 
 def test_the_plain_form_needs_no_packaging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "_by_packaging", None)
-    for requirement in ("toolrl>=0.1,<0.2", "toolrl[train]>=0.1, <0.2", "toolrl"):
+    for requirement in ("toolrl>=0.1,<0.2", "toolrl>=0.1, <0.2", "toolrl"):
         assert unmet_requirement(requirement, "0.1.4") is None

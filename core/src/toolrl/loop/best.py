@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toolrl.errors import CheckpointError, ConfigError
+from toolrl.runs.files import write_atomic
 
 RECORD = "best.json"
 LINK = "best"
@@ -60,12 +60,7 @@ def write_best(directory: Path, best: Best | None) -> None:
         with contextlib.suppress(OSError):
             link.unlink(missing_ok=True)
         return
-    written = directory / f".{RECORD}.tmp"
-    with written.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(best)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(record)
+    write_atomic(record, json.dumps(asdict(best)) + "\n")
     linked = directory / f".{LINK}.tmp"
     with contextlib.suppress(OSError):  # not every file system has links; the record says it too
         linked.unlink(missing_ok=True)

@@ -1,21 +1,13 @@
 """Checks a plugin's requirement on toolrl against the running version.
 
-Most plugins ask in the same words, `toolrl>=0.1,<0.2`, and for those plain numbers are compared here. Everything else
-(markers, pre-releases, other operators, what isn't met) is left to `packaging`, whose import takes longer than that of
-all plugins.
+Most plugins write `toolrl>=0.1,<0.2`, and for that plain numbers are compared here. Everything else (markers, extras,
+pre-releases, other operators, what isn't met) is left to `packaging`, whose import takes longer than that of all
+plugins.
 """
 
 from __future__ import annotations
 
-import re
-
 CORE = "toolrl"
-
-_RELEASE = re.compile(r"\d+(?:\.\d+)*\Z")
-_PLAIN = re.compile(rf"{CORE}(?:\[[\w,\s.-]*\])?(?P<bounds>[\d.,<>=\s]*)\Z")
-_NAME = re.compile(r"\s*([\w.-]+)")
-_OF_AN_EXTRA = re.compile(r""";\s*extra\s*==\s*(?:'[^']*'|"[^"]*")\s*\Z""")
-_BOUND = re.compile(r"\s*(?P<operator>>=|<)\s*(?P<version>\d+(?:\.\d+)*)\s*\Z")
 
 
 def unmet_requirement(requirement: str, running: str) -> tuple[str, bool] | None:
@@ -28,24 +20,26 @@ def unmet_requirement(requirement: str, running: str) -> tuple[str, bool] | None
 
 
 def _plainly_met(requirement: str, running: str) -> bool:
-    """True where the requirement is plainly met, or not one on toolrl at all; False says nothing."""
-    name = _NAME.match(requirement)
-    if (name is not None and name[1].lower() != CORE) or _OF_AN_EXTRA.search(requirement):
+    """True where the requirement is plainly met, or one of another package; False where `packaging` has to decide."""
+    end = next((at for at, char in enumerate(requirement) if not (char.isalnum() or char in "-_.")), len(requirement))
+    marker = requirement.partition(";")[2].strip()
+    if requirement[:end].lower() != CORE or (marker.startswith("extra ==") and " or " not in marker):
         return True
-    plain = _PLAIN.match(requirement)
-    if plain is None or not _RELEASE.match(running):
-        return False
     version = _release(running)
-    for part in plain["bounds"].split(",") if plain["bounds"].strip() else ():
-        bound = _BOUND.match(part)
-        if bound is None or (version < _release(bound["version"])) == (bound["operator"] == ">="):
+    for part in filter(None, map(str.strip, requirement[end:].split(","))):
+        operator = ">=" if part.startswith(">=") else part[0]
+        bound = _release(part.removeprefix(operator).strip())
+        if operator not in (">=", "<") or version is None or bound is None or (version < bound) == (operator == ">="):
             return False
     return True
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """A release's numbers without zeros at the end: 0.1 and 0.1.0 are the same."""
-    numbers = [int(part) for part in version.split(".")]
+def _release(version: str) -> tuple[int, ...] | None:
+    """A release's numbers without zeros at the end, as 0.1 and 0.1.0 are the same; None for anything else."""
+    parts = version.split(".")
+    if not all(map(str.isdecimal, parts)):
+        return None
+    numbers = [int(part) for part in parts]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
