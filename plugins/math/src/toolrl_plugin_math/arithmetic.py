@@ -40,28 +40,26 @@ class ArithmeticProblem:
     operands: tuple[int, ...]
 
     @property
+    def operator(self) -> str:
+        """Between the first two operands; a third one is added."""
+        return "+" if self.kind in ("tiny_sum", "sum") else "*"
+
+    @property
     def expression(self) -> str:
         """With a space around each operator, as it stands in the question."""
-        if len(self.operands) == 3:
-            a, b, c = self.operands
-            return f"{a} * {b} + {c}"
-        a, b = self.operands
-        return f"{a} + {b}" if self.kind in ("tiny_sum", "sum") else f"{a} * {b}"
+        first, second, *rest = self.operands
+        return " + ".join([f"{first} {self.operator} {second}", *map(str, rest)])
 
     @property
     def value(self) -> int:
-        if len(self.operands) == 3:
-            a, b, c = self.operands
-            return a * b + c
-        a, b = self.operands
-        return a + b if self.kind in ("tiny_sum", "sum") else a * b
+        first, second, *rest = self.operands
+        return (first + second if self.operator == "+" else first * second) + sum(rest)
 
     @property
     def held_out(self) -> bool:
         """Whether it belongs to the split `heldout`."""
         low, high, *rest = *sorted(self.operands[:2]), *self.operands[2:]
-        operator = "+" if self.kind in ("tiny_sum", "sum") else "*"
-        key = f"{low}{operator}{high}" + "".join(f"+{number}" for number in rest)
+        key = f"{low}{self.operator}{high}" + "".join(f"+{number}" for number in rest)
         return hashlib.sha256(key.encode()).digest()[0] * HELD_OUT_SHARE < 256
 
     def question(self, style: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from toolrl.errors import DataError, RewardError
 from toolrl.protocols import BuildContext
-from toolrl.tools.rate_limits import ConcurrencyLimit
 from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
@@ -26,6 +25,8 @@ from toolrl_plugin_python.solution import solution
 from toolrl_plugin_python.tool import settings_of
 from toolrl_plugin_python.trials import KINDS, TrialLimits, Trials, Verdict
 
+_ATTEMPTS = 2
+"""Of a case that the sandbox couldn't run."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,10 +36,10 @@ class CodeReward:
     def __init__(self, options: CodeOptions | None, context: BuildContext) -> None:
         self._options = options or CodeOptions()
         self._name = context.name
-        self._places = ConcurrencyLimit(self._options.concurrency or available_cores())
+        self._places = asyncio.Semaphore(self._options.concurrency or available_cores())
         self._sandbox: Sandbox | None = None
         self._trials: Trials | None = None
-        self._one_begins = ConcurrencyLimit(1)
+        self._one_begins = asyncio.Lock()
 
     async def start(self) -> None:
         """Find out how programs can be isolated here, and keep ready for them. Raises ConfigError, KeeperError."""
@@ -77,14 +78,11 @@ class CodeReward:
         return program if program is not None and program.strip() else None
 
     async def _prepare(self) -> Trials:
-        """The trials; the first who asks finds out how to isolate."""
-        place = await self._one_begins.acquire()
-        try:
+        """The trials; the first call finds out how to isolate."""
+        async with self._one_begins:
             if self._trials is None:
                 self._sandbox, self._trials = await self._detected()
             return self._trials
-        finally:
-            place.release()
 
     async def _detected(self) -> tuple[Sandbox, Trials]:
         options = self._options
@@ -123,17 +121,16 @@ class CodeReward:
         return verdicts
 
     async def _verdict(self, trials: Trials, case: Case, program: str) -> Verdict:
-        place = await self._places.acquire()
-        try:
-            try:
-                return await trials.verdict(case, program)
-            except (KeeperError, OSError, TimeoutError) as error:
-                _log.warning("reward %r: a case couldn't be run, it is tried once more: %s", self._name, error)
-                return await trials.verdict(case, program)
-        except (KeeperError, OSError, TimeoutError) as error:
-            raise RewardError(
-                f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
-                hint="`toolrl doctor python` says what works here.",
-            ) from error
-        finally:
-            place.release()
+        failures: list[Exception] = []
+        async with self._places:
+            while len(failures) < _ATTEMPTS:
+                try:
+                    return await trials.verdict(case, program)
+                except (KeeperError, OSError, TimeoutError) as error:
+                    _log.warning("reward %r: the sandbox couldn't run a case: %s", self._name, error)
+                    failures.append(error)
+        error = failures[-1]
+        raise RewardError(
+            f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
+            hint="`toolrl doctor python` says what works here.",
+        ) from error

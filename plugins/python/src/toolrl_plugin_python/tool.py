@@ -88,7 +88,8 @@ class _PythonSession:
         self._options = toolset.options
         self._interpreter: Interpreter | None = None
         self._in_turn = asyncio.Lock()
-        self._has_state = False
+        self._state_lost = False
+        """And the model hasn't read so yet."""
 
     def specs(self) -> Sequence[ToolSpec]:
         return (self._toolset.spec,)
@@ -127,25 +128,24 @@ class _PythonSession:
         return words.answer(outcome, self._options, state_lost=False)
 
     async def _run_in_episode(self, code: str) -> ToolResult:
-        lost_before = False
         if self._interpreter is not None and not self._interpreter.alive:
-            await self.close()
-            lost_before = True
+            await self._lose()
         if self._interpreter is None:
-            lost_before = lost_before or self._has_state
-            self._has_state = False
             self._interpreter = await self._toolset.take()
         try:
             outcome = await self._interpreter.execute(code, self._options.timeout, last=False)
         except BaseException:
-            # Cancelled in the middle, or the keeper is gone: nobody knows what state it is in.
-            await uninterrupted(self.close())
+            # Cancelled in the middle, or the keeper is gone: its state is unknown.
+            await uninterrupted(self._lose())
             raise
-        lost = not self._interpreter.alive
-        if lost:
-            await self.close()
-        self._has_state = not lost
-        return words.answer(outcome, self._options, state_lost=lost or lost_before)
+        if not self._interpreter.alive:
+            await self._lose()
+        lost, self._state_lost = self._state_lost, False
+        return words.answer(outcome, self._options, state_lost=lost)
+
+    async def _lose(self) -> None:
+        self._state_lost = True
+        await self.close()
 
 
 def build_python(options: PythonOptions | None, context: BuildContext) -> PythonToolset:

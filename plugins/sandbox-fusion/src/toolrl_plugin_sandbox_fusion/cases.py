@@ -153,14 +153,5 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def after_compile_error(statuses: Sequence[Status]) -> list[Status]:
-    """Every case after the first compile error is one, too."""
-    found = list(statuses)
-    if Status.COMPILE_ERROR in found:
-        first = found.index(Status.COMPILE_ERROR)
-        found[first:] = [Status.COMPILE_ERROR] * (len(found) - first)
-    return found
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -61,7 +61,7 @@ main()
 
 def program(source: str, function: str) -> str:
     """The program that calls `function` of the solution `source`."""
-    return _PROGRAM.format(source=_literal(source), name=_literal(function)).lstrip()
+    return _PROGRAM.format(source=ascii(source), name=ascii(function)).lstrip()
 
 
 def arguments_text(case: Any) -> str:
@@ -78,8 +78,3 @@ def check_arguments(case: Any) -> None:
     for line in case.split("\n") if isinstance(case, str) else ():
         if line.strip():
             json.loads(line)
-
-
-def _literal(text: str) -> str:
-    """A Python literal of the text in plain ASCII."""
-    return ascii(text)

@@ -7,13 +7,12 @@ is first is settled by its index and not by who answers first, so later ones are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.errors import ToolError
 from toolrl_common.http_client import patiently
 from toolrl_plugin_sandbox_fusion.api import RunRequest
-from toolrl_plugin_sandbox_fusion.cases import Cases, Status, after_compile_error, verdict
+from toolrl_plugin_sandbox_fusion.cases import Cases, Status, verdict
 from toolrl_plugin_sandbox_fusion.client import SandboxClient
 
 
@@ -60,7 +59,8 @@ class CaseJudge:
                 tasks.extend(group.create_task(run(index)) for index in range(len(cases)))
         except ExceptionGroup as several:  # a wrong address is one for every case
             raise several.exceptions[0] from None
-        return _settled(verdicts)
+        first = next((n for n, found in enumerate(verdicts) if found.status is Status.COMPILE_ERROR), len(verdicts))
+        return verdicts[:first] + [CaseVerdict(Status.COMPILE_ERROR)] * (len(verdicts) - first)
 
     async def _verdict(self, cases: Cases, index: int, solution: str, language: str) -> CaseVerdict:
         case = cases.case(index, solution)
@@ -80,11 +80,3 @@ class CaseJudge:
         status = verdict(response, case)
         fault = response.message or f"status {response.status}" if status is Status.API_ERROR else ""
         return CaseVerdict(status, fault)
-
-
-def _settled(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
-    statuses = after_compile_error([verdict.status for verdict in verdicts])
-    return [
-        found if found.status is status else CaseVerdict(status)
-        for found, status in zip(verdicts, statuses, strict=True)
-    ]

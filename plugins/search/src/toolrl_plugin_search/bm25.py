@@ -9,6 +9,7 @@ order, so that scores don't depend on the path. Equal scores stand in the order 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,13 +114,8 @@ class Bm25Index:
             sums = self._sums.pop()
         except IndexError:  # None is left, or another thread was first.
             sums = np.zeros(len(self), dtype=np.float32)
-        clean = False
-        try:
-            found = _best(terms, sums, topk)
-            clean = True
-        finally:
-            if clean:  # Else some sums may not be zero any more.
-                self._sums.append(sums)
+        found = _best(terms, sums, topk)
+        self._sums.append(sums)  # Not where that fails: some sums may not be zero then.
         return found
 
     def close(self) -> None:
@@ -229,17 +225,11 @@ class _Words:
     def number(self, word: str) -> int | None:
         """The number of a word, or None."""
         wanted = word.encode("utf-8")
-        low, high = 0, len(self._starts) - 1
-        while low < high:
-            middle = (low + high) // 2
-            found = self._bytes[self._starts[middle] : self._starts[middle + 1]]
-            if found == wanted:
-                return middle
-            if found < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return None
+        place = bisect_left(range(len(self)), wanted, key=self._word)
+        return place if place < len(self) and self._word(place) == wanted else None
+
+    def _word(self, number: int) -> bytes:
+        return self._bytes[self._starts[number] : self._starts[number + 1]]
 
 
 def _mapped(file: Path) -> Array:

@@ -15,7 +15,9 @@ four times as large.
 
 from __future__ import annotations
 
+import itertools
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,21 +79,14 @@ def build_bm25(
     return result
 
 
-class _Vocabulary(dict[str, int]):
-    """Word to number; a new word gets the next one."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        return number
-
-
 class _Blocks:
     """The corpus as blocks of sorted (word, passage) pairs, on disk."""
 
     def __init__(self, folder: Path, block_words: int) -> None:
         self._folder = folder
         self._block_words = block_words
-        self.vocabulary = _Vocabulary()
+        self.vocabulary: dict[str, int] = defaultdict(itertools.count().__next__)
+        """Word to number; a new word gets the next one."""
         self.lengths = array("i")
         """Words of each passage."""
         self.files: list[Path] = []
