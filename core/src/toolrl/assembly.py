@@ -129,11 +129,11 @@ async def assemble(
     """Build and start a run of `total_steps` training steps, 0 for a command that makes none. With `resume` it goes on
     from its last checkpoint (None for a command that can't), with `overwrite` a run of its name is deleted once all is
     started; `observers` stand for the config's. With `workers` the config's rollout workers sample, if it asks for any.
-    Of several `ranks` the first one writes the run folder and tells observers.
+    Of several `ranks` the first one writes the run folder and notifies observers.
 
     `data` names the data sets that the command needs, such as `data.train`, and whether each has to be there. They are
     built first: a missing file is reported before a model is loaded. At the end everything is stopped in reverse order;
-    last, observers are told what ended the run.
+    last, observers are notified of the end.
     """
     config = loaded.config
     backend = build_trainer(registry, config)
@@ -261,7 +261,7 @@ async def _sampler_elsewhere(
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: ServiceRestarts) -> dict[str, Any]:
-    """What this process does, in the form in which a pool tells of its workers."""
+    """The status of this process, in the form of a worker's."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
     here = {**facts, **activity.status(), "breakers": endpoints.states()}
     return {"restarted": restarts.totals(), "workers": [here]}

@@ -127,7 +127,7 @@ def _demonstrations(assembly: Assembly, settings: SftFrame) -> TaskDemonstration
 
 
 def _rolled_out(folder: RunFolder) -> Iterator[Episode]:
-    """A run's episodes without those of evaluations: who trains on held-out tasks can't measure anything on them."""
+    """A run's episodes without those of evaluations: a model isn't trained on the tasks that it is evaluated on."""
     return (stored.episode for stored in folder.episodes() if stored.kind != "eval")
 
 

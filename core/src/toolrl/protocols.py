@@ -198,7 +198,7 @@ class ToolSession(Protocol):
     """The tools of one episode. A session that is an environment also has the methods of `EnvironmentSession`."""
 
     def specs(self) -> Sequence[ToolSpec]:
-        """What the model is told; may differ by task, must not change within the episode."""
+        """The tools as the model sees them; may differ by task, must not change within the episode."""
         ...
 
     async def call(self, call: ToolCall) -> ToolResult:

@@ -1,8 +1,8 @@
-"""What training is made of: a plugin of the kind `trainers` gives a model, and trainers that update it from episodes;
+"""Protocols of training: a plugin of the kind `trainers` gives a model, and trainers that update it from episodes;
 others give advantages and losses.
 
 Core's loop (`toolrl.loop`) knows no tensors. It asks a `Trainer` for updates, hands the weights on as a `WeightSource`,
-and says when and where a checkpoint is written.
+and decides when and where a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class AdvantageEstimator(Protocol):
 
     def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[float | Mapping[int, float]]]:
         """For all groups of a step: one entry a group, in it one for each of its episodes, in order. A number is
-        credited to every sampled token of its episode, a mapping by turn index to those of the turn. What is said of an
-        episode that failed is not used."""
+        credited to every sampled token of its episode, a mapping by turn index to those of the turn. Values of an
+        episode that failed are not used."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The data that flows through a run: tasks, messages, calls, results, turns, episodes.
 
-All of it is frozen: a component reads it and gives back new data, it never changes what it was handed. Nothing here
+All of it is frozen: a component reads it and returns new data, it never changes its arguments. Nothing here
 imports more than the standard library, so that a listing, a worker or a test can use it at no cost.
 """
 
@@ -109,7 +109,7 @@ class Markers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the model is told of a tool."""
+    """A tool as the model sees it."""
 
     name: str
     description: str
@@ -212,7 +212,7 @@ class RewardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a turn's text and who wrote it."""
+    """A piece of a turn's text and its author."""
 
     origin: Literal["model", "tool"]
     text: str

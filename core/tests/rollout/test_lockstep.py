@@ -229,7 +229,7 @@ def test_an_episode_that_is_cancelled_is_not_waited_for() -> None:
             await second
         if not first.done():
             expected = 1
-            steps.look()
+            steps.start_if_complete()
         assert isinstance(await first, Generation)
         await steps.end()
 

@@ -10,9 +10,9 @@
         manifest.json                                      size and SHA-256 of every other file
 
 A checkpoint is written beside its place, put on the disk file by file, and renamed as the last act: whatever name
-begins with `step-` was once complete. The manifest tells what became of it since: `verify` names the first file that is
-missing or isn't what was written. Older checkpoints are deleted only after the new one stands, so a full disk costs no
-more than the new one.
+begins with `step-` was once complete. `verify` compares its files with the manifest, and names the first one that is
+missing or was changed. Older checkpoints are deleted only after the new one stands, so a full disk costs no more than
+the new one.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class LoopState:
     position: int
     """Tasks that were taken from the endless sequence of training tasks."""
     config_digest: str
-    """Of the resolved config, so that a run that goes on with another one can say so."""
+    """Of the resolved config, so that a resume with another one can be remarked on."""
     pending: tuple[int, ...] = ()
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
     """Finished groups that can still be trained on, as JSON values."""
     rows: int | None = None
-    """Of the data set; None where nobody said."""
+    """Of the data set; None where unknown."""
 
 
 def save_checkpoint(
@@ -107,16 +107,16 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """What a checkpoint's name says."""
+    """The step in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = None) -> Path | None:
     """The last checkpoint whose files are all what was written; None where there is none at all.
 
-    A torn one is passed over for the one before it, and `notify` (standard error by default) is told which and why.
-    Raises CheckpointError where there are only torn ones, and for one that can't be read: it may be whole, and who goes
-    back gives its steps up.
+    A torn one is passed over for the one before it, and `notify` (standard error by default) gets its name and the
+    reason. Raises CheckpointError where all are torn, and for one that can't be read: it may be whole, and going back
+    would lose its steps.
     """
     if directory.is_symlink() and not directory.exists():
         raise CheckpointError(
@@ -171,8 +171,8 @@ def _verify_file(path: Path, name: str, written: int, digest: str, *, contents: 
 
 
 def find_checkpoint(directory: Path, name: str) -> Path:
-    """The checkpoint `last`, `best`, or that of a step: `30` or `step-000030`. Raises CheckpointError that says which
-    there are, or what is wrong with the one that was asked for."""
+    """The checkpoint `last`, `best`, or that of a step: `30` or `step-000030`. Raises CheckpointError with the names
+    of all, or with the fault of the one."""
     if name == "last":
         path = latest_checkpoint(directory)
         if path is not None:
@@ -227,7 +227,7 @@ def unreadable_state(path: Path, error: Exception) -> CheckpointError:
 
 
 class _UnreadableError(CheckpointError):
-    """A checkpoint of which nobody knows whether it is torn: the system doesn't give a file out."""
+    """A file of a checkpoint can't be read, so it may be whole or torn."""
 
 
 def _write_state(folder: Path, state: LoopState) -> None:

@@ -1,5 +1,5 @@
 """A run's data: each row is checked when it is drawn, and the order is a pure function of seed and position, so that a
-resumed run goes on."""
+run can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", covariant=True)
 
 
 class Rows(Protocol[T]):
-    """What can be counted and indexed: a TaskSource, a list."""
+    """A sized, indexed sequence: a TaskSource, a list."""
 
     def __len__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Demonstrations: conversations as tokens with a mask on what the assistant says.
+"""Demonstrations: conversations as tokens with a mask on the assistant's tokens.
 
 A demonstration goes through the same chat format as an episode (open, say, bridge), so its tokens are those that the
 policy will see and sample later. Episodes of an earlier run are taken as the tokens they are.
@@ -45,13 +45,13 @@ async def encode_task(task: Task, environments: Mapping[str, Environment]) -> De
     ids, media = list(prompt.ids), list(prompt.media)
     mask = [0] * len(ids)
     for position, start in enumerate(spoken):
-        said = chat.say(messages[start])
-        ids.extend(said)
-        mask.extend([1] * len(said))
+        sampled = chat.say(messages[start])
+        ids.extend(sampled)
+        mask.extend([1] * len(sampled))
         if position + 1 == len(spoken):
             break
         between = _between(task, messages[start + 1 : spoken[position + 1]])
-        given = chat.bridge(said, between, specs)
+        given = chat.bridge(sampled, between, specs)
         media.extend(item.moved(len(ids)) for item in given.media)
         ids.extend(given.ids)
         mask.extend([0] * len(given.ids))

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: batches of demonstrations, and a probe that says when the model is good enough."""
+"""Supervised fine-tuning: batches of demonstrations, and a probe that ends it when the model is good enough."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FineTuningLoop:
         accuracy that isn't reached."""
         with self._thread:
             try:
-                # A run that goes on may have been interrupted in its probe, or be good enough already.
+                # A resumed run may have been interrupted in its probe, or be good enough already.
                 accuracy = await self._probe(None) if self.trainer.step else None
                 while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
                     await self._step()

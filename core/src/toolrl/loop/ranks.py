@@ -1,10 +1,10 @@
 """The ranks: the processes that train one model together.
 
 Each samples its share of a step's groups and computes its share of the update; all hold the same step, the same data
-position and the same random state, and come to the same metrics. What they tell each other goes through a `Ranks`:
+position and the same random state, and come to the same metrics. They exchange data through a `Ranks`:
 every rank calls the same method with the same label at the same point of its run.
 
-`Ranks` itself is the only rank of one process: it gives back what it is given, and imports nothing of torch.
+`Ranks` itself is the only rank of one process: it returns its own values, and imports nothing of torch.
 `toolrl_plugin_torch.sharding.process_group` has that of several.
 """
 
@@ -35,14 +35,14 @@ class RankError(ToolrlError):
 
 
 class LostRanksError(RankError):
-    """Other ranks are gone or late, and none of them told why. Its exit status tells a supervisor that a restart may
+    """Other ranks are gone or late without a reported reason. By its exit status a supervisor knows that a restart may
     help."""
 
     exit_status = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class OtherRankError(RankError):
-    """Another rank failed, and told why."""
+    """Another rank failed, and reported why."""
 
     rank: int = -1
     """Which one."""
@@ -113,8 +113,8 @@ class Ranks:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """To be around what a run does: an error in it is told to the other ranks, and where this rank only suffers
-        from the failure of another, that one's is raised."""
+        """Wraps a run: an error in it is reported to the other ranks, and where this rank fails because of another,
+        that rank's error is raised."""
         yield
 
 

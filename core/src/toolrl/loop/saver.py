@@ -1,4 +1,4 @@
-"""Saving and resuming: what of a trainer goes into a checkpoint, and back."""
+"""Saving and resuming a run: when a checkpoint is due, and what it holds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Saver:
     ranks: Ranks = ONE
     """The processes that train together: all of them call `save` and `restore`."""
     before: Sequence[Mapping[str, Any]] = ()
-    """The resolved configs of the processes that this one goes on for."""
+    """The resolved configs of the run's earlier processes."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
     every: int | str = 0
@@ -140,8 +140,8 @@ class Saver:
         )
 
     def _spared(self) -> set[int]:
-        """Steps of the best checkpoint: of the one on record, also where the run goes on without keeping one, and of
-        the one that is about to take its place. All, where the record can't be read: any of them may be the best."""
+        """Steps of the best checkpoint: of the recorded one, also where the config no longer keeps one, and of the one
+        that is about to replace it. All steps where the record can't be read: any of them may be the best."""
         try:
             recorded = read_best(self.directory)
         except CheckpointError as error:

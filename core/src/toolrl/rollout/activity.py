@@ -1,4 +1,4 @@
-"""What goes on in a runner now: counted while episodes run, for `toolrl status`."""
+"""Counters of a runner while its episodes run, for `toolrl status`."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ ROUTES = ("task_type", "agent_name")
 
 
 def pick_environment(environments: Mapping[str, T], task: Task) -> T:
-    """The environment a task asks for. Without a wish the one that its column `task_type` or `agent_name` names, else
+    """The environment that a task names. Else the one that its column `task_type` or `agent_name` names, else
     the only one, else `default`. Raises DataError."""
     if task.environment is not None:
         if task.environment in environments:
@@ -105,8 +105,8 @@ def pick_environment(environments: Mapping[str, T], task: Task) -> T:
         return next(iter(environments.values()))
     if "default" in environments:
         return environments["default"]
-    said = f" (its {', '.join(f'{column} is {value!r:.80}' for column, value in columns.items())})" if columns else ""
+    shown = f" (its {', '.join(f'{column} is {value!r:.80}' for column, value in columns.items())})" if columns else ""
     raise DataError(
-        f"task {task.id!r} names no environment{said}, and of {', '.join(environments)} none is called 'default'",
+        f"task {task.id!r} names no environment{shown}, and of {', '.join(environments)} none is called 'default'",
         hint="Give each row an `environment`, or call one environment `default`.",
     )

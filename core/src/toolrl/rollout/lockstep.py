@@ -1,4 +1,4 @@
-"""Makes what an engine computes a function of what it is asked alone, and not of when.
+"""Makes an engine's results depend on its requests alone, and not on their timing.
 
 An engine that batches computes the same request in another batch by other kernels, which shows in the last bits; and
 which requests meet in a batch depends on how long tools and threads happen to take. Here nothing is handed on until
@@ -7,8 +7,8 @@ sessions' names, and no answer goes back before all are there; sessions are clos
 that answer the same to the same arguments, every wave of a run is that of its repetition, and so is every bit.
 
 The price: a wave takes as long as its longest request and the slowest tool call before it. And where an episode waits
-for a session of a toolset that has few, whoever holds one may be waiting for this episode to ask. When nothing else is
-going on for a while, all are told so and fail.
+for a session of a toolset that has few, the episodes that hold them wait for this one's request. After a while of such
+a deadlock all of them fail.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Lockstep:
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
     ) -> Generation:
-        """As the engine's, once everybody has asked. Raises ToolsetError where they wait for each other."""
+        """As the engine's, once every episode has asked. Raises ToolsetError where they wait for each other."""
         if self._stuck is not None:
             raise self._stuck
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._asked[session] = ((prompt, sampling, media), answer)
-        self.look()
+        self.start_if_complete()
         try:
             return await answer
         finally:
@@ -71,15 +71,15 @@ class Lockstep:
     def waiting(self) -> Iterator[None]:
         """To be around an episode's wait for a session."""
         self._waiting += 1
-        self.look()
+        self.start_if_complete()
         try:
             yield
         finally:
             self._waiting -= 1
-            self.look()
+            self.start_if_complete()
 
-    def look(self) -> None:
-        """Start a wave where nobody is missing; to be called whenever `expected` has changed."""
+    def start_if_complete(self) -> None:
+        """Start a wave if no request is missing; to be called whenever `expected` has changed."""
         self._no_alarm()
         if self._wave is not None or not self._asked:
             return
@@ -135,7 +135,7 @@ class Lockstep:
                 _settle(answer, _outcome(job))
         finally:
             self._wave = None
-        self.look()
+        self.start_if_complete()
 
     async def _close_sessions(self) -> None:
         closing, self._closing = sorted(self._closing), set()
@@ -151,7 +151,7 @@ def _outcome(job: asyncio.Task[Generation]) -> Generation | BaseException:
 
 
 def _settle(answer: asyncio.Future[Generation], outcome: Generation | BaseException) -> None:
-    if answer.done():  # Who asked was cancelled meanwhile.
+    if answer.done():  # The caller was cancelled meanwhile.
         return
     if isinstance(outcome, asyncio.CancelledError):
         answer.cancel()

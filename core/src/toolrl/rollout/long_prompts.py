@@ -1,4 +1,4 @@
-"""Says it, once in a run, where a prompt alone is as long as an episode may be.
+"""Warns, once in a run, of a prompt that is as long as an episode may be.
 
 Such an episode ends before anything is sampled, as `context_full`, and in the metrics it is one more that was cut off.
 Where all are like that a run finishes well and has learned nothing.
@@ -20,12 +20,12 @@ class LongPrompts:
         """`limit`: tokens of an episode at most; `of_model` where it is the model's context and not the config's."""
         self._limit = limit
         self._of_model = of_model
-        self._said = False
+        self._warned = False
 
     def toolrl_episode_end(self, episode: Episode) -> None:
-        if self._said or episode.stop_reason != "context_full" or episode.turns:
+        if self._warned or episode.stop_reason != "context_full" or episode.turns:
             return
-        self._said = True
+        self._warned = True
         limit = "the model can attend to" if self._of_model else "rollout.max_episode_tokens is"
         remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {episode.prompt_length}, "
         _log.warning(

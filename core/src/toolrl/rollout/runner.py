@@ -1,8 +1,8 @@
 """Many episodes in flight, gathered into groups.
 
 Every episode is a task of its own on the event loop; a semaphore bounds how many run at once, first come, first served,
-so an episode that waits for a slow tool delays nobody. The runner knows neither data order nor training: it is handed
-tasks and gives back groups, in one process or in a worker alike.
+so an episode that waits for a slow tool delays no other. The runner knows neither data order nor training: it takes
+tasks and returns groups, in the trainer's process and in a worker alike.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Runner:
         hide: Callable[[str], str] = str,
         lockstep: bool = False,
     ) -> None:
-        """`hide` takes secrets out of a failure's text before anybody sees it. With `lockstep` what is sampled doesn't
-        depend on how long anything takes; the engine must be one that `HoldsStill`."""
+        """`hide` removes secrets from a failure's text. With `lockstep` the samples don't depend on timing; the engine
+        must follow `HoldsStill`."""
         self._engine = engine
         self._environments = environments
         self._concurrency = concurrency
@@ -98,7 +98,7 @@ class Runner:
         training: bool = True,
         ended: Callable[[], None] = lambda: None,
     ) -> Group:
-        """The episodes of one task, for a caller that keeps many groups in flight: notifies nobody, checks nothing.
+        """The episodes of one task: the caller notifies observers and checks for failures.
 
         `number` is the group's in its round; `gate` bounds the episodes in flight of all groups that share it; `ended`
         is called when an episode has given its place in it back.
@@ -126,7 +126,7 @@ class Runner:
         def ended() -> None:
             nonlocal going
             going -= 1
-            engine.look()
+            engine.start_if_complete()
 
         assert isinstance(self._engine, HoldsStill), "assembly rejects others"
         engine = Lockstep(self._engine, lambda: min(going, self._concurrency))
@@ -177,7 +177,7 @@ class Runner:
                         started.setdefault(plan.group, []).append(scope.create_task(one(plan)))
                     groups = [scope.create_task(group(tasks)) for tasks in started.values()]
         except BaseExceptionGroup as errors:
-            # What leaves an episode is a bug or a mistake in the data: the first says it, the others repeat it.
+            # An exception that leaves an episode is a bug or a mistake in the data; the others repeat the first.
             raise errors.exceptions[0] from None
         return [episode for task in groups for episode in task.result()]
 

@@ -219,7 +219,6 @@ async def _group_scores(named: NamedReward, episodes: Sequence[Episode]) -> Sequ
         if not isinstance(scores, Sequence) or len(scores) != len(episodes):
             given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__
             raise RewardError(f"reward {named.name!r} gave {given} for {len(episodes)} episodes, expected one for each")
-        scores = [scores[place] for place in range(len(episodes))]
     except Exception as error:  # noqa: BLE001 - no cancellation, `_ask` saw to that: it is these episodes' data
         return [error] * len(episodes)
     return scores

@@ -1,11 +1,10 @@
-"""The text of one turn while it is sampled: decoded from its ids, with the way back from characters to tokens; and what
-the parser makes of it."""
+"""One turn while it is sampled: its text with the way back from characters to tokens, and how it is parsed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from toolrl.errors import ParserError
 from toolrl.parsing.flags import EndFlags
@@ -14,7 +13,7 @@ from toolrl.types import Decoded, Generation, ParsedTurn, Segment, Span, ToolSpe
 
 
 class TurnText:
-    """Sampled ids of one turn and what they say. `start` is the turn's first token in the episode's ids."""
+    """Sampled ids of one turn and their text. `start` is the turn's first token in the episode's ids."""
 
     def __init__(self, chat: ChatFormat, start: int) -> None:
         self._chat = chat
@@ -83,26 +82,14 @@ class TurnReader:
 
     def read(self, text: TurnText, specs: Sequence[ToolSpec], *, in_thinking: bool) -> ParsedTurn:
         """The turn. `in_thinking` says that the prompt ended inside an opened thinking block."""
-        parser = self._parser
-        method = "parse_ids" if isinstance(parser, ReadsTokens) else "parse"
+        parser, method = self._parser, "parse"
+        facts: dict[str, Any] = {"tools": specs, "finish": text.finish, "stopped_by": text.stopped_by}
         try:
             if isinstance(parser, ReadsTokens):
-                parsed = parser.parse_ids(
-                    tuple(text.ids),
-                    text.decoded,
-                    tools=specs,
-                    finish=text.finish,
-                    stopped_by=text.stopped_by,
-                    prompt_in_thinking=in_thinking,
-                )
+                method = "parse_ids"
+                parsed = parser.parse_ids(tuple(text.ids), text.decoded, **facts, prompt_in_thinking=in_thinking)
             else:
-                parsed = parser.parse(
-                    text.text,
-                    tools=specs,
-                    finish=text.finish,
-                    stopped_by=text.stopped_by,
-                    prefilled_thinking=in_thinking,
-                )
+                parsed = parser.parse(text.text, **facts, prefilled_thinking=in_thinking)
         except Exception as error:
             raise ParserError(f"{method}() raised {type(error).__name__}: {error}") from error
         return self._end_flags.read(parsed, text.text, stopped_by=text.stopped_by)

@@ -1,4 +1,4 @@
-"""A torch.distributed group for broadcasts of weights: the trainer, who sends, and the workers, who receive.
+"""A torch.distributed group for broadcasts of weights: the trainer sends, and the workers receive.
 
 It isn't the default group: the trainer may be a rank of another one, with FSDP2 over it. Members meet at a store in the
 trainer's process, where each reports that it is there before the trainer connects and begins; so no member waits inside
@@ -27,7 +27,7 @@ from toolrl_plugin_ray.messages import Rendezvous, TransferBrokenError
 from toolrl_plugin_torch.sharding.rendezvous import listen
 
 CONNECT_SECONDS = 60.0
-"""For connections between members who have all reported."""
+"""For connections between members that have all reported."""
 CHECK_SECONDS = 0.5
 """How often a receiver checks whether the transfer was aborted."""
 SHORTEST_PAUSE, LONGEST_PAUSE, WORKERS_PAUSE = 0.0005, 0.02, 0.2

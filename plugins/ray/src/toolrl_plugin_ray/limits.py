@@ -78,7 +78,7 @@ class RayLimits:
         connect: Callable[..., Any] = connect_actor,
         join: Callable[[], bool] = join_running_cluster,
     ) -> None:
-        """`restarted` is called with its name when another server has taken the place of a known one. `join` tells
+        """`restarted` is called with its name when another server has taken the place of a known one. `join` returns
         whether it made this process part of the cluster, which `close` then leaves."""
         self._restarted = restarted
         self._connect = connect

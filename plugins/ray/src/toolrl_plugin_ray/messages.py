@@ -214,24 +214,24 @@ class RankEnd:
 
     status: int | None
     """As `Popen.returncode`; None where the process is lost with its host."""
-    said: str = ""
-    """The end of what it printed, or why the host is lost."""
+    last_output: str = ""
+    """The end of its output, or why the host is lost."""
 
     @property
     def killed(self) -> bool:
-        """Whether the process ended without a word."""
+        """Whether the process ended by a signal or with its host."""
         return self.status is None or self.status < 0
 
     @property
     def lost_others(self) -> bool:
-        """Whether the rank ended since it lost another one, which didn't report why."""
+        """Whether the rank ended because another one was lost without a report."""
         return self.status == LostRanksError.exit_status
 
     def describe(self) -> str:
         """What happened, and the last lines of its log."""
         if self.status is None:
-            return f"is lost ({self.said})"
-        lines = [f"  | {line}" for line in self.said.splitlines() if line.strip()][-KEPT_LINES:]
+            return f"is lost ({self.last_output})"
+        lines = [f"  | {line}" for line in self.last_output.splitlines() if line.strip()][-KEPT_LINES:]
         words = "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
         if self.status < 0:
             return f"was ended by {_signal_name(-self.status)}; {words}"
