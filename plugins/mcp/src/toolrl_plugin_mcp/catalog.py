@@ -1,4 +1,4 @@
-"""What the model is told: the tools of all servers, under names that every chat template and parser can carry.
+"""The tools of all servers, under names that every chat template and parser can carry.
 
 A tool is called `server-tool`, or by its own name alone (`names: short`). A character other than a letter, a digit, `_`
 and `-` becomes `_`; a first character that is neither a letter nor `_` gets a `_` before it; a name of more than 64
@@ -26,7 +26,7 @@ MAX_NAME = 64
 MAX_TOOLS = 500
 """Each stands in every prompt, and has a schema that is checked."""
 MAX_DESCRIPTION = 20_000
-"""Characters. A longer description loses its end, with a word: it is part of every prompt."""
+"""Characters. A longer description loses its end, with a note: it is part of every prompt."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 

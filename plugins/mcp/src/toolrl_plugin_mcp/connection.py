@@ -2,8 +2,8 @@
 
 The SDK's contexts hold cancel scopes that must be entered and left by one task. So every connection has an owner: a
 task that opens it, keeps it, notices that it broke, closes it, and opens it again after a pause that doubles each time.
-A call runs in a task of its own, and whoever asked for it waits for that task or for the word that the connection is
-lost, whichever comes first. So a cancelled call can't harm the connection, and a lost connection answers all of its
+A call runs in a task of its own. Its caller waits for that task or for the loss of the connection, whichever comes
+first. So a cancelled call can't harm the connection, and a lost connection answers all of its
 calls at once.
 
     connection = McpConnection("time", opener, RestartOptions(), start_timeout=60)
@@ -41,7 +41,7 @@ RELIST_SECONDS = 1.0
 """Between two lists that a server is asked for because it said that its tools changed."""
 State = Literal["new", "starting", "ready", "waiting", "failed", "stopped"]
 Opener = Callable[[LifeSignals], AbstractAsyncContextManager[Link]]
-"""Makes a new connection; it tells of trouble by the signals."""
+"""Makes a new connection; it reports trouble by the signals."""
 _FORGOTTEN = (
     "session terminated",
     "session not found",
@@ -186,11 +186,11 @@ class McpConnection:
             self._misses = 0  # It works: that was its answer.
             raise ToolError(self._hide(message) or f"The server answered with the error {code}.") from None
         except asyncio.CancelledError:
-            raise _lost_call(repeatable) from None  # By the end of the SDK's tasks: nobody else cancels it.
+            raise _lost_call(repeatable) from None  # By the end of the SDK's tasks: nothing else cancels it.
         except ValueError as error:  # The SDK's check of what came.
             raise ToolError(self._hide(f"The server's answer can't be read: {_unreadable(error)}")[:500]) from None
         except Exception as error:  # noqa: BLE001 - streams that are closed, in all their forms
-            signals.doubt(_said(error))
+            signals.doubt(_in_words(error))
             raise _lost_call(repeatable) from None
         self._misses = 0
         return result
@@ -204,7 +204,7 @@ class McpConnection:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # Looked at, so that asyncio doesn't complain of one that nobody waited for.
+            task.exception()  # Retrieved, so that asyncio doesn't warn of it.
 
     # The owner.
 
@@ -221,7 +221,7 @@ class McpConnection:
                 self._reason = reason
                 if not opened.done():
                     opened.set_exception(McpLostError(reason))
-                    opened.exception()  # Looked at, in case that nobody waits any more.
+                    opened.exception()  # Retrieved, in case the caller no longer waits.
                     break
                 if self._ready_at is not None and time.monotonic() - self._ready_at > self._restart.max_delay:
                     self._misses = 0  # It worked for a while.
@@ -268,9 +268,9 @@ class McpConnection:
         if problem is not None and not watch.failed(problem):
             raise problem
         if problem is None or isinstance(problem, asyncio.CancelledError):
-            # The SDK's tasks cancel the one that waits, and say why when they are left.
+            # The SDK's tasks cancel their owner, and raise the reason when they are left.
             problem = closing or problem
-        reason = signals.reason or (_said(problem) if problem is not None else "it was closed")
+        reason = signals.reason or (_in_words(problem) if problem is not None else "it was closed")
         if self._ready_at is None and signals.doubted not in reason:
             reason = signals.doubted if reason in signals.doubted else f"{reason} ({signals.doubted})"
         if self._ready_at is None and signals.status and str(signals.status) not in reason:
@@ -316,7 +316,7 @@ class McpConnection:
         except BaseException as error:  # see above
             if not watch.failed(error):
                 raise
-            _log.debug("%s: closing: %s", self.label, self._hide(_said(error)))
+            _log.debug("%s: closing: %s", self.label, self._hide(_in_words(error)))
             return error
         return None
 
@@ -376,7 +376,7 @@ def _unreadable(error: ValueError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _said(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     """An exception in words; of a group the first that says something."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -31,7 +31,7 @@ _STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def main(control: int, command: list[str]) -> int:
-    """Run the command to its end, or to that of whoever holds the other end of `control`. The exit status is its."""
+    """Run the command until it ends or the other end of `control` closes. Returns its exit status."""
     parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:

@@ -1,8 +1,8 @@
-"""HTTP clients that notice trouble.
+"""An HTTP client that reports trouble.
 
-The SDK's transports swallow some of it: a response whose stream breaks off, a POST that fails. The call that waits for
-the answer would then wait until its time limit. So the client that the SDK is handed says what it sees: a stream that
-broke, a server that can't be reached, a server error.
+The SDK's transports swallow some of it: a response whose stream breaks off, a POST that fails. The call would then wait
+for its answer until its time limit. So the client that the SDK gets reports what it sees: a stream that broke, a server
+that can't be reached, a server error.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _WatchedClient(httpx2.AsyncClient):
         try:
             response = await super().send(request, stream=True, **options)
         except httpx2.TransportError as error:
-            self._trouble(request, f"{request.method} failed: {_said(error)}")
+            self._trouble(request, f"{request.method} failed: {_in_words(error)}")
             raise
-        self._look(request, response)
+        self._check_status(request, response)
         events = response.headers.get("content-type", "").startswith("text/event-stream")
         # The SDK bounds each event of a stream itself.
         bound = float("inf") if events else self._max_bytes
@@ -65,8 +65,7 @@ class _WatchedClient(httpx2.AsyncClient):
                 await response.aclose()
         return response
 
-    def _look(self, request: Any, response: Any) -> None:
-        """At the status."""
+    def _check_status(self, request: Any, response: Any) -> None:
         status = response.status_code
         if 300 <= status < 400:
             address = urljoin(str(request.url), response.headers.get("location", ""))
@@ -86,13 +85,13 @@ class _WatchedClient(httpx2.AsyncClient):
 
     def _ended(self, request: Any, error: BaseException | None) -> None:
         if error is not None:
-            self._trouble(request, f"a response broke off: {_said(error)}")
+            self._trouble(request, f"a response broke off: {_in_words(error)}")
         elif request.method == "GET" and self._sse:
             self._signals.lost("the server ended the event stream")
 
 
 class _WatchedStream(httpx2.AsyncByteStream):
-    """A response's bytes, and how they ended."""
+    """A response's bytes; reports how they ended."""
 
     def __init__(self, stream: Any, client: _WatchedClient, request: Any, max_bytes: float) -> None:
         self._stream = stream
@@ -117,5 +116,5 @@ class _WatchedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _said(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -126,7 +126,7 @@ class Link:
         return found + templates
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A `CallToolResult`; raises ValueError for a result that is none. Cancelling it tells the server."""
+        """A `CallToolResult`; raises ValueError for a result that is none. Cancelling it cancels the server's call."""
         return _plain(await self._client.call_tool(name, dict(arguments)))
 
     async def read_resource(self, uri: str) -> dict[str, Any]:

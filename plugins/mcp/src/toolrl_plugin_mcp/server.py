@@ -66,7 +66,7 @@ class Server:
         listed: Callable[[Listing], None] = lambda _: None,
         restarted: Callable[[], None] = lambda: None,
     ) -> None:
-        """`forgets`, `hide` and `restarted` are those of Connection. `listed` is told of each new list of tools."""
+        """`forgets`, `hide` and `restarted` are those of McpConnection. `listed` gets each new list of tools."""
         self.name = name
         self._options = options
         self._listed = listed
@@ -117,7 +117,7 @@ class Server:
 
     async def ask(self, work: Callable[[Link], Coroutine[Any, Any, T]], *, repeatable: bool = True) -> T:
         """Do something with the connection that has the fewest calls under way, once there is one. `repeatable`: it may
-        be done again where nobody knows whether it was done. Raises ToolError."""
+        be repeated when its outcome is unknown. Raises ToolError."""
         for _ in range(TRIES):
             connection = await self._pick()
             try:

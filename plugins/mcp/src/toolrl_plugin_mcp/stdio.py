@@ -114,7 +114,7 @@ async def stdio_streams(
         asyncio.create_task(_read_messages(server, to_session, signals, tail, max_bytes)),
         asyncio.create_task(_write_messages(server, from_session)),
         asyncio.create_task(_read_errors(server, tail)),
-        asyncio.create_task(_tell_end(server, signals, tail)),
+        asyncio.create_task(_report_end(server, signals, tail)),
     ]
     try:
         yield read, write
@@ -147,7 +147,7 @@ class ServerProcess:
 
     def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
         self.closing = False
-        """True where it is being ended: its end then tells nothing."""
+        """True while it is being ended: its end is then no loss of the connection."""
         self._process = process
         self._control = control
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -204,7 +204,7 @@ class ServerProcess:
             self._listener.cancel()
             await asyncio.wait([self._listener])
         self._control.close()
-        await _let_go(self._process)
+        await _release(self._process)
 
     def end(self) -> None:
         """Tell the guard to end the process and all that came of it."""
@@ -249,7 +249,7 @@ async def _read_messages(
         pass  # The session is over; what follows is read to nowhere.
     except OSError as error:
         reason = f"can't be read from: {error}"
-    # First the word to the calls that wait, with its reason; then the session learns that there is no more.
+    # The waiting calls get the reason first; then the session sees the end of the stream.
     if not server.closing:
         signals.lost((reason or await server.how_it_ended(STATUS_SECONDS)) + tail.show())
     to_session.close()
@@ -271,7 +271,7 @@ def _message(line: bytes) -> Any:
 
 
 async def _write_messages(server: ServerProcess, from_session: Any) -> None:
-    """stdin. A server that doesn't read holds up who writes, until its time limit."""
+    """stdin. A server that doesn't read holds up its callers, until their time limits."""
     try:
         async for message in from_session:
             server.stdin.write(dump_message(message) + b"\n")
@@ -282,7 +282,7 @@ async def _write_messages(server: ServerProcess, from_session: Any) -> None:
         from_session.close()
 
 
-async def _tell_end(server: ServerProcess, signals: LifeSignals, tail: Tail) -> None:
+async def _report_end(server: ServerProcess, signals: LifeSignals, tail: Tail) -> None:
     """The end of the process, also where a child of its own keeps its stdout open."""
     reason = await server.how_it_ended()
     await asyncio.sleep(DRAIN_SECONDS)
@@ -316,11 +316,11 @@ class _TooLongError(Exception):
     """A line is longer than `max_message_bytes`."""
 
 
-async def _let_go(process: asyncio.subprocess.Process) -> None:
+async def _release(process: asyncio.subprocess.Process) -> None:
     """Close what asyncio holds of a process that ended. Its `wait` would also wait for the ends of pipes that a stray
-    child may keep open, and closing before the process was taken in would race with who does that."""
+    child may keep open; and closing before asyncio has reaped the process would race with its own waitpid."""
     async with asyncio.timeout(GUARD_SECONDS):
-        while process.returncode is None:  # noqa: ASYNC110 - asyncio tells nobody of this alone
+        while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for this alone
             await asyncio.sleep(0.005)
     process._transport.close()  # type: ignore[attr-defined]
 

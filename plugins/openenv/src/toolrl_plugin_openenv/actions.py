@@ -2,7 +2,7 @@
 
 The model's text is hostile: the search for a pattern is bound to the last 4096 characters, so that a pattern whose time
 grows with the square of the text's length can't hold up a run. What fits no action is an `ActionError`, whose message
-tells the model what would.
+names what would.
 """
 
 from __future__ import annotations

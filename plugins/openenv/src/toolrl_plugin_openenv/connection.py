@@ -1,9 +1,9 @@
 """One WebSocket to an OpenEnv server: a session of its own, in which messages are answered one after another.
 
-Answers carry no id, so they belong to messages by their order alone. Whoever stops waiting (a time limit, a cancelled
-episode) leaves an answer behind that is still to come: the next request takes it in first, and hands it to `late`, so
-that no reward is lost and none is credited to the wrong step. A message that no request asked for ends the session,
-where it is there before the next request goes out. One request at a time; who has several queues them.
+Answers carry no id, so they belong to messages by their order alone. A request that is given up (a time limit, a
+cancelled episode) leaves an answer that is still to come. The next request receives it first and passes it to `late`:
+no reward is lost or credited to the wrong step. A message that no request asked for ends the session, where it is there
+before the next request goes out. One request at a time; callers with several queue them.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ class Address:
 
 
 class OpenEnvConnection:
-    """An open session. `late` is called with answers that came after nobody waited for them any more."""
+    """An open session. `late` is called with answers to requests that were given up."""
 
     def __init__(self, socket: Any, address: Address, *, late: Callable[[Answer], None] = lambda _: None) -> None:
         self.late = late
         self._socket = socket
         self._address = address
         self._owed = 0
-        """Answers that are still to come and that nobody waits for."""
+        """Answers to requests that were given up, still to come."""
         self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
@@ -182,7 +182,7 @@ class OpenEnvConnection:
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
-            self.late(read_answer(raw))  # Nobody waits for it any more, but it may hold a reward.
+            self.late(read_answer(raw))  # The request is given up, but its answer may hold a reward.
             raise
 
     def _lose(self, error: Exception) -> LostError:

@@ -78,7 +78,7 @@ class Door:
         await uninterrupted(self._close(connection))
 
     async def open(self) -> OpenEnvConnection:
-        """A session for someone who has a place already. Raises ToolsetError; FullError where the server is full."""
+        """A session for an episode that has a place. Raises ToolsetError; FullError where the server is full."""
         delay = self._reconnect.first_delay
         for attempt in range(1, self._reconnect.attempts + 1):
             try:

@@ -159,7 +159,7 @@ class OpenEnvOptions(EpisodeOptions):
     tool_description: str | None = Field(
         None,
         min_length=1,
-        description="With `mode: action`, what the model is told of it; None for the server's words.",
+        description="With `mode: action`, its description for the model; None takes the server's.",
     )
     max_sessions: int = Field(
         256,

@@ -41,7 +41,7 @@ class TalkSession:
         raise ToolError(f"There is no tool {call.name!r}. Say your action.")
 
     async def respond(self, turn: Turn) -> Reply | None:
-        """Make the step that the turn means. A turn without a valid action is told so, and no step is made."""
+        """Make the step that the turn means. A turn without a valid action makes none, and is answered so."""
         if self._done:
             return None
         try:

@@ -100,9 +100,7 @@ class RenderersFormat(WholeFormat):
         returns remarks on what the user may want to know."""
         remarks = []
         if tools and not self._turns.shows_tools:
-            remarks.append(
-                f"renderer {self.renderer!r} ignores tools; a preamble of toolrl's own tells the model of them"
-            )
+            remarks.append(f"renderer {self.renderer!r} ignores tools; toolrl adds a preamble that lists them")
         if tools and not self._turns.several_calls:
             remarks.append(f"renderer {self.renderer!r} renders one call a turn")
         prompt = self.open([Message("user", QUESTION)], tools)

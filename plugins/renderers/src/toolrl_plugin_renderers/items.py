@@ -1,6 +1,6 @@
 """What the library read as a call, as toolrl's calls and errors.
 
-The library tells good calls from bad ones by a status. Where it says that a value is no JSON although the call's form
+The library marks good and bad calls by a status. Where it says that a value is no JSON although the call's form
 is right (formats that write values bare, whose schema allows no string), the call stands, and the schema check of the
 executor answers it; so does one for an unknown tool. What the library lets through and toolrl can't run is an error: a
 name that is no text, arguments that are no object, numbers that aren't finite, values nested too deeply, an argument

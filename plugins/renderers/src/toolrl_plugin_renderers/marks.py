@@ -1,4 +1,4 @@
-"""Where a family's marks stand in a turn, and what that makes of its text: thinking, content, calls that nobody read.
+"""Where a family's marks stand in a turn, and what that makes of its text: thinking, content, calls that were not read.
 
 A mark that is a token of the vocabulary is found by its id, so a text that merely spells it is none; a mark that isn't
 is found in the text. All of it is linear in the turn's length.

@@ -50,8 +50,8 @@ class ShieldedTokenizer:
         return self._codec.encode_shielded(text, self._shield)
 
     def __call__(self, text: str, *_: Any, **__: Any) -> dict[str, Any]:
-        """The same with offsets that all say 0. The library attributes tokens to messages by them, which nobody here
-        asks for; without any it would search for them by decoding."""
+        """The same with offsets that all say 0. The library attributes tokens to messages by them, which is unused
+        here; without any it would search for them by decoding."""
         ids = self.encode(text)
         return {"input_ids": ids, "offset_mapping": [(0, 0)] * len(ids)}
 

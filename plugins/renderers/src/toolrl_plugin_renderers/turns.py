@@ -192,7 +192,7 @@ class Turns:
 
     @cached_property
     def shows_tools(self) -> bool:
-        """Whether the model is told of tools."""
+        """Whether prompts list the tools."""
         spec = ToolSpec(PROBE_TOOL, "")
         return PROBE_TOOL in self._setup.text(self.ids([_ASK], [spec], generation_prompt=True))
 

@@ -15,28 +15,28 @@ ROUNDING = 1e-4
 """By so much the log-probability of the surest token may lie above 0."""
 
 
-def at_most_zero(logprobs: Iterable[float], who: str) -> tuple[float, ...]:
+def at_most_zero(logprobs: Iterable[float], server: str) -> tuple[float, ...]:
     """Log-probabilities without what rounding put above 0. Raises EngineError for more than that."""
     values = tuple(map(float, logprobs))
     greatest = max(values, default=0.0)
     if greatest > ROUNDING:
         raise EngineError(
-            f"{who} gave token {values.index(greatest)} of its answer the log-probability {greatest:g}, and none is "
+            f"{server} gave token {values.index(greatest)} of its answer the log-probability {greatest:g}, and none is "
             "above 0",
             hint="They must be natural logarithms of probabilities, not logits or scores.",
         )
     return tuple(min(value, 0.0) for value in values)
 
 
-def check(found: Generation, sampling: Sampling, known_ids: int | None, who: str) -> None:
+def check(found: Generation, sampling: Sampling, known_ids: int | None, server: str) -> None:
     """Raise EngineError for a sample that can't be one of this request to a model that knows so many ids (None where
-    nobody can say)."""
+    that is unknown)."""
     if len(found.ids) > sampling.max_new_tokens:
-        raise EngineError(f"{who} gave {len(found.ids)} tokens, and was asked for {sampling.max_new_tokens} at most")
+        raise EngineError(f"{server} gave {len(found.ids)} tokens, and was asked for {sampling.max_new_tokens} at most")
     if found.finish == "stop" and not found.ids:
-        raise EngineError(f"{who} says that {found.stopped_by!r} ended a generation, and gave no token of it")
+        raise EngineError(f"{server} reports that {found.stopped_by!r} ended a generation, and gave no token of it")
     if known_ids is not None and found.ids and max(found.ids) >= known_ids:
         raise EngineError(
-            f"{who} gave the token id {max(found.ids)}, and the trainer's model has ids below {known_ids}",
+            f"{server} gave the token id {max(found.ids)}, and the trainer's model has ids below {known_ids}",
             hint="The server must serve the model that is trained.",
         )

@@ -27,7 +27,7 @@ print("toolrl:", type(current_platform).__name__, torch.__version__, torch.cuda.
 
 def check() -> str:
     """What is installed and that it can be imported here. Raises ConfigError, EngineError; ModuleNotFoundError without
-    vLLM, which `toolrl doctor` tells as an optional package that is missing."""
+    vLLM, which `toolrl doctor` reports as a missing optional package."""
     found = _the_one(packages.installed())
     wanted, torch = wanted_torch(found.name), _version("torch")
     if torch is None:

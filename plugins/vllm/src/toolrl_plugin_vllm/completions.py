@@ -135,7 +135,7 @@ def generation(answer: Any, version: int) -> Generation:
         if stopped_by is None and ids:
             stopped_by = ids[-1]
         if not isinstance(stopped_by, str | int):
-            raise EngineError(f"the server says that {stopped_by!r} ended a generation")
+            raise EngineError(f"the server reports that {stopped_by!r} ended a generation")
     elif finish not in ("length", "abort"):
         raise EngineError(f"the server ended a generation with {finish!r}")
     logprobs = at_most_zero(values, "the server")

@@ -98,5 +98,5 @@ def versions(spans: Sequence[Any] | None, count: int) -> tuple[int, ...]:
     for span in spans or ():
         found += [int(span.version)] * (min(span.end, count) - len(found))
     if len(found) != count:
-        raise EngineError(f"vLLM told the weight version of {len(found)} of {count} tokens")
+        raise EngineError(f"vLLM gave the weight version of {len(found)} of {count} tokens")
     return tuple(found)

@@ -2,7 +2,7 @@
 (`completions.py`, `sglang.py`).
 
 Weights are handed over by a folder that both can read: at the start and at each update the engine writes the trainer's
-weights there, waits until nothing is under way, tells the server to load them, empties its prefix cache, and compares
+weights there, waits until nothing is under way, makes the server load them, empties its prefix cache, and compares
 the log-probabilities of a fixed text with the trainer's. New requests wait meanwhile. What is under way is
 waited for, or interrupted and gone on with (`joining.py`); in both cases nothing samples while weights change, so that
 every token's version is known.

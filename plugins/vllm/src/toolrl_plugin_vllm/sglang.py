@@ -117,16 +117,16 @@ def probe_body(ids: Sequence[int]) -> dict[str, Any]:
 
 def generation(answer: Any, version: int) -> Generation:
     """The sample in an answer. Raises EngineError for an answer that holds none."""
-    told = _told(answer)
-    entries = told.get("output_token_logprobs")
+    info = _meta_info(answer)
+    entries = info.get("output_token_logprobs")
     if not isinstance(entries, list):
         raise EngineError(f"SGLang: {_LOGPROBS}", hint="It must take `return_logprob: true`.")
     ids, logprobs = _pairs(entries)
     said = answer.get("output_ids")
     if isinstance(said, list) and said and tuple(said) != ids:
-        raise EngineError(f"SGLang tells {len(said)} output_ids and log-probabilities of {len(ids)} other tokens")
-    finish, stopped_by = _finish(told.get("finish_reason"), ids)
-    cached = told.get("cached_tokens")
+        raise EngineError(f"SGLang gave {len(said)} output_ids and log-probabilities of {len(ids)} other tokens")
+    finish, stopped_by = _finish(info.get("finish_reason"), ids)
+    cached = info.get("cached_tokens")
     return Generation(
         ids,
         at_most_zero(logprobs, "SGLang"),
@@ -140,7 +140,7 @@ def generation(answer: Any, version: int) -> Generation:
 def check_weights(answer: Any, version: str) -> None:
     """Raise EngineError where an answer says that it comes from others than the weights that the server was given under
     this name. Servers that don't say are believed."""
-    said = _told(answer).get("weight_version")
+    said = _meta_info(answer).get("weight_version")
     if said is not None and said != version:
         raise EngineError(
             f"SGLang samples from weights that it calls {said!r}, and was given {version!r} last",
@@ -150,7 +150,7 @@ def check_weights(answer: Any, version: str) -> None:
 
 def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     """Those of every token of the probe but the first. Raises EngineError for an answer without them."""
-    entries = _told(answer).get("input_token_logprobs")
+    entries = _meta_info(answer).get("input_token_logprobs")
     if not isinstance(entries, list) or len(entries) != len(ids):
         raise EngineError(
             "SGLang gives no log-probabilities of a prompt, so its weights can't be verified",
@@ -158,15 +158,15 @@ def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
         )
     found, logprobs = _pairs(entries[1:])
     if found != tuple(ids[1:]):
-        raise EngineError("SGLang tells the log-probabilities of another prompt than it was asked for")
+        raise EngineError("SGLang gave the log-probabilities of another prompt than it was asked for")
     return list(logprobs)
 
 
-def _told(answer: Any) -> Mapping[str, Any]:
-    told = answer.get("meta_info") if isinstance(answer, Mapping) else None
-    if not isinstance(told, Mapping):
+def _meta_info(answer: Any) -> Mapping[str, Any]:
+    info = answer.get("meta_info") if isinstance(answer, Mapping) else None
+    if not isinstance(info, Mapping):
         raise EngineError(f"SGLang's answer holds no meta_info: {answer!r:.300}")
-    return told
+    return info
 
 
 def _pairs(entries: Sequence[Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -189,7 +189,7 @@ def _finish(reason: Any, ids: Sequence[int]) -> tuple[Any, str | int | None]:
         if matched is None and ids:
             matched = ids[-1]
         if not isinstance(matched, str | int):
-            raise EngineError(f"SGLang says that {matched!r} ended a generation")
+            raise EngineError(f"SGLang reports that {matched!r} ended a generation")
         return "stop", matched
     if kind == "abort":
         if reason.get("err_type") or (reason.get("status_code") or 0) >= 400:
