@@ -25,8 +25,6 @@ from toolrl.errors import ConfigError
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-_LONGEST = 100_000
-_DEEPEST = 32
 _OPEN, _CLOSE = "\ue001", "\ue002"
 """Stand for `${` and `}` that are to stay, while a text is worked on."""
 MISSING: Any = object()
@@ -52,39 +50,43 @@ class References:
         self._tree = tree
         self._variable = variable
         self._where = where
+        self._open: list[tuple[Any, ...]] = []
+        """Places whose texts are being resolved."""
 
-    def resolve(self, node: Any, path: tuple[Any, ...] = (), depth: int = 0) -> Any:
+    def resolve(self, node: Any, path: tuple[Any, ...] = ()) -> Any:
         """A copy of the value at this path with every reference replaced. Raises ConfigError."""
         if isinstance(node, dict):
-            return {key: self.resolve(item, (*path, key), depth) for key, item in node.items()}
+            return {key: self.resolve(item, (*path, key)) for key, item in node.items()}
         if isinstance(node, list):
-            return [self.resolve(item, (*path, index), depth) for index, item in enumerate(node)]
+            return [self.resolve(item, (*path, index)) for index, item in enumerate(node)]
         if isinstance(node, str) and "${" in node:
-            return _plain(self._text(node, path, depth))
+            return _plain(self._text(node, path))
         return node
 
-    def _text(self, text: str, path: tuple[Any, ...], depth: int) -> Any:
+    def _text(self, text: str, path: tuple[Any, ...]) -> Any:
         """One text's references replaced, innermost first."""
-        if depth > _DEEPEST:
-            raise self._wrong(path, text, "refers to itself, or too many references stand one behind the other")
-        text = text.replace("\\${", _OPEN)
+        if path in self._open:
+            raise self._wrong(path, text, "refers to itself")
+        self._open.append(path)
+        try:
+            return self._replaced(text.replace("\\${", _OPEN), path)
+        finally:
+            self._open.pop()
+
+    def _replaced(self, text: str, path: tuple[Any, ...]) -> Any:
         while (match := _INNERMOST.search(text)) is not None:
-            value = self._value(match[1].strip(), path, depth)
+            value = self._value(match[1].strip(), path)
             if match.span() == (0, len(text)):
                 return value
             if isinstance(value, dict | list):
                 raise self._wrong(path, match[0], "is a whole section, and stands inside a text")
-            written = value if isinstance(value, str) else "null" if value is None else str(value)
-            text = (
-                text[: match.start()] + (written.lower() if isinstance(value, bool) else written) + text[match.end() :]
-            )
-            if len(text) > _LONGEST:
-                raise self._wrong(path, match[0], f"makes a text of more than {_LONGEST} characters")
+            written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            text = text[: match.start()] + written + text[match.end() :]
         if "${" in text:
             raise self._wrong(path, text[:80], "isn't closed, or is no reference")
         return text
 
-    def _value(self, body: str, path: tuple[Any, ...], depth: int) -> Any:
+    def _value(self, body: str, path: tuple[Any, ...]) -> Any:
         resolver, colon, arguments = body.partition(":")
         first, comma, rest = (part.strip() for part in arguments.partition(","))
         if resolver in ("oc.env", "env") and colon:
@@ -95,7 +97,7 @@ class References:
             raise self._wrong(
                 path, f"${{{body}}}", f"asks for the resolver {resolver!r}; known are oc.env, oc.select and oc.decode"
             )
-        found = self._find(first if colon else body, path, depth)
+        found = self._find(first if colon else body, path)
         if found is not MISSING:
             return found
         if colon:
@@ -112,7 +114,7 @@ class References:
             raise self._wrong(path, f"${{{body}}}", f"the environment variable {name} isn't set")
         return value.replace("${", _OPEN)  # What comes from outside is a value: references in it aren't followed.
 
-    def _find(self, body: str, path: tuple[Any, ...], depth: int) -> Any:
+    def _find(self, body: str, path: tuple[Any, ...]) -> Any:
         """A value of the tree, resolved; MISSING where it isn't there."""
         dots = len(body) - len(body.lstrip("."))
         above = path[: max(len(path) - dots, 0)] if dots else ()
@@ -120,18 +122,14 @@ class References:
         node: Any = self._tree
         for number, key in enumerate(keys):
             if isinstance(node, str) and "${" in node:
-                node = self._text(node, tuple(keys[:number]), depth + 1)
+                node = self._text(node, tuple(keys[:number]))
             if isinstance(node, dict) and key in node:
                 node = node[key]
             elif isinstance(node, list) and str(key).isdigit() and int(key) < len(node):
                 node = node[int(key)]
             else:
                 return MISSING
-        if depth >= _DEEPEST:
-            raise self._wrong(
-                path, f"${{{body}}}", "refers to itself, or too many references stand one behind the other"
-            )
-        found = self.resolve(node, tuple(keys), depth + 1)
+        found = self.resolve(node, tuple(keys))
         return found.replace("${", _OPEN) if isinstance(found, str) else found
 
     def _wrong(self, path: tuple[Any, ...], shown: str, what: str) -> ConfigError:
