@@ -87,7 +87,7 @@ TRACEBACKS = [
     (
         "input('?')",
         ['  File "<code>", line 1, in <module>'],
-        "EOFError: input() can't be used here: nobody answers. Put the values into the code.",
+        "EOFError: input() can't be used here: there is no one to answer. Put the values into the code.",
     ),
     (
         "open('own.py', 'w').write('def g(): 1 / 0')\nimport own\nown.g()",

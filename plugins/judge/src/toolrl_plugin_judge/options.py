@@ -19,7 +19,7 @@ class Criterion(BaseModel, extra="forbid", frozen=True):
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$",
         description="Its key in the verdict, and `criterion_NAME` among the metrics.",
     )
-    description: str = Field(min_length=1, description="What the judge is told of it.")
+    description: str = Field(min_length=1, description="Its description for the judge.")
     weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the score, against the others'.")
 
 
@@ -57,7 +57,7 @@ class JudgeOptions(BaseModel, extra="forbid"):
         "each without thinking and tool calls, or the `transcript` of the model's turns with what tools answered.",
     )
     max_chars: int = Field(
-        20_000, ge=100, description="Of a longer response the middle is left out, and the judge is told so."
+        20_000, ge=100, description="Of a longer response the middle is left out, and a note takes its place."
     )
 
     verdict: Literal["json", "boxed", "line"] = Field(

@@ -1,4 +1,4 @@
-"""The question to the judge: a template whose fields are filled once, each between tags that nobody can guess.
+"""The question to the judge: a template whose fields are filled once, each between tags that can't be guessed.
 
 The response is written by the model that is trained, which gains by talking to the judge. So it stands between tags
 with a mark that is drawn anew for each request: it can't close them, and a verdict that it writes stays inside. Texts

@@ -88,8 +88,8 @@ class JudgeReward:
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "reward %r: the judge gives no verdict, so `on_failure` stands for it; further ones aren't told, their "
-                "share is the metric `failed`: %s",
+                "reward %r: the judge gives no verdict, so `on_failure` stands for it; further ones are counted by "
+                "the metric `failed`: %s",
                 self._name,
                 error,
             )

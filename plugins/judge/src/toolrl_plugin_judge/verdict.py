@@ -32,7 +32,7 @@ class UnreadableVerdictError(ValueError):
 
 
 def format_text(options: JudgeOptions) -> str:
-    """What the judge is told of the form of its answer."""
+    """The instruction on the form of the judge's answer."""
     low, high = (f"{bound:g}" for bound in options.scale)
     number = f"a number from {low} (worst) to {high} (best)"
     if options.verdict == "boxed":

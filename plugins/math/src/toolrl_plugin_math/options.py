@@ -82,7 +82,7 @@ class ArithmeticOptions(BaseModel, extra="forbid"):
 
     size: int = Field(10_000, ge=1, description="How many tasks.")
     split: Literal["train", "heldout"] = Field(
-        "train", description="A tenth of all expressions, told by their hash, is held out from training."
+        "train", description="A tenth of all expressions, chosen by their hash, is held out from training."
     )
     seed: int = Field(0, ge=0, description="Task i is a function of seed, split, kinds and i alone.")
     kinds: list[Kind] = Field(

@@ -43,7 +43,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     yield Component(
         "calc_gsm8k_reward",
         f"{_PACKAGE}.reward_tool:Gsm8kRewardTool",
-        summary="Tells the model what its answer to a GSM8K problem is worth.",
+        summary="Scores an answer to a GSM8K problem for the model.",
         options=f"{_PACKAGE}.options:RewardToolOptions",
     )
 

@@ -1,4 +1,4 @@
-"""Tool `calc_gsm8k_reward`: the model submits an answer, and is told what it is worth, as often as it likes.
+"""Tool `calc_gsm8k_reward`: the model submits an answer and reads its score, as often as it likes.
 
 The number after the last `####` counts, else the last number of the submitted text.
 The ground truth comes from the task's `tools_kwargs.calc_gsm8k_reward.create_kwargs.ground_truth`, which the data set

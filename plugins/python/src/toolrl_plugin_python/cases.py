@@ -203,7 +203,7 @@ def _tree(program: str) -> ast.Module:
 
 
 def _free_names(tree: ast.Module) -> set[str]:
-    """Names that the test uses and nobody gives it."""
+    """Names that the test uses without binding them: they are the program's."""
     used: set[str] = set()
     bound = {*dir(builtins), *MODULES, "__name__", "__file__"}
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
 """Finding out how programs can be isolated on this machine, by trying.
 
 Strongest first: namespaces; Landlock with a user of its own, for root where namespaces are forbidden; Landlock with a
-single process, for anyone else. Each way is set up for real, and from inside it is tried to do what must not be
+single process, for other users. Each way is set up for real, and from inside it is tried to do what must not be
 possible.
 """
 
@@ -115,7 +115,7 @@ def probe(way: Settings, module: str) -> Inside:
 
 @contextmanager
 def reachable() -> Iterator[dict[str, str]]:
-    """Things that must not be reached from inside, and that nothing but the walls keeps anyone from."""
+    """A file and a process that every program can reach unless walls stand between."""
     with tempfile.TemporaryDirectory(prefix="toolrl-probe-") as folder:
         Path(folder).chmod(0o777)
         secret = Path(folder, "secret")

@@ -37,7 +37,7 @@ class Drain:
         return bytes(self._head), bytes(self._tail[-self._tail_size :] if self._tail_size else b"")
 
     def rest(self) -> None:
-        """Read what is there now: as much as a pipe can hold, so that this ends whoever else goes on writing."""
+        """Read what is there now: as much as a pipe can hold, so that this ends even where a writer goes on."""
         for _ in range(_MOST_PIECES):
             if not self._read():
                 break

@@ -54,7 +54,7 @@ class KeeperError(RuntimeError):
 
 @dataclass(eq=False)
 class Running:
-    """A job that the keeper was told to start."""
+    """A job of the keeper."""
 
     number: int
     ended: asyncio.Future[Ending]
@@ -276,7 +276,7 @@ class KeeperProcess:
                 job.ended.set_exception(error)
         if not self._settled.done():
             self._settled.set_exception(error)
-        self._settled.exception()  # maybe nobody else asks
+        self._settled.exception()  # it may have no other reader
         self._running.clear()
 
 

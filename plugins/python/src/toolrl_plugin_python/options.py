@@ -56,7 +56,7 @@ class PythonOptions(BaseModel, extra="forbid"):
         None, ge=1, description="Calls that run at once, others wait; None for twice the number of processors."
     )
     description: str | None = Field(
-        None, min_length=1, description="What the model is told of the tool; None for a text made from these options."
+        None, min_length=1, description="The tool's description for the model; None for a text made from these options."
     )
 
 

@@ -187,7 +187,7 @@ _PARAMETERS = {
 
 
 def description(options: PythonOptions) -> str:
-    """What the model is told: what comes back, what stays, what can be imported, and the limits."""
+    """The tool's description for the model: what comes back, what stays, what can be imported, and the limits."""
     state = (
         "Variables and files stay for later calls."
         if options.persistent

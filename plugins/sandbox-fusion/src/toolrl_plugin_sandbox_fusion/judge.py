@@ -1,7 +1,7 @@
 """A solution against test cases: each case a request to the sandbox, many at once.
 
-Statuses are those of verl, also in this: every case after the first compile error counts as a compile error. Which case
-is first is settled by its index and not by who answers first, so later ones are dropped as soon as one doesn't compile.
+Statuses are those of verl, also in this: every case after the first compile error counts as a compile error. The index
+decides which is first, not the order of answers; so later ones are dropped as soon as one doesn't compile.
 """
 
 from __future__ import annotations

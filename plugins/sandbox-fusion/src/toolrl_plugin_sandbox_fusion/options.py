@@ -74,8 +74,8 @@ class CodeInterpreterOptions(SandboxOptions):
     languages: list[Language] | None = Field(
         None,
         min_length=1,
-        description="The languages that a call may ask for by `language`; several are named in what the model is told. "
-        "null: any that the API has, and the model is told of none.",
+        description="The languages that a call may ask for by `language`; several become an argument of the tool. "
+        "null: any that the API has, without such an argument.",
     )
     files: dict[str, str] = Field(
         default_factory=dict,
@@ -87,14 +87,14 @@ class CodeInterpreterOptions(SandboxOptions):
         description="Paths that are brought back after each call. They are there again in the next call of the "
         "episode, and other tools find them in `episode.shared['sandbox_files']`, path to bytes.",
     )
-    description: str = Field(DESCRIPTION, min_length=1, description="What the model is told of the tool.")
+    description: str = Field(DESCRIPTION, min_length=1, description="The tool's description for the model.")
     compat: Literal["verl"] | None = Field(
         None,
         description='verl: the model reads what verl\'s tool gave: output where the program ended, "no stdout here" '
         "for a time-out, a compile error or a failed sandbox. null: what happened, in words.",
     )
     probe: bool = Field(
-        True, description="Run a small program when the run starts, so that a wrong address is told at once."
+        True, description="Run a small program when the run starts, so that a wrong address ends it at once."
     )
 
     @model_validator(mode="after")

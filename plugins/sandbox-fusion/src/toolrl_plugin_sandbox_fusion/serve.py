@@ -31,7 +31,11 @@ class Serve:
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
         add("--port", type=_at_least(0), default=8080, help="port to listen on, 0 for any (default: %(default)s)")
-        add("--expose", action="store_true", help="allow a --host that other machines reach; whoever does can run code")
+        add(
+            "--expose",
+            action="store_true",
+            help="allow a --host that other machines reach; anyone who connects can run code",
+        )
         add("--workers", type=_at_least(1), metavar="N",
             help="programs that run at once (default: as many as there are processors)")  # fmt: skip
         add("--queue", type=_at_least(0), default=256, metavar="N",
@@ -51,13 +55,13 @@ class Serve:
         add("--max-request-mb", type=_at_least(1), default=32, metavar="MB",
             help="size of a request (default: %(default)s)")  # fmt: skip
         add("--grace", type=_at_least(0), default=10, metavar="SECONDS",
-            help="how long programs may go on when the server is told to stop (default: %(default)s)")  # fmt: skip
+            help="how long programs may go on when the server stops (default: %(default)s)")  # fmt: skip
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
         if not args.expose and not is_loopback(args.host):
             raise ConfigError(
-                f"--host {args.host} can be reached by other machines, and whoever reaches this server can run code",
+                f"--host {args.host} can be reached by other machines, and anyone who connects can run code",
                 hint="Add --expose if that is wanted, behind a firewall; or listen on 127.0.0.1.",
             )
         server = make_server(args)

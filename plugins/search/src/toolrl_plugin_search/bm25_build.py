@@ -61,7 +61,7 @@ def build_bm25(
     block_words: int = BLOCK_WORDS,
     progress: Callable[[int], None] | None = None,
 ) -> BuildResult:
-    """Index a corpus into the folder `path`. `progress` is told of the number of passages read now and then. Raises
+    """Index a corpus into the folder `path`. `progress` gets the number of passages read, now and then. Raises
     DataError for a corpus without passages, ConfigError where the folder exists."""
     with new_folder(path, overwrite=overwrite) as folder:
         blocks = _Blocks(folder, block_words)

@@ -133,7 +133,7 @@ class ServeCommand(_Command):
         add = parser.add_argument
         add("index", type=Path, metavar="FOLDER", help="folder of an index")
         add("--host", default="127.0.0.1",
-            help="address to listen on; anyone who reaches it can read the corpus (default: %(default)s)")  # fmt: skip
+            help="address to listen on; anyone who connects can read the corpus (default: %(default)s)")  # fmt: skip
         add("--port", type=_between(int, 0, 65535), default=8000, help="0 for any that is free (default: %(default)s)")
         add("--topk", type=_between(int, 1, MAX_TOPK), default=3,
             help="passages for a request that names no number (default: %(default)s)")  # fmt: skip
@@ -144,7 +144,7 @@ class ServeCommand(_Command):
             help="queries under way at most; further requests are answered 503 (default: %(default)s)")  # fmt: skip
         add("--max-request-mb", type=_COUNT, default=16, metavar="MB", help="size of a request (default: %(default)s)")
         add("--grace", dest="grace_seconds", type=_between(float, 0), default=10.0, metavar="SECONDS",
-            help="how long requests may go on when the server is told to stop (default: %(default)s)")  # fmt: skip
+            help="how long requests may go on when the server stops (default: %(default)s)")  # fmt: skip
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:

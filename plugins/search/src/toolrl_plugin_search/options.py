@@ -48,7 +48,9 @@ class SearchOptions(BaseModel, extra="forbid"):
     max_passage_chars: int | None = Field(
         None, ge=1, description="A longer passage is cut to so many characters; null for no limit."
     )
-    description: str | None = Field(None, min_length=1, description="What the model is told; null for the tool's own.")
+    description: str | None = Field(
+        None, min_length=1, description="The tool's description for the model; null for its own."
+    )
     max_batch: int = Field(64, ge=1, le=1024, description="Queries that go together at most.")
     batch_wait: float = Field(
         0.002, ge=0, le=10, description="Seconds that the first query of a batch waits for those of other episodes."

@@ -51,7 +51,7 @@ class RetrievalServerSettings:
     request_seconds: float = 60.0
     """How long a request may take to come, its headers and its body each."""
     grace_seconds: float = 10.0
-    """How long requests that are under way may go on after the server was told to stop."""
+    """How long requests that are under way may go on after the server stops."""
 
 
 def _sound(query: Any) -> Any:

@@ -22,12 +22,12 @@ from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, 
 
 NOTHING = "No passage fits this query."
 MAX_QUERY_CHARS = 8192
-"""A query is cut to so many characters; nobody asks for more."""
+"""A query is cut to so many characters."""
 _QUERY = {"type": "string", "description": "What to look for."}
 
 
 def make_search(options: SearchOptions, context: BuildContext) -> SearchToolset:
-    """The tool `search`, of which the model is told one argument, `query`."""
+    """The tool `search`, with one argument for the model, `query`."""
     description = options.description or SEARCH_DESCRIPTION
     schema = {"type": "object", "properties": {"query": _QUERY}, "required": ["query"]}
     return SearchToolset(ToolSpec("search", description, schema), options, options.format or "text", context.where)

@@ -30,7 +30,7 @@ from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLi
 from toolrl_plugin_python.jail.walls import JobPlace
 
 GO, NOTE = 3, 4
-"""Descriptors of the first: what the keeper says, and what it is told."""
+"""Descriptors of the first: from the keeper, and to it."""
 CHANNEL = 5
 """An interpreter's channel to the run; for a program, where the first answers."""
 JOB = 6

@@ -1,5 +1,5 @@
 """Control groups: one a job, in which the kernel bounds memory, processes and processor time, and counts what /proc
-shows of no process: page tables, mappings, buffers of sockets and pipes, children that nobody waited for.
+shows of no process: page tables, mappings, buffers of sockets and pipes, children that no parent waited for.
 
 Groups are made below the keeper's own group, or beside it in version 2, where that may be written: as root outside of
 most containers, or where groups are delegated to the user. Elsewhere `job_memory` counts.

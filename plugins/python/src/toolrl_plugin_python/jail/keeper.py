@@ -1,8 +1,8 @@
 """The keeper: a small process beside the run that starts jobs, watches what they use, and ends them.
 
 It is forked from nothing: a fresh interpreter without the run's memory, descriptors or environment, so that its forks
-are quick and carry no secret. It takes JSON messages on a socket, with the descriptors of a job attached, and tells
-when a job has ended. It lives as long as the run: the kernel kills it with its parent, and it kills its jobs likewise.
+are quick and carry no secret. It takes JSON messages on a socket, with the descriptors of a job attached, and reports
+the end of each job. It lives as long as the run: the kernel kills it with its parent, and it kills its jobs likewise.
 
     {"op": "settings", …}                        first; answered by {"event": "settled"} or {"event": "unsettled"}
     {"op": "start", "id", "kind", "limits": …}   with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB

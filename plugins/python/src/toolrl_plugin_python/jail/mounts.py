@@ -45,7 +45,7 @@ def build_root(settings: Settings, scratch_mb: int, owner: tuple[int, int], show
     os.chdir("/")
     system.mount("tmpfs", _NEW, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     _scratch(scratch_mb, owner)
-    # A read-only mount doesn't keep anyone from writing to a device; Landlock does.
+    # A device on a read-only mount can still be written; Landlock forbids it.
     for device in (*DEVICES, ZERO) if landlock.version() else DEVICES:
         _bind(device, needed=False, flags=MS_NOSUID | MS_NOEXEC)
     _show(settings)

@@ -1,6 +1,6 @@
 """Namespaces of a job's own: processes, mounts, network, IPC, host name, cgroups, and users where that can be had.
 
-Root makes all but the user namespace with its own rights, then becomes a user that owns nothing; anyone else makes the
+Root makes all but the user namespace with its own rights, then becomes a user that owns nothing; another user makes the
 user namespace first and has rights in it alone. Either way no capability is left at the end. A user namespace also
 makes the limit of processes one of this job: the kernel counts it there.
 """

@@ -1,7 +1,7 @@
 """An interpreter that runs cells as a notebook does, inside the walls.
 
 What a cell prints, the value of its last expression and the traceback of what it raised all go to one pipe, in the
-order in which they come. A cell's end is told on the channel, as one line that begins with the cell's token. All of
+order in which they come. A cell's end is reported on the channel, as one line that begins with the cell's token. All of
 this is in the program's hands and can be forged by it: the run believes none of it further than that.
 """
 
@@ -79,7 +79,7 @@ def _exit(code: object = None) -> NoReturn:
 
 
 def _no_input(prompt: object = "") -> NoReturn:
-    raise EOFError("input() can't be used here: nobody answers. Put the values into the code.")
+    raise EOFError("input() can't be used here: there is no one to answer. Put the values into the code.")
 
 
 def _read_request(channel: int) -> dict[str, Any] | None:

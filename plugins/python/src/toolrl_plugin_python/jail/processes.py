@@ -131,7 +131,7 @@ class Trees:
 
     def __init__(self) -> None:
         self.unsure = False
-        """The last look found a process whose parents went away meanwhile, so that nobody knows whose it is."""
+        """The last look found a process whose parents went away meanwhile, so that its owner is unknown."""
         self._foreign: set[int] = set()
         self._made = 0.0
 

@@ -107,7 +107,7 @@ def _special(numbers: dict[str, int], rules: Rules) -> dict[int, list[Code]]:
         "prlimit64": [*_require(0, 0), *_core_limit(2)],
         "setrlimit": [*_load(0), (_EQUAL, 0, 1, _RLIMIT_CORE), _refuse(0), _allow()],
         "mmap": _MMAP,
-        # They take memory out of sight of who counts it.
+        # They hide memory from the counts in /proc.
         "madvise": [
             *_load(2),
             (_EQUAL, 1, 0, _MADV_COLD),
@@ -166,8 +166,8 @@ def _require(argument: int, value: int) -> list[Code]:
 
 
 def _core_limit(new: int) -> list[Code]:
-    """Ends prlimit: a new limit of core dumps isn't set, and that isn't told. 1 means none at all; less means that the
-    kernel hands the dump to the machine's own program for dumps, if there is one."""
+    """Ends prlimit: a new limit of core dumps isn't set, and the call succeeds all the same. 1 means none at all; less
+    means that the kernel hands the dump to the machine's own program for dumps, if there is one."""
     low, high = _load(new), [(_LOAD, 0, 0, _OFFSET_ARGUMENTS + 8 * new + 4)]
     asks = [*low, (_EQUAL, 0, 2, 0), *high, (_EQUAL, 1, 0, 0), _refuse(0)]
     return [*_load(1), (_EQUAL, 0, len(asks), _RLIMIT_CORE), *asks, _allow()]
@@ -188,7 +188,7 @@ _CLONE: list[Code] = [
     (_BITS, 0, 2, _CLONE_THREAD),
     (_BITS, 1, 0, _CLONE_FILES),
     _refuse(errno.EPERM),
-    # The end of a child may be told by SIGCHLD and by no other signal: SIGCONT would wake a parent that was stopped.
+    # A child may announce its end by SIGCHLD and by no other signal: SIGCONT would wake a parent that was stopped.
     (_AND, 0, 0, _EXIT_SIGNAL_MASK),
     (_EQUAL, 2, 0, 0),
     (_EQUAL, 1, 0, _SIGCHLD),

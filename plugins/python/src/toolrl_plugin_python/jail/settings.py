@@ -1,4 +1,4 @@
-"""What the keeper is told: how to isolate, once, and what to start, for each job. Both come as JSON from the run."""
+"""Settings of a keeper: how to isolate, once, and the limits of each job. Both come as JSON from the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settings:
     preload: tuple[str, ...] = ()
     """Modules that are imported before interpreters are forked."""
     packages: tuple[str, ...] = ()
-    """What the model is told can be imported besides the standard library."""
+    """Named to the model as importable besides the standard library."""
 
 
 @dataclass(frozen=True, slots=True)

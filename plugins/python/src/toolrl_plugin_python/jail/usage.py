@@ -21,7 +21,7 @@ class ProcessorTime:
     """Tell it of every look; `renew` begins anew.
 
     Two sums are kept, and the larger one counts, since neither sees everything. That of the living holds what children
-    took that somebody waited for; where nobody does (SIGCHLD ignored), the kernel forgets it. That of all that were
+    took that their parent waited for; where it ignores SIGCHLD, the kernel forgets it. That of all that were
     ever seen holds it, but not what lived between two looks. A control group sees all.
     """
 
@@ -54,7 +54,7 @@ class Usage:
     """Processor time, memory and files."""
 
     def __init__(self, limits: JobLimits, place: JobPlace, group: ControlGroup | None, reader: int | None) -> None:
-        """`reader` is the user who can see the job's files and processes, where this one can't."""
+        """`reader` is a user with access to the job's files and processes, where this one has none."""
         self._limits = limits
         self._place = place
         self._group = group

@@ -81,7 +81,7 @@ def answer(state: dict[str, Any], request: dict[str, Any]) -> tuple[str, dict[st
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the run hangs up."""
     inward, outward = os.fdopen(os.dup(0), "rb"), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     # What the program prints or reads is not what is said here.

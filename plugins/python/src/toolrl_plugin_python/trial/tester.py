@@ -32,7 +32,7 @@ class StopTest(BaseException):
 
 
 class OfProgramError(Exception):
-    """Mixed into what the program raised, so that it is told from what the test raises itself."""
+    """Mixed into what the program raised, which distinguishes it from what the test raises itself."""
 
 
 class Wire:
@@ -52,7 +52,7 @@ class Wire:
     def receive(self) -> tuple[bytes, Any]:
         line = self._inward.readline()
         if not line:
-            raise self.stop("error", "nobody asks any more")
+            raise self.stop("error", "the run hung up")
         self._nonce, kind, message = line.split(b" ", 2)
         return kind, json.loads(message)
 

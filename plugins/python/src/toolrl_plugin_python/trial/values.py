@@ -1,4 +1,4 @@
-"""Plain values as JSON and back, between a program that is tested and whoever looks at its results.
+"""Plain values as JSON and back, between a program that is tested and its test.
 
 Nothing but data crosses: no class, no function, no object with a say in its own comparison. Subclasses become what they
 derive from, arrays lists, iterators what they give. Both sides of the wall use this file.
@@ -83,7 +83,7 @@ _DECODERS: dict[str, Any] = {
 
 
 def decode(given: Any) -> Any:
-    """The value again, of plain types only. Raises ValueError or TypeError for what nobody encoded."""
+    """The value again, of plain types only. Raises ValueError or TypeError for what `encode` doesn't give."""
     if isinstance(given, list):
         return [decode(item) for item in given]
     if not isinstance(given, dict):
