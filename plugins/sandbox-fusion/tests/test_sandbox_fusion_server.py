@@ -389,7 +389,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--host", "0.0.0.0"], "whoever reaches this server can run code"),
+            (["--host", "0.0.0.0"], "anyone who connects can run code"),
             (["--languages", "cobol"], "no language 'cobol'"),
             (["--languages", "verilog"], "no language 'verilog'"),
             (["--workers", "0"], "0 is below 1"),

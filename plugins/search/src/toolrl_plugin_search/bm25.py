@@ -3,8 +3,8 @@
 The method is MaxScore. A query's words are taken in order of the most that each can weigh. Their weights are added up
 passage by passage, until the words that are left can't lift a passage without any of the earlier words among the best
 `topk`. These last words, the frequent ones, are looked up for the remaining candidates only, and candidates drop out on
-the way. Sums are of single precision so far; the remaining candidates are added up once more in double precision, always in the same
-order, so that scores don't depend on the path. Equal scores stand in the order of the corpus.
+the way. Sums are of single precision so far; the remaining candidates are added up once more in double precision,
+always in the same order, so that scores don't depend on the path. Equal scores stand in the order of the corpus.
 """
 
 from __future__ import annotations
