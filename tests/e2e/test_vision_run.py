@@ -39,7 +39,7 @@ from toolrl_plugin_chat.options import TemplateOptions  # noqa: E402
 from toolrl_plugin_chat.template import TemplateFormat  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
+from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights, load_policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -109,11 +109,11 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def policy(folder: Path) -> Policy:
+def policy(folder: Path) -> PolicyModel:
     return load_policy(ModelConfig(path=str(folder)), str(folder), torch.device("cpu"))
 
 
-def chat_of(policy: Policy) -> TemplateFormat:
+def chat_of(policy: PolicyModel) -> TemplateFormat:
     return TemplateFormat(None, BuildContext("template", tokenizer=policy.tokenizer, processor=policy.processor))
 
 
@@ -128,7 +128,7 @@ def asked(*media: Any, text: str = "What is it?") -> Message:
 # The chat format.
 
 
-def test_an_image_is_as_many_tokens_as_its_size_says(policy: Policy) -> None:
+def test_an_image_is_as_many_tokens_as_its_size_says(policy: PolicyModel) -> None:
     chat = chat_of(policy)
     rendered = chat.open([asked(painted(1, 112, 56))], ())
     (image,) = rendered.media
@@ -140,7 +140,7 @@ def test_an_image_is_as_many_tokens_as_its_size_says(policy: Policy) -> None:
     assert rendered.ids[image.span[1]] == first("<|vision_end|>")
 
 
-def test_images_stand_where_the_text_says(policy: Policy) -> None:
+def test_images_stand_where_the_text_says(policy: PolicyModel) -> None:
     chat = chat_of(policy)
     rendered = chat.open([asked(painted(1), painted(2, 112, 112), text="a<image>b<image>c")], ())
     text = policy.tokenizer.decode(rendered.ids).replace("<|image_pad|>", "")
@@ -152,7 +152,7 @@ def test_images_stand_where_the_text_says(policy: Policy) -> None:
         chat.open([asked(painted(1), text="<image><image>")], ())
 
 
-def test_a_text_that_spells_a_placeholder_is_a_text(policy: Policy) -> None:
+def test_a_text_that_spells_a_placeholder_is_a_text(policy: PolicyModel) -> None:
     chat = chat_of(policy)
     pad = policy.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     assert pad not in chat.open([asked(text="<|image_pad|>")], ()).ids
@@ -160,7 +160,7 @@ def test_a_text_that_spells_a_placeholder_is_a_text(policy: Policy) -> None:
     assert pad not in chat.inline("<|image_pad|>")
 
 
-def test_turn_by_turn_is_the_whole(policy: Policy) -> None:
+def test_turn_by_turn_is_the_whole(policy: PolicyModel) -> None:
     chat = chat_of(policy)
     messages = [
         asked(painted(1)),
@@ -172,7 +172,7 @@ def test_turn_by_turn_is_the_whole(policy: Policy) -> None:
     assert whole[: len(ids)] == ids
 
 
-def test_images_in_a_tools_result_are_shown(policy: Policy) -> None:
+def test_images_in_a_tools_result_are_shown(policy: PolicyModel) -> None:
     chat = chat_of(policy)
     spec = SEE.spec
     result = Message("tool", "Here.", media=(Media("image", painted(3)),), tool_call_id="call_1", name="see")
@@ -182,7 +182,7 @@ def test_images_in_a_tools_result_are_shown(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("form", ["image", "bytes", "path", "row", "row of a path"])
-def test_images_come_in_many_forms(policy: Policy, tmp_path: Path, form: str) -> None:
+def test_images_come_in_many_forms(policy: PolicyModel, tmp_path: Path, form: str) -> None:
     image = painted(9)
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
@@ -198,7 +198,7 @@ def test_images_come_in_many_forms(policy: Policy, tmp_path: Path, form: str) ->
     assert made.tensors["pixel_values"].equal(wanted.tensors["pixel_values"])
 
 
-def test_what_is_no_image_is_told(policy: Policy, tmp_path: Path) -> None:
+def test_what_is_no_image_is_told(policy: PolicyModel, tmp_path: Path) -> None:
     chat = chat_of(policy)
     for data in (b"nothing", str(tmp_path / "missing.png"), 7, {"bytes": None}):
         with pytest.raises(ChatFormatError, match="an image can't be read"):
@@ -211,13 +211,13 @@ def test_what_is_no_image_is_told(policy: Policy, tmp_path: Path) -> None:
         chat.open([Message("system", "x", media=(Media("image", painted(1)),)), asked()], ())
 
 
-def test_a_template_that_leaves_images_out_is_told(policy: Policy) -> None:
+def test_a_template_that_leaves_images_out_is_told(policy: PolicyModel) -> None:
     policy.tokenizer.chat_template = TEMPLATE.replace("<|image_pad|>", "")
     with pytest.raises(ChatFormatError, match="hold 1 images, and the chat template shows 0"):
         chat_of(policy).open([asked(painted(1))], ())
 
 
-def test_a_model_without_a_processor_refuses_images(policy: Policy) -> None:
+def test_a_model_without_a_processor_refuses_images(policy: PolicyModel) -> None:
     policy.processor = None
     with pytest.raises(ChatFormatError, match="takes text alone"):
         chat_of(policy).open([asked(painted(1))], ())
@@ -249,7 +249,7 @@ def test_a_whole_processor_makes_the_same_ids() -> None:
     assert pixels.equal(wanted["pixel_values"])
 
 
-def test_a_processor_without_a_placeholder_is_told(policy: Policy) -> None:
+def test_a_processor_without_a_placeholder_is_told(policy: PolicyModel) -> None:
     with pytest.raises(ChatFormatError, match="doesn't say which token stands for an image"):
         Images(object(), policy.tokenizer, "here")
 
@@ -284,7 +284,7 @@ SEE = see
     ids=["shown", "not in results", "text model"],
 )
 def test_a_tool_whose_images_the_model_would_not_see_is_told_at_the_start(
-    policy: Policy, template: str, sees: bool, said: str
+    policy: PolicyModel, template: str, sees: bool, said: str
 ) -> None:
     policy.tokenizer.chat_template = template
     policy.processor = policy.processor if sees else None
@@ -325,7 +325,7 @@ class Chance:
         return Score(random.Random(episode.id).random())
 
 
-def roll(policy: Policy, groups: int = 2) -> list[Any]:
+def roll(policy: PolicyModel, groups: int = 2) -> list[Any]:
     from toolrl_plugin_transformers.engine import TransformersEngine
 
     async def work() -> list[Any]:
@@ -348,7 +348,7 @@ def roll(policy: Policy, groups: int = 2) -> list[Any]:
     return asyncio.run(work())
 
 
-def test_what_is_trained_is_what_was_sampled(policy: Policy, tmp_path: Path) -> None:
+def test_what_is_trained_is_what_was_sampled(policy: PolicyModel, tmp_path: Path) -> None:
     groups = roll(policy)
     episodes = [episode for group in groups for episode in group.episodes]
     pad = policy.tokenizer.convert_tokens_to_ids("<|image_pad|>")
@@ -381,7 +381,7 @@ def test_an_adapter_is_trained_on_images_too(folder: Path, tmp_path: Path) -> No
     """Engine and trainer agree, the vision tower's layers are adapted, and checkpoint and merged folder come back."""
     pytest.importorskip("peft")
 
-    def load(path: Path, lora: dict[str, int] | None) -> Policy:
+    def load(path: Path, lora: dict[str, int] | None) -> PolicyModel:
         return load_policy(ModelConfig(path=str(path), lora=lora), str(path), torch.device("cpu"))
 
     policy = load(folder, {"rank": 4})
@@ -415,7 +415,7 @@ def batch_inputs(episode: Any) -> dict[str, Any]:
     return {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, **batch.media}
 
 
-def test_other_pictures_give_other_probabilities(policy: Policy, tmp_path: Path) -> None:
+def test_other_pictures_give_other_probabilities(policy: PolicyModel, tmp_path: Path) -> None:
     """So the check above would see images that got lost or mixed up."""
     groups = roll(policy, groups=1)
     swapped = []
@@ -435,7 +435,7 @@ def test_other_pictures_give_other_probabilities(policy: Policy, tmp_path: Path)
     assert trainer.update(swapped)["logprob_mismatch/max"] > 1e-2
 
 
-def test_demonstrations_with_images_are_learned(policy: Policy, tmp_path: Path) -> None:
+def test_demonstrations_with_images_are_learned(policy: PolicyModel, tmp_path: Path) -> None:
     messages = (asked(painted(1)), Message("assistant", "blue"), asked(painted(99)), Message("assistant", "pink"))
     environment = Environment("default", SeesOnce(), chat_of(policy), ToolBox([]))
     item = asyncio.run(encode_task(Task("t", messages), {"default": environment}))
@@ -447,7 +447,7 @@ def test_demonstrations_with_images_are_learned(policy: Policy, tmp_path: Path) 
     assert losses[-1] < losses[0] / 2
 
 
-def test_stored_episodes_say_that_their_images_are_gone(policy: Policy) -> None:
+def test_stored_episodes_say_that_their_images_are_gone(policy: PolicyModel) -> None:
     (group,) = roll(policy, groups=1)
     episode = group.episodes[0]
     stored = episode_from_json(json.loads(json.dumps(episode_to_json(episode))))
@@ -457,7 +457,7 @@ def test_stored_episodes_say_that_their_images_are_gone(policy: Policy) -> None:
         from_episodes([stored], min_reward=-1.0)
 
 
-def test_a_checkpoint_holds_the_processor(policy: Policy, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_processor(policy: PolicyModel, tmp_path: Path) -> None:
     weights = PolicyWeights(policy, 0, tmp_path)
     again = load_policy(ModelConfig(path=str(weights.path())), str(weights.path()), torch.device("cpu"))
     assert type(again.processor) is type(policy.processor)

@@ -24,7 +24,7 @@ from pretend_gpu import PretendGpu  # noqa: E402
 from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
+from toolrl_plugin_torch.policy import PolicyModel  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 from toolrl_plugin_transformers.batch import Batch  # noqa: E402
 from toolrl_plugin_transformers.check import verify  # noqa: E402
@@ -79,7 +79,7 @@ def groups() -> list[Group]:
 def test_an_update_stays_on_the_device(dtype: Any, share: bool, preset: Any) -> None:
     model = make_model("qwen3", dtype)
     with PretendGpu() as gpu, tempfile.TemporaryDirectory() as folder:
-        policy = Policy(model.to(GPU), SimpleNamespace(pad_token_id=0), "made up", GPU, dtype)
+        policy = PolicyModel(model.to(GPU), SimpleNamespace(pad_token_id=0), "made up", GPU, dtype)
         settings = TrainerConfig(steps=10, share_prefix=share, tokens_per_microbatch=150, updates_per_step=2)
         algorithm = AlgorithmConfig(preset=preset, kl_coef=0.1, entropy_coef=0.01)
         trainer = PolicyTrainer(policy, settings, algorithm, Path(folder), temperature=0.9, longest=32)

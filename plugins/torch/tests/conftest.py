@@ -1,8 +1,13 @@
-"""Tiny random models of several families, random batches, and the obvious way to score tokens."""
+"""Tiny random models of several families, random batches, the obvious way to score tokens, and real ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +16,11 @@ from toolrl.types import Episode, EpisodeFailure, Message, RewardEntry, Segment,
 
 if TYPE_CHECKING:
     import torch
+
+    from toolrl_plugin_torch.policy import PolicyModel
+
+collect_ignore_glob = [] if all(map(importlib.util.find_spec, ("torch", "transformers"))) else ["test_*.py"]
+"""Without `toolrl[train]` there is nothing to test here."""
 
 VOCABULARY = 97
 
@@ -46,6 +56,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """Tied and untied heads, a soft cap, two kinds of scale, a bias; learned positions, windows, sinks."""
 
 
+class PadOnly:
+    """A tokenizer as far as trainers and checkpoints see it."""
+
+    pad_token_id = 0
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
 class Tiny:
     """The helpers. Imports of torch wait until a test asks for one."""
 
@@ -66,6 +85,27 @@ class Tiny:
                 if parameter.ndim >= 2:
                     parameter.mul_(8.0)
         return model.to(getattr(torch, dtype)).train()
+
+    @classmethod
+    def policy(cls, model: Any = "qwen3", **settings: Any) -> PolicyModel:
+        """A policy of a model, or of a new one of this family."""
+        import torch
+
+        from toolrl_plugin_torch.policy import PolicyModel
+
+        model = cls.model(model, **settings) if isinstance(model, str) else model
+        return PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), next(model.parameters()).dtype)
+
+    @classmethod
+    def save(cls, folder: Path, family: str = "qwen3", **settings: Any) -> Path:
+        """A model's folder, with a tokenizer of a word for each id."""
+        import transformers
+        from tokenizers import Tokenizer, models
+
+        cls.model(family, **settings).save_pretrained(folder)
+        words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, "w3"))
+        transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+        return folder
 
     @staticmethod
     def naive(
@@ -147,3 +187,29 @@ def make_episode() -> EpisodeMaker:
         return Episode(**{**defaults, **fields})
 
     return make
+
+
+def _on_ranks(size: int, command: Sequence[str], variables: Sequence[Mapping[str, str]] = ({},) * 8) -> None:
+    """Run a command as ranks, in an environment as torchrun makes it. `{rank}` in an argument is the rank's number."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = []
+    for rank in range(size):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables[rank]}
+        arguments = [part.replace("{rank}", str(rank)) for part in command]
+        processes.append(subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        for rank, process in enumerate(processes):
+            _, error = process.communicate(timeout=600)
+            assert process.returncode == 0, f"rank {rank}: {error[-3000:]}"
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def on_ranks() -> Callable[..., None]:
+    """`on_ranks(size, command, variables=…)`: waits until all have ended well."""
+    return _on_ranks

@@ -16,7 +16,7 @@ import torch
 from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
-from toolrl_plugin_torch.policy import Policy
+from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
@@ -36,7 +36,7 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         enable({"use_reentrant": False})
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
-    policy = Policy(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
+    policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
     trainer: Any
     if "demonstrations" in case:
         trainer = SupervisedTrainer(policy, SftConfig(from_run="x", **case["settings"]), folder, ranks=ranks)

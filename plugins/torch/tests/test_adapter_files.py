@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+from toolrl.assembly import model_source
+from toolrl.errors import CheckpointError, ConfigError, ToolrlError
+from toolrl.loop.checkpoints import _write_manifest
+from toolrl_plugin_torch.checkpoints.export import export_model
+from toolrl_plugin_torch.options import ModelConfig
+from toolrl_plugin_torch.policy import PolicyModel, load_policy
+
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
-
-from tokenizers import Tokenizer, models  # noqa: E402
-
-from toolrl.assembly import model_source  # noqa: E402
-from toolrl.errors import CheckpointError, ConfigError, ToolrlError  # noqa: E402
-from toolrl.loop.checkpoints import _write_manifest  # noqa: E402
-from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
-from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy, load_policy  # noqa: E402
 
 TARGETS = ["q_proj", "v_proj"]
 LORA = {"rank": 4, "alpha": 8, "target_modules": TARGETS}
@@ -31,11 +29,7 @@ IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 
 @pytest.fixture
 def model(tiny: Any, tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    tiny.model("qwen3").save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
-    return folder
+    return tiny.save(tmp_path / "model")  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def adapter(model: Path, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def load(folder: Path, lora: dict[str, Any] | None = None) -> Policy:
+def load(folder: Path, lora: dict[str, Any] | None = None) -> PolicyModel:
     return load_policy(ModelConfig(path=str(folder), lora=lora), str(folder), torch.device("cpu"))
 
 

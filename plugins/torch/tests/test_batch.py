@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl.types import MediaInput  # noqa: E402
-from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, split, supervised_sample  # noqa: E402
+from toolrl.types import MediaInput
+from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, supervised_sample
 
 masks = st.lists(st.integers(0, 1), min_size=1, max_size=30).map(lambda mask: [0, *mask])
 
@@ -73,14 +71,6 @@ def test_dtypes_and_device() -> None:
     assert moved.samples == batch.samples
 
 
-def test_episode_sample(make_episode: Any) -> None:
-    sample = episode_sample(make_episode((0, 1, 0, 1)), 0.5)
-    assert list(sample.ids) == [1, 2, 3, 4]
-    assert list(sample.advantages) == [0.0, 0.5, 0.0, 0.5]
-    assert list(sample.logprobs) == [0.0, -0.5, 0.0, -0.5]
-    assert sample.trained_tokens == 2
-
-
 def picture(start: int, end: int, value: float) -> MediaInput:
     tensors = {"pixel_values": torch.full((2, 3), value), "image_grid_thw": torch.tensor([[1, 1, 2]])}
     return MediaInput("image", (start, end), str(value), tensors, {"mm_token_type_ids": (1,) * (end - start)})
@@ -103,14 +93,14 @@ def test_images_go_with_their_rows() -> None:
     assert plain.media == {}
 
 
-def test_an_episodes_images_are_its_samples(make_episode: Any) -> None:
+def test_a_sample_is_its_episodes(make_episode: Any) -> None:
     image = picture(0, 1, 1.0)
-    assert episode_sample(make_episode(media=(image,)), 0.5).media == (image,)
-
-
-def test_supervised_sample() -> None:
-    sample = supervised_sample([1, 2, 3], [0, 1, 0])
-    assert list(sample.advantages) == [0.0, 1.0, 0.0]
+    sample = episode_sample(make_episode((0, 1, 0, 1), media=(image,)), 0.5)
+    assert list(sample.ids) == [1, 2, 3, 4]
+    assert list(sample.advantages) == [0.0, 0.5, 0.0, 0.5]
+    assert list(sample.logprobs) == [0.0, -0.5, 0.0, -0.5]
+    assert (sample.trained_tokens, sample.media) == (2, (image,))
+    assert list(supervised_sample([1, 2, 3], [0, 1, 0]).advantages) == [0.0, 1.0, 0.0]
 
 
 def test_malformed_samples_are_refused() -> None:
@@ -120,16 +110,3 @@ def test_malformed_samples_are_refused() -> None:
         Sample([1, 2], [1, 1], [0.0, 0.0], [0.0, 1.0])
     with pytest.raises(ValueError, match="budget"):
         pack([], 0)
-
-
-@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 8))
-def test_split_deals_everything_out_evenly(costs: list[int], parts: int) -> None:
-    lists = split(costs, parts)
-    assert sorted(index for chosen in lists for index in chosen) == list(range(len(costs)))
-    assert len(lists) == min(parts, len(costs))
-    assert all(chosen == sorted(chosen) and chosen for chosen in lists)
-    sums = [sum(costs[index] for index in chosen) for chosen in lists]
-    if sums:
-        # Dealing the dearest first to the emptiest list leaves no two lists further apart than the dearest item.
-        assert max(sums) - min(sums) <= max(costs) + len(costs)
-    assert lists == split(costs, parts)

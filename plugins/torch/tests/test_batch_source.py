@@ -10,9 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

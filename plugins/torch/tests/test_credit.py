@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from toolrl.errors import RewardError  # noqa: E402
-from toolrl.types import Group, RewardEntry, Segment, Task, Turn  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig  # noqa: E402
-from toolrl_plugin_torch.objective.advantage import EPSILON  # noqa: E402
-from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages  # noqa: E402
+from toolrl.errors import RewardError
+from toolrl.types import Group, RewardEntry, Segment, Task, Turn
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
+from toolrl_plugin_torch.objective.advantage import EPSILON
+from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages
 
 DR_GRPO = AlgorithmConfig(preset="dr_grpo")
 THREE_TURNS = (0, 1, 0, 1, 0, 1)
@@ -47,25 +45,15 @@ def test_credit_drops_flat_groups_when_asked(make_episode: Any) -> None:
     assert credited.metrics["groups/flat"] == 2 / 3
 
 
-def test_credit_of_nothing() -> None:
-    assert list(credit([], AlgorithmConfig(preset="grpo")).episodes) == []
-
-
-def test_tokens_get_the_episodes_advantage(make_episode: Any) -> None:
-    assert token_advantages(make_episode((0, 1, 1, 0, 1, 0)), 0.5) == [0.0, 0.5, 0.5, 0.0, 0.5, 0.0]
-
-
-def test_tokens_get_their_turns_advantage(make_episode: Any) -> None:
+def test_tokens_get_the_advantage_of_their_episode_or_turn(make_episode: Any) -> None:
     episode = make_episode((0, 1, 1, 0, 1, 0))
+    assert token_advantages(episode, 0.5) == [0.0, 0.5, 0.5, 0.0, 0.5, 0.0]
     assert token_advantages(episode, {0: 1.0, 1: -2.0}) == [0.0, 1.0, 1.0, 0.0, -2.0, 0.0]
     with pytest.raises(KeyError):
         token_advantages(episode, {0: 1.0})
-
-
-def test_tool_text_inside_a_turn_gets_none(make_episode: Any) -> None:
     segments = (Segment("model", "a", (1, 3)), Segment("tool", "b", (3, 4)), Segment("model", "c", (4, 5)))
     episode = make_episode((0, 1, 1, 0, 1), turns=(Turn(0, segments, (), (), "stop"),))
-    assert token_advantages(episode, {0: 3.0}) == [0.0, 3.0, 3.0, 0.0, 3.0]
+    assert token_advantages(episode, {0: 3.0}) == [0.0, 3.0, 3.0, 0.0, 3.0], "a tool's text inside of a turn gets none"
 
 
 def _stepped(make_episode: Any, *episodes: tuple[float, dict[int, float]], **fields: Any) -> Group:
@@ -164,25 +152,19 @@ def test_rewards_of_turns_that_differ_in_their_last_bit_are_equal(make_episode: 
     assert not is_flat(_stepped(make_episode, (1.0, {0: 0.1}), (1.0, {1: 0.3})), turn)
 
 
-@pytest.mark.parametrize(("kind", "flat"), [("turn", 0), ("episode", 1)])
-def test_equal_sums_may_have_different_turns(make_episode: Any, kind: Any, flat: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "flat"),
+    [({}, True), ({"credit": "turn"}, False), ({"preset": "ppo", "dynamic_sampling": True}, False)],
+)
+def test_equal_sums_of_different_turns_teach_by_turn(make_episode: Any, settings: dict[str, Any], flat: bool) -> None:
+    """What is set aside, and what `drop_flat_groups` drops, is what would teach nothing."""
     group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
-    assert credit([group], AlgorithmConfig(preset="dr_grpo", credit=kind)).metrics["groups/flat"] == flat
-
-
-@pytest.mark.parametrize(("settings", "flat"), [({}, True), ({"credit": "turn"}, False)])
-def test_what_is_set_aside_is_what_would_teach_nothing(make_episode: Any, settings: dict[str, Any], flat: bool) -> None:
-    """Equal sums of different turns."""
-    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
-    assert is_flat(group, AlgorithmConfig(preset="dr_grpo", **settings)) == flat
-
-
-def test_what_a_critic_would_learn_from_is_not_dropped(make_episode: Any) -> None:
-    """Equal sums of different turns: what dynamic sampling keeps, `drop_flat_groups` keeps too."""
-    group = _stepped(make_episode, (0.0, {0: 1.0}), (1.0, {}))
-    settings = AlgorithmConfig(preset="ppo", dynamic_sampling=True, drop_flat_groups=True)
-    assert not is_flat(group, settings)
-    assert len(credit([group], settings, Said([[dict.fromkeys(range(3), 1.0)] * 2])).episodes) == 2
+    algorithm = AlgorithmConfig(**{"preset": "dr_grpo", **settings})
+    dropping = AlgorithmConfig(**{"preset": "dr_grpo", "drop_flat_groups": True, **settings})
+    estimator = Said([[dict.fromkeys(range(3), 1.0)] * 2])
+    assert is_flat(group, algorithm) == flat
+    assert credit([group], algorithm, estimator).metrics["groups/flat"] == flat
+    assert len(credit([group], dropping, estimator).episodes) == (0 if flat else 2)
 
 
 @pytest.mark.parametrize("judged", [True, False])
@@ -235,6 +217,7 @@ def test_the_filter_looks_at_correctness_where_it_is_judged(
 def test_a_group_without_two_episodes_is_left_out(make_episode: Any) -> None:
     assert is_flat(Group("g", Task("g", ()), (make_episode(failed=True), make_episode(reward=1.0))), DR_GRPO)
     assert is_flat(Group("g", Task("g", ()), ()), DR_GRPO)
+    assert list(credit([], DR_GRPO).episodes) == []
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 0.0), (60, 0.0), (70, -0.25), (100, -1.0), (500, -1.0)])

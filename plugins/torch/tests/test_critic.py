@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
-from toolrl.loop.batches import FixedRows  # noqa: E402
-from toolrl.loop.ranks import ONE  # noqa: E402
-from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.types import Group, RewardEntry, Task  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.critic import Critic, gae, value_loss  # noqa: E402
-from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.sharding.single_process import SingleProcess  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
+from toolrl.errors import CheckpointError, ConfigError
+from toolrl.loop.batches import FixedRows
+from toolrl.loop.ranks import ONE
+from toolrl.loop.saver import Saver
+from toolrl.types import Group, RewardEntry, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.critic import Critic, gae, value_loss
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.sharding.single_process import SingleProcess
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 PLAIN = {"preset": "ppo", "scale": "none"}
 MASK = (0, 0, 1, 1, 0, 1)
@@ -78,13 +74,7 @@ class Setting:
     def trainer(
         self, algorithm: dict[str, Any] | None = None, *, estimator: Any = None, **fields: Any
     ) -> PolicyTrainer:
-        class PadOnly:
-            pad_token_id = 0
-
-            def save_pretrained(self, folder: Any) -> None:
-                pass
-
-        policy = Policy(self._tiny.model("qwen3"), PadOnly(), "tiny", torch.device("cpu"), torch.float32)
+        policy = self._tiny.policy()
         config = TrainerConfig(**{"learning_rate": 1e-3, "steps": 10, **fields})
         algo = AlgorithmConfig(**(algorithm or PLAIN))
         return PolicyTrainer(policy, config, algo, self.folder, temperature=1.0, longest=16, estimator=estimator)
@@ -111,6 +101,8 @@ def test_a_new_critic_expects_nothing(setting: Setting) -> None:
     critic = setting.critic({**PLAIN, "discount": 0.5, "critic": {"gae_lambda": 1.0}})
     groups = [setting.group({0: 1.0, None: 2.0}, None, {}), setting.group({1: -1.0})]
     assert critic.advantages(groups) == [[{0: 2.0, 1: 2.0}, {}, {0: 0.0, 1: 0.0}], [{0: -0.5, 1: -1.0}]]
+    assert critic.advantages([setting.group(None, None)]) == [[{}, {}]]
+    assert critic.update() == {}, "of nothing nothing is learned"
 
 
 def test_advantages_are_normalised_over_tokens(setting: Setting) -> None:
@@ -151,12 +143,6 @@ def test_micro_batches_make_no_difference(setting: Setting) -> None:
         update = critic.update()
         results.append((update["critic/loss"], update["critic/grad_norm"]))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
-
-
-def test_of_nothing_nothing_is_learned(setting: Setting) -> None:
-    critic = setting.critic()
-    assert critic.advantages([setting.group(None, None)]) == [[{}, {}]]
-    assert critic.update() == {}
 
 
 def test_a_model_whose_head_cannot_be_taken_off_is_refused(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

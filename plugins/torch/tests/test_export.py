@@ -6,25 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from tokenizers import Tokenizer, models  # noqa: E402
-
-from toolrl.errors import CheckpointError, DataError  # noqa: E402
-from toolrl_plugin_torch.checkpoints.export import export_model  # noqa: E402
-from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
-from toolrl_plugin_torch.policy import load_policy  # noqa: E402
+from toolrl.errors import CheckpointError, DataError
+from toolrl_plugin_torch.checkpoints.export import export_model
+from toolrl_plugin_torch.options import ModelConfig
+from toolrl_plugin_torch.policy import load_policy
 
 
 @pytest.fixture
 def checkpoint(tiny: Any, tmp_path: Path) -> Path:
     """A whole model's."""
     folder = tmp_path / "step-000001"
-    tiny.model("qwen3").save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    tiny.save(folder, "qwen3")
     (folder / "trainer").mkdir()
     (folder / "trainer" / "state.pt").write_bytes(b"state")
     (folder / "manifest.json").write_text("{}")
@@ -45,9 +40,7 @@ def test_of_a_whole_model_what_a_run_needs_is_left_out(checkpoint: Path, tmp_pat
 def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dtype: str, lora: Any) -> None:
     """Whatever it was trained in, and over several runs."""
     first, target = tmp_path / "first", tmp_path / "model"
-    tiny.model("qwen3", dtype="bfloat16").save_pretrained(first)
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(first)
+    tiny.save(first, "qwen3", dtype="bfloat16")
     source = first
     for run in range(2):
         config = ModelConfig(path=str(source), dtype=dtype, lora=lora if run else None)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from toolrl import jobs
 from toolrl.assembly import _end_of_run, assemble
 from toolrl.config.load import LoadedConfig

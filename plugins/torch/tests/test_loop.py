@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import EngineError, RunStoppedError
 from toolrl.loop.batches import DataPosition, Demand, SynchronousBatches

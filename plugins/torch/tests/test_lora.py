@@ -7,25 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from pydantic import ValidationError
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
+from toolrl.errors import CheckpointError, ConfigError
+from toolrl.loop.batches import FixedRows
+from toolrl.loop.demonstrations import Demonstration
+from toolrl.loop.saver import Saver
+from toolrl.types import Group, Message, Task
+from toolrl_plugin_torch.adapters import lora as module
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig
+from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights, load_policy
+from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
+
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
-
-from tokenizers import Tokenizer, models  # noqa: E402
-
-from toolrl.errors import CheckpointError, ConfigError  # noqa: E402
-from toolrl.loop.batches import FixedRows  # noqa: E402
-from toolrl.loop.demonstrations import Demonstration  # noqa: E402
-from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.types import Group, Message, Task  # noqa: E402
-from toolrl_plugin_torch.adapters import lora as module  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
-from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy, PolicyWeights, load_policy  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
 
 IDS = [[5, 6, 7, 8, 9, 10]]
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((5, 6, 7, 6), (0, 0, 1, 1))]
@@ -34,23 +32,16 @@ BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((
 @pytest.fixture(params=["qwen3", "llama"])
 def folder(request: pytest.FixtureRequest, tiny: Any, tmp_path: Path) -> Path:
     """A model's folder: one with a tied head, one without."""
-    return save_model(tiny, tmp_path / "model", request.param)
+    return tiny.save(tmp_path / "model", request.param)  # type: ignore[no-any-return]
 
 
-def save_model(tiny: Any, folder: Path, family: str = "qwen3", dtype: str = "float32") -> Path:
-    tiny.model(family, dtype=dtype).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tiny.vocabulary)}, "w3"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
-    return folder
-
-
-def load(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> Policy:
+def load(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> PolicyModel:
     config = ModelConfig(path=str(folder), lora=lora, **fields)
     torch.manual_seed(0)
     return load_policy(config, str(folder), torch.device("cpu"))
 
 
-def adapted(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> Policy:
+def adapted(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> PolicyModel:
     """A policy whose adapter isn't zero any more."""
     policy = load(folder, lora or {"rank": 4}, **fields)
     assert policy.adapter is not None
@@ -111,7 +102,7 @@ def test_merged_weights_compute_the_same(folder: Path, rslora: bool) -> None:
 
 
 def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:
-    policy = adapted(save_model(tiny, tmp_path / "model", dtype="bfloat16"), dtype="bfloat16")
+    policy = adapted(tiny.save(tmp_path / "model", dtype="bfloat16"), dtype="bfloat16")
     name = "model.layers.0.mlp.down_proj"
     layer = policy.model.get_submodule(name)
     low, high = (getattr(layer, part)["default"].weight for part in ("lora_A", "lora_B"))
@@ -124,7 +115,7 @@ def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_conv1d_layers_keep_their_weights_the_other_way_round(tiny: Any, tmp_path: Path) -> None:
-    policy = adapted(save_model(tiny, tmp_path / "model", "gpt2"))
+    policy = adapted(tiny.save(tmp_path / "model", "gpt2"))
     plain = tiny.model("gpt2")
     plain.load_state_dict(dict(policy.state_dict()))
     assert torch.allclose(logits(plain.eval()), logits(policy.model.eval()), atol=1e-4)
@@ -162,7 +153,7 @@ def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: P
 
 
 def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: Path) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     options = peft.LoraConfig(r=4, use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
     wrapped = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), options)
     with torch.no_grad():
@@ -177,7 +168,7 @@ def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: 
 
 @pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
-    policy = adapted(save_model(tiny, tmp_path / "model"), {"rank": 4})
+    policy = adapted(tiny.save(tmp_path / "model"), {"rank": 4})
     saved = tmp_path / "saved"
     saved.mkdir()
     assert policy.adapter is not None
@@ -188,7 +179,7 @@ def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, 
 
 
 def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     saved = tmp_path / "saved"
     saved.mkdir()
     adapter = adapted(folder).adapter
@@ -201,7 +192,7 @@ def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lora", [{"rank": 4}, None])
 def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     saved = tmp_path / "saved"
     saved.mkdir()
     adapter = adapted(folder).adapter
@@ -218,7 +209,7 @@ def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny:
         trainer = SupervisedTrainer(load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
 
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     first = saver(folder)
     first.trainer.update(BATCH)
     first.save()
@@ -227,7 +218,7 @@ def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny:
         saver(tmp_path / "moved", rank=8).restore()
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("Resume with the model.lora that the run began with")
-    other = save_model(tiny, tmp_path / "other")
+    other = tiny.save(tmp_path / "other")
     tiny.model("qwen3", seed=1).save_pretrained(other)
     with pytest.raises(
         CheckpointError, match=r"trained on another model than '.*other'.* that model was at '.*/model'"
@@ -244,7 +235,7 @@ def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny:
     ],
 )
 def test_targets_that_can_not_be_are_refused(tiny: Any, tmp_path: Path, targets: list[str], problem: str) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"model\.lora\.target_modules") as caught:
         load(folder, {"target_modules": targets})
     assert problem in str(caught.value)
@@ -256,7 +247,7 @@ def test_dropout_is_refused() -> None:
 
 
 def test_without_peft_it_is_said_what_to_install(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     monkeypatch.setattr(module, "has_peft", lambda: False)
     with pytest.raises(ConfigError, match=r"model\.lora needs peft, which isn't installed") as caught:
         load(folder, {})
@@ -278,7 +269,7 @@ def group(make_episode: Any, seed: int = 0) -> Group:
     return Group("g", Task("t", (Message("user", "?"),)), tuple(episodes))
 
 
-def make_trainer(policy: Policy, directory: Path, algorithm: dict[str, Any] | None = None, **fields: Any) -> Any:
+def make_trainer(policy: PolicyModel, directory: Path, algorithm: dict[str, Any] | None = None, **fields: Any) -> Any:
     settings = TrainerConfig(**{"learning_rate": 1e-2, "steps": 10, **fields})
     algorithm_config = AlgorithmConfig(**(algorithm or {"preset": "grpo"}))
     return PolicyTrainer(policy, settings, algorithm_config, directory, temperature=1.0, longest=16)
@@ -287,7 +278,7 @@ def make_trainer(policy: Policy, directory: Path, algorithm: dict[str, Any] | No
 def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(
     tiny: Any, tmp_path: Path, make_episode: Any
 ) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     policy = load(folder, {"rank": 4})
     trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
     for seed in range(3):
@@ -305,7 +296,7 @@ def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(
 def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
     tiny: Any, tmp_path: Path, make_episode: Any
 ) -> None:
-    policy = adapted(save_model(tiny, tmp_path / "model"))
+    policy = adapted(tiny.save(tmp_path / "model"))
     start = logits(policy.model)
     trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
     trainer.update([group(make_episode)])
@@ -317,7 +308,7 @@ def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
 
 
 def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: Path, make_episode: Any) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
     first = make_trainer(load(folder, {"rank": 4}), tmp_path, {"preset": "ppo"})
     assert first.critic is not None
     live = {id(parameter) for parameter in first.policy.model.parameters()}
@@ -338,7 +329,7 @@ def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: 
         whole.load_extra_state(first.extra_state())
 
 
-def update_gradients(policy: Policy, directory: Path, *, share: bool, computed: int) -> dict[str, torch.Tensor]:
+def update_gradients(policy: PolicyModel, directory: Path, *, share: bool, computed: int) -> dict[str, torch.Tensor]:
     """Of one update on BATCH, in which a layer is `computed` so often."""
     settings = SftConfig(from_run="x", share_prefix=share, max_grad_norm=1e9)
     trainer = SupervisedTrainer(policy, settings, directory)
@@ -365,7 +356,7 @@ def test_gradients_do_not_depend_on_how_they_are_computed(
     tiny: Any, tmp_path: Path, lora: dict[str, Any] | None, share: bool
 ) -> None:
     """In float64: beginnings shared or not, activations kept or computed again; and against the full logits."""
-    folder = save_model(tiny, tmp_path / "model", dtype="float64")
+    folder = tiny.save(tmp_path / "model", dtype="float64")
     make = load if lora is None else adapted
     policy, recomputing = make(folder, lora), make(folder, lora, gradient_checkpointing=True)
     policy.model.double()
@@ -389,7 +380,7 @@ def test_gradients_do_not_depend_on_how_they_are_computed(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
-    folder = save_model(tiny, tmp_path / "model", dtype=dtype)
+    folder = tiny.save(tmp_path / "model", dtype=dtype)
 
     def saver() -> Saver:
         policy = load(folder, {"rank": 4}, dtype=dtype)
@@ -417,7 +408,7 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype
 
 
 def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp_path: Path) -> None:
-    folder = save_model(tiny, tmp_path / "model")
+    folder = tiny.save(tmp_path / "model")
 
     def saver(lora: dict[str, Any] | None, name: str) -> Saver:
         trainer = SupervisedTrainer(load(folder, lora), SftConfig(from_run="x", steps=4), tmp_path)
@@ -436,7 +427,7 @@ def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp
 
 def test_the_scorer_takes_an_adapted_model_apart(tiny: Any, tmp_path: Path) -> None:
     """No logits of all positions with an adapter either."""
-    policy = adapted(save_model(tiny, tmp_path / "model"))
+    policy = adapted(tiny.save(tmp_path / "model"))
     scorer = TokenScorer(policy.model)
     assert scorer.fallback is None
     ids_BT, attention_BT, mask_BT = tiny.batch()

@@ -7,16 +7,14 @@ import math
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl.errors import RunStoppedError  # noqa: E402
-from toolrl.protocols import LossTerms  # noqa: E402
-from toolrl_plugin_torch.objective.importance import Importance, Rejection  # noqa: E402
-from toolrl_plugin_torch.objective.loss import (  # noqa: E402
+from toolrl.errors import RunStoppedError
+from toolrl.protocols import LossTerms
+from toolrl_plugin_torch.algorithm import ImportanceConfig, RejectionConfig
+from toolrl_plugin_torch.objective.loss import (
     LossStatistics,
     Normaliser,
     Objective,
@@ -118,7 +116,7 @@ def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-@pytest.mark.parametrize("importance", [None, Importance("token", "truncate", 2.0)])
+@pytest.mark.parametrize("importance", [None, ImportanceConfig(level="token", mode="truncate", cap=2.0)])
 def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None:
     """Two turns of one token with a tool's between them, advantages 1 and −1 (`credit: turn`): each token's gradient is
     its own advantage over two tokens, times the weight of 2 or 1 that it alone has as a sample of another policy."""
@@ -143,8 +141,8 @@ def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None
         {},
         {"ratio": "sequence"},
         {"surrogate": "cispo"},
-        {"importance": Importance()},
-        {"importance": Importance("sequence", "reject")},
+        {"importance": ImportanceConfig()},
+        {"importance": ImportanceConfig(level="sequence", mode="reject")},
         {"kl_estimator": "k1"},
     ],
     ids=str,
@@ -171,7 +169,7 @@ def test_what_is_outside_of_the_mask_cannot_reach_the_loss(parts: dict[str, Any]
     [
         (Objective(kl_coef=0.1), "reference"),
         (Objective(entropy_coef=0.1), "entropy"),
-        (Objective(importance=Importance()), "engine"),
+        (Objective(importance=ImportanceConfig()), "engine"),
     ],
 )
 def test_a_term_without_its_tensor_is_refused(objective: Objective, message: str) -> None:
@@ -241,7 +239,7 @@ def test_importance_weighs_the_surrogate_and_not_the_other_terms() -> None:
         torch.tensor([[0.0, -1.0]]),
         mask,
         normaliser_of(mask, "token_mean"),
-        Objective(importance=Importance(cap=1.5), entropy_coef=1.0),
+        Objective(importance=ImportanceConfig(cap=1.5), entropy_coef=1.0),
         rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0)]]),
         entropy_BT=torch.tensor([[0.0, 0.7]]),
     )
@@ -320,8 +318,8 @@ FAR_OFF = st.sampled_from([0.0, -1e-6, -1.0, -19.0, -88.0, -89.0, -1e4, -1e20, -
         Objective,
         surrogate=st.sampled_from(["clip", "cispo"]),
         ratio=st.sampled_from(["token", "sequence"]),
-        importance=st.none() | st.builds(Importance, st.sampled_from(["token", "sequence", "mean"])),
-        rejection=st.none() | st.builds(Rejection, st.sampled_from(["token", "sequence", "mean"])),
+        importance=st.none() | st.builds(ImportanceConfig, level=st.sampled_from(["token", "sequence", "mean"])),
+        rejection=st.none() | st.builds(RejectionConfig, level=st.sampled_from(["token", "sequence", "mean"])),
         old_logprobs=st.sampled_from(["recomputed", "sampled"]),
         kl_coef=st.just(1.0),
         kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
@@ -364,7 +362,14 @@ def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: fl
     aggregation=st.sampled_from(AGGREGATIONS),
     surrogate=st.sampled_from(["clip", "cispo"]),
     ratio=st.sampled_from(["token", "sequence"]),
-    importance=st.sampled_from([None, Importance("token"), Importance("sequence", "reject"), Importance("mean")]),
+    importance=st.sampled_from(
+        [
+            None,
+            ImportanceConfig(level="token"),
+            ImportanceConfig(level="sequence", mode="reject"),
+            ImportanceConfig(level="mean"),
+        ]
+    ),
     seed=st.integers(0, 100),
 )
 def test_micro_batches_add_up_to_the_big_batch(

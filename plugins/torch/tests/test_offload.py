@@ -11,25 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from toolrl.loop.batches import FixedRows  # noqa: E402
-from toolrl.loop.saver import Saver  # noqa: E402
-from toolrl.types import Group, Message, Task  # noqa: E402
-from toolrl_plugin_torch import offload as module  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.offload import Places, Waiting  # noqa: E402
-from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
+from toolrl.loop.batches import FixedRows
+from toolrl.loop.saver import Saver
+from toolrl.types import Group, Message, Task
+from toolrl_plugin_torch import offload as module
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.offload import HostTransfers, Offloaded
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 ALL = ["optimizer", "reference", "critic"]
 PPO = {"preset": "ppo", "kl_coef": 0.1}
 
 
-class OtherPlace(Places):
+class OtherPlace(HostTransfers):
     """A device that is the CPU, far from the buffers."""
 
     def __init__(self) -> None:
@@ -54,29 +51,24 @@ class OtherPlace(Places):
     def wait(self) -> None:
         self.waited = True
 
-    def left(self) -> None:
+    def release(self) -> None:
         assert self.waited
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> OtherPlace:
     place = OtherPlace()
-    monkeypatch.setattr(module, "places", lambda device: place)
+    monkeypatch.setattr(module, "host_transfers", lambda device: place)
     return place
-
-
-class Words:
-    pad_token_id = 0
-
-    def save_pretrained(self, folder: Path) -> None:
-        (folder / "tokenizer.json").write_text("{}")
 
 
 def make_trainer(
     tiny: Any, folder: Path, parts: list[str], *, dtype: str = "float32", algorithm: Any = PPO, device: str = "cpu"
 ) -> PolicyTrainer:
     where = torch.device(device)
-    policy = Policy(tiny.model("qwen3", dtype=dtype).to(where), Words(), "x", where, getattr(torch, dtype))
+    policy = tiny.policy(dtype=dtype)
+    policy.model.to(where)
+    policy.device = where
     settings = TrainerConfig(learning_rate=1e-2, steps=10, updates_per_step=2, offload=parts)
     return PolicyTrainer(policy, settings, AlgorithmConfig(**algorithm), folder, temperature=1.0, longest=16)
 
@@ -104,7 +96,7 @@ def test_tensors_come_and_go() -> None:
     place = OtherPlace()
     large, small = torch.arange(2048.0), torch.arange(3.0)
     held = [large, small]
-    waiting = Waiting(lambda: held, place)
+    waiting = Offloaded(lambda: held, place)
     waiting.leave()
     assert place.moves == {"out": 1, "back": 0}, "what is small stays"
     there = large.data_ptr()
@@ -127,7 +119,7 @@ def test_tensors_come_and_go() -> None:
 def test_what_never_changes_is_not_copied_back() -> None:
     place = OtherPlace()
     tensor = torch.arange(2048.0)
-    waiting = Waiting(lambda: [tensor], place, constant=True)
+    waiting = Offloaded(lambda: [tensor], place, constant=True)
     waiting.leave()
     for _ in range(3):
         with waiting:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from toolrl.errors import CheckpointError, RunStoppedError  # noqa: E402
-from toolrl_plugin_torch.optimizer import PolicyOptimizer, clip_gradients, learning_rate  # noqa: E402
-from toolrl_plugin_torch.options import OptimizerConfig  # noqa: E402
+from toolrl.errors import CheckpointError, RunStoppedError
+from toolrl_plugin_torch.optimizer import PolicyOptimizer, clip_gradients, learning_rate
+from toolrl_plugin_torch.options import OptimizerConfig
 
 
 def _config(**settings: Any) -> OptimizerConfig:
@@ -21,31 +20,28 @@ def _rates(total: int, **settings: Any) -> list[float]:
     return [learning_rate(step, _config(**settings), total) for step in range(total)]
 
 
-def test_constant_with_warmup() -> None:
-    assert _rates(5, warmup_steps=4) == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
-    assert _rates(3) == [0.1, 0.1, 0.1]
-
-
-def test_a_warmup_below_one_is_a_share_of_the_steps() -> None:
-    assert _rates(5, warmup_steps=0.4) == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.1])
-    assert _rates(10, warmup_steps=0.4) == _rates(10, warmup_steps=4)
-    assert _rates(10, warmup_steps=0.2, schedule="cosine") == _rates(10, warmup_steps=2, schedule="cosine")
-    assert _rates(3, warmup_steps=0.01) == [0.1, 0.1, 0.1]
+@pytest.mark.parametrize(
+    ("total", "settings", "rates"),
+    [
+        (3, {}, [0.1, 0.1, 0.1]),
+        (5, {"warmup_steps": 4}, [0.025, 0.05, 0.075, 0.1, 0.1]),
+        # Below 1 it is a share of the steps.
+        (5, {"warmup_steps": 0.4}, [0.05, 0.1, 0.1, 0.1, 0.1]),
+        (3, {"warmup_steps": 0.01}, [0.1, 0.1, 0.1]),
+        (5, {"schedule": "linear"}, [0.1, 0.075, 0.05, 0.025, 0.0]),
+        (4, {"schedule": "linear", "warmup_steps": 1, "min_rate": 0.5}, [0.1, 0.1, 0.075, 0.05]),
+        (3, {"schedule": "cosine", "min_rate": 0.2}, [0.1, 0.06, 0.02]),
+    ],
+    ids=str,
+)
+def test_schedules(total: int, settings: dict[str, Any], rates: list[float]) -> None:
+    assert _rates(total, **settings) == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("steps", [-1, -0.5, 1.5, float("nan")])
 def test_a_warmup_that_is_none(steps: float) -> None:
     with pytest.raises(ValueError, match="warmup_steps"):
         _config(warmup_steps=steps)
-
-
-def test_linear_ends_on_its_share() -> None:
-    assert _rates(5, schedule="linear") == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
-    assert _rates(4, schedule="linear", warmup_steps=1, min_rate=0.5) == pytest.approx([0.1, 0.1, 0.075, 0.05])
-
-
-def test_cosine_is_half_way_in_the_middle() -> None:
-    assert _rates(5, schedule="cosine", min_rate=0.2)[::2] == pytest.approx([0.1, 0.06, 0.02])
 
 
 def test_beyond_the_end_the_rate_stays() -> None:
@@ -114,36 +110,8 @@ def test_frozen_parameters_are_left_alone() -> None:
     optimizer.step(0.1)
     assert torch.equal(model[0].weight, before)
     assert "0.weight" not in optimizer.state_dict()["names"]
-
-
-def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to train"):
         PolicyOptimizer([], _config())
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_resumed_is_bit_for_bit_the_same(dtype: str, tmp_path: Any) -> None:
-    def run(model: Any, optimizer: PolicyOptimizer, steps: range) -> None:
-        for step in steps:
-            _backward(model, step)
-            optimizer.step(learning_rate(step, _config(schedule="cosine"), 6))
-
-    straight = _model(dtype)
-    run(straight, PolicyOptimizer(straight.named_parameters(), _config()), range(6))
-
-    first = _model(dtype)
-    optimizer = PolicyOptimizer(first.named_parameters(), _config())
-    run(first, optimizer, range(3))
-    torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
-    saved = torch.load(tmp_path / "state.pt", weights_only=True)
-
-    second = _model(dtype)
-    second.load_state_dict(saved["model"])
-    resumed = PolicyOptimizer(second.named_parameters(), _config())
-    resumed.load_state_dict(saved["optimizer"])
-    run(second, resumed, range(3, 6))
-    for one, other in zip(straight.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_the_state_of_another_model_is_refused() -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from toolrl.errors import ConfigError  # noqa: E402
-from toolrl_plugin_torch.options import ModelConfig  # noqa: E402
-from toolrl_plugin_torch.policy import PolicyWeights, load_policy, pick_device, pick_dtype  # noqa: E402
+from toolrl.errors import ConfigError
+from toolrl_plugin_torch.options import ModelConfig
+from toolrl_plugin_torch.policy import PolicyWeights, load_policy, pick_device, pick_dtype
 
 
 @pytest.fixture

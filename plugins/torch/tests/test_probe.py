@@ -6,9 +6,6 @@ import math
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from toolrl.errors import EngineError
@@ -45,7 +42,7 @@ def test_the_probe_is_the_same_at_every_call() -> None:
 def test_no_number_is_no_agreement(tiny: Any, dtype: str, wrong: float) -> None:
     model, ids = tiny.model(dtype=dtype), probe_ids(None, tiny.vocabulary, 32)
     found = module_logprobs(model, ids).tolist()
-    asked = {"exact": dtype == "float32", "who": "it", "hint": ""}
+    asked = {"exact": dtype == "float32", "owner": "it", "hint": ""}
     assert check_logprobs(found, model, ids, **asked) == 0.0
     assert model.training, "it is left in the mode it was in"
     found[3] = wrong
@@ -69,5 +66,5 @@ def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(model, "forward", forward)
     found = [it - 0.5 for it in module_logprobs(model, ids).tolist()]
     with pytest.raises(EngineError, match="mean of the smaller four fifths of differences .* is 0.5, more than 0."):
-        check_logprobs(found, model, ids, exact=False, who="it", hint="")
+        check_logprobs(found, model, ids, exact=False, owner="it", hint="")
     assert model.config._attn_implementation == attention

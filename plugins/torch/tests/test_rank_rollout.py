@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-pytest.importorskip("torch")
+from typing import Any
 
 RANK = '''
 """One of two ranks: `python rank.py FOLDER`."""
@@ -109,26 +104,10 @@ assert "pt_gloo_runloop" not in threads, threads
 '''
 
 
-def test_what_the_first_rank_gets_reaches_all(tmp_path: Path) -> None:
+def test_what_the_first_rank_gets_reaches_all(on_ranks: Any, tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = []
-    for rank in ("0", "1"):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **place}
-        ranks.append(
-            subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        for rank, process in enumerate(ranks):
-            _, said = process.communicate(timeout=300)
-            assert process.returncode == 0, f"rank {rank}: {said[-3000:]}"
-    finally:
-        for process in ranks:
-            process.kill()
+    on_ranks(2, [sys.executable, str(script)])
 
 
 def test_the_only_rank_of_one_process_does_it_by_itself() -> None:

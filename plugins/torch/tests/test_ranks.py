@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from toolrl.errors import ConfigError  # noqa: E402
-from toolrl.loop.ranks import ONE, started_by_torchrun  # noqa: E402
-from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
-from toolrl_plugin_torch.sharding.balancing import deal, empty_batch, filled_up, share_of  # noqa: E402
+from toolrl.errors import ConfigError
+from toolrl.loop.ranks import ONE, started_by_torchrun
 
 START = """
 import asyncio, json, os, sys, traceback
@@ -46,39 +42,26 @@ said = {}
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def said(on_ranks: Any, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """`said(size, body, variables=…)`: what each of the ranks puts into `said`."""
+
+    def run(size: int, body: str, variables: Sequence[Mapping[str, str]] = ({},) * 8) -> list[dict[str, Any]]:
+        script = tmp_path / "body.py"
+        end = "\njson.dump(said, open(sys.argv[1], 'w'))\nos._exit(0)\n"
+        script.write_text(START + textwrap.dedent(body) + end)
+        on_ranks(size, [sys.executable, str(script), str(tmp_path / "said-{rank}.json")], variables)
+        return [json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in range(size)]
+
+    return run
 
 
-def on_ranks(
-    size: int, body: str, folder: Path, variables: Sequence[Mapping[str, str]] = ({},) * 8
-) -> list[dict[str, object]]:
-    """What each of the ranks puts into `said`."""
-    script = folder / "body.py"
-    end = "\njson.dump(said, open(sys.argv[1], 'w'))\nos._exit(0)\n"
-    script.write_text(START + textwrap.dedent(body) + end)
-    port = str(free_port())
-    processes = []
-    for rank in range(size):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables[rank]}
-        command = [sys.executable, str(script), str(folder / f"said-{rank}.json")]
-        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    try:
-        for process in processes:
-            _, err = process.communicate(timeout=300)
-            assert process.returncode == 0, err
-    finally:
-        for process in processes:
-            process.kill()
-    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
+Said = Callable[..., list[dict[str, Any]]]
 
 
-def test_ranks_unpickle_nothing_that_is_not_signed(tmp_path: Path) -> None:
+def test_ranks_unpickle_nothing_that_is_not_signed(said: Said) -> None:
     """A stranger between two ranks changes what one sends, or sends an object of its own."""
-    said = on_ranks(
+    found = said(
         2,
         """
         import pickle
@@ -96,25 +79,25 @@ def test_ranks_unpickle_nothing_that_is_not_signed(tmp_path: Path) -> None:
             rendezvous.Signer.sign = forged
         said["gather"] = caught(lambda: ranks.gather("fine", "here"))
         """,
-        tmp_path,
     )
-    assert "what came as rank 1's isn't signed" in str(said[0]["gather"])
+    assert "what came as rank 1's isn't signed" in str(found[0]["gather"])
     assert not Path("ran").exists()
 
 
 @pytest.mark.slow
-def test_a_token_is_for_all_ranks_or_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_for_all_ranks_or_for_none(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLRL_TOKEN", "a secret")
-    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path)
-    assert [one["gather"] for one in said] == [[0, 1], [0, 1]]
+    gather = "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))"
+    assert [one["gather"] for one in said(2, gather)] == [[0, 1], [0, 1]]
     own = [{"TOOLRL_TOKEN": "mine"}, {"TOOLRL_TOKEN": "yours"}]
-    said = on_ranks(2, "said['gather'] = caught(lambda: ranks.gather(mine, 'here'))", tmp_path, own)
-    assert "isn't signed with this run's token" in str(said[0]["gather"])
+    assert "isn't signed with this run's token" in str(said(2, gather, own)[0]["gather"])
     with pytest.raises(AssertionError, match="TOOLRL_TOKEN is set for rank 1 and not for the first one"):
-        on_ranks(2, "", tmp_path, [{"TOOLRL_TOKEN": ""}, {"TOOLRL_TOKEN": "mine"}])
+        said(2, "", [{"TOOLRL_TOKEN": ""}, {"TOOLRL_TOKEN": "mine"}])
 
 
-def test_two_ranks_meet_and_tell_what_keeps_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_meet_and_tell_what_keeps_them_apart(
+    said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their store listens at the given address alone, and the file with their token is gone when they have met."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     body = """
@@ -127,7 +110,7 @@ def test_two_ranks_meet_and_tell_what_keeps_them_apart(tmp_path: Path, monkeypat
     said["unsendable"] = caught(lambda: ranks.gather(threading.Lock(), "notes"))
     said["apart"] = caught(lambda: ranks.gather(1, f"point {mine}"))
     """
-    first, second = on_ranks(2, body, tmp_path)
+    first, second = said(2, body)
     assert (first["listens"], first["six"]) == (["0100007F"], [])
     assert "rank 0 can't send what it has at 'notes': cannot pickle '_thread.lock' object" in str(first["unsendable"])
     assert "the ranks went apart: rank 0 is at 'point 0', rank 1 is at 'point 1'" in str(first["apart"])
@@ -164,7 +147,7 @@ def test_torchrun_is_known_by_its_variables() -> None:
     assert not started_by_torchrun({})
 
 
-def test_three_ranks_tell_each_other(tmp_path: Path) -> None:
+def test_three_ranks_tell_each_other(said: Said) -> None:
     body = """
     said["gather"] = ranks.gather(mine * 10, "numbers")
     said["broadcast"] = ranks.broadcast(f"of {mine}", "a word")
@@ -175,20 +158,20 @@ def test_three_ranks_tell_each_other(tmp_path: Path) -> None:
     said["picky"] = caught(lambda: ranks.by_first(lambda: 1 / 0, "a mistake of the first"))
     said["failed"] = caught(lambda: asyncio.run(ranks.all_of(part(mine, "bad" if mine == 1 else None), "parts again")))
     """
-    found = on_ranks(3, body, tmp_path)
-    for rank, said in enumerate(found):
-        assert said["gather"] == [0, 10, 20]
-        assert said["broadcast"] == "of 0"
-        assert said["sum"] == [pytest.approx(0.3, abs=1e-16), 3.0]
-        assert (said["largest"], said["first"]) == (2, 40)
-        assert said["all_of"] == [0, 1, 2]
-        assert "division by zero" in str(said["picky"])
-        assert str(said["picky"]).startswith("ZeroDivisionError" if rank == 0 else "OtherRankError: rank 0 ended")
+    found = said(3, body)
+    for rank, one in enumerate(found):
+        assert one["gather"] == [0, 10, 20]
+        assert one["broadcast"] == "of 0"
+        assert one["sum"] == [pytest.approx(0.3, abs=1e-16), 3.0]
+        assert (one["largest"], one["first"]) == (2, 40)
+        assert one["all_of"] == [0, 1, 2]
+        assert "division by zero" in str(one["picky"])
+        assert str(one["picky"]).startswith("ZeroDivisionError" if rank == 0 else "OtherRankError: rank 0 ended")
         expected = "ValueError: bad" if rank == 1 else "OtherRankError: rank 1 ended the run: ValueError: bad"
-        assert said["failed"] == expected
+        assert one["failed"] == expected
 
 
-def test_an_interruption_of_one_rank_ends_all_at_the_same_point(tmp_path: Path) -> None:
+def test_an_interruption_of_one_rank_ends_all_at_the_same_point(said: Said) -> None:
     body = """
     async def main():
         if mine == 1:
@@ -198,11 +181,11 @@ def test_an_interruption_of_one_rank_ends_all_at_the_same_point(tmp_path: Path) 
     said["first"] = caught(lambda: asyncio.run(main()))
     said["met"] = ranks.gather(mine, "the checkpoint")
     """
-    for said in on_ranks(2, body, tmp_path):
-        assert said == {"first": "cancelled", "met": [0, 1]}
+    for one in said(2, body):
+        assert one == {"first": "cancelled", "met": [0, 1]}
 
 
-def test_who_suffers_from_another_rank_says_why_that_one_failed(tmp_path: Path) -> None:
+def test_a_rank_that_lost_another_reports_why_that_one_failed(said: Said) -> None:
     body = """
     def work():
         with ranks.explaining():
@@ -215,7 +198,7 @@ def test_who_suffers_from_another_rank_says_why_that_one_failed(tmp_path: Path) 
 
     said["why"] = caught(work)
     """
-    first, second = on_ranks(2, body, tmp_path)
+    first, second = said(2, body)
     assert second["why"] == "OSError: the disk is full"
     assert first["why"] == "OtherRankError: rank 1 ended the run: OSError: the disk is full"
 
@@ -229,23 +212,3 @@ def test_one_device_for_several_ranks_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="this rank is to take number 1 of its host, which has 1 CUDA devices"):
         _pick("cuda", 1, 2)
     assert _pick("cpu", 1, 2) == ("cpu", 1)
-
-
-def test_whole_groups_are_dealt_where_there_are_enough() -> None:
-    groups, costs = ["a", "a", "b", "b", "c", "c"], [5, 5, 1, 1, 4, 4]
-    assert deal(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5]]
-    apart = deal(groups, costs, 4, together=True)
-    assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
-    assert max(sum(costs[position] for position in part) for part in apart) == 5
-    shares = [share_of(rank, 5, ["a", "a", "b"], [3, 2, 1], together=True) for rank in range(5)]
-    assert shares == [[0], [1], [2], [], []]
-
-
-def test_an_empty_batch_is_scored_and_counts_for_nothing() -> None:
-    batch = empty_batch(0)
-    assert batch.samples == ()
-    assert batch.trained_tokens == 1
-    one = pack([Sample([1, 2, 3], [0, 0, 1], [0.0, 0.0, -1.0], [0.0, 0.0, 1.0])], 8)
-    filled = filled_up(one, 3, 0)
-    assert len(filled) == 3
-    assert [batch.samples for batch in filled] == [(0,), (), ()]

@@ -9,37 +9,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from toolrl.errors import CheckpointError  # noqa: E402
-from toolrl.loop.batches import FixedRows  # noqa: E402
-from toolrl.loop.demonstrations import Demonstration  # noqa: E402
-from toolrl.loop.ranks import Ranks  # noqa: E402
-from toolrl.loop.saver import Saver, changes, config_digest  # noqa: E402
-from toolrl_plugin_torch.options import SftConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.trainer import SupervisedTrainer  # noqa: E402
+from toolrl.errors import CheckpointError
+from toolrl.loop.batches import FixedRows
+from toolrl.loop.demonstrations import Demonstration
+from toolrl.loop.ranks import Ranks
+from toolrl.loop.saver import Saver, changes, config_digest
+from toolrl_plugin_torch.options import SftConfig
+from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
 CONFIG = {"trainer": {"learning_rate": 1e-3, "steps": 4}, "sft": None, "run": {"name": "a"}, "seed": 0}
 
 
-class Words:
-    """A tokenizer as far as a trainer and a checkpoint see it."""
-
-    pad_token_id = 0
-
-    def save_pretrained(self, folder: Path) -> None:
-        (folder / "tokenizer.json").write_text("{}")
-
-
 def make_saver(tiny: Any, folder: Path, *, seed: int = 0, dtype: str = "float32", **changes: Any) -> Saver:
     """A saver of a new trainer, whose model has the weights of this seed."""
-    policy = Policy(
-        tiny.model("qwen3", seed=seed, dtype=dtype), Words(), "x", torch.device("cpu"), getattr(torch, dtype)
-    )
+    policy = tiny.policy(seed=seed, dtype=dtype)
     settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
     trainer = SupervisedTrainer(policy, settings, folder)
     return Saver(trainer, folder / "checkpoints", changes.get("keep", 2), FixedRows(2), changes.get("config", CONFIG))

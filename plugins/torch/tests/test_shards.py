@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from toolrl.errors import CheckpointError  # noqa: E402
-from toolrl.loop.ranks import ONE  # noqa: E402
-from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards  # noqa: E402
-from toolrl_plugin_torch.optimizer import PolicyOptimizer  # noqa: E402
-from toolrl_plugin_torch.options import OptimizerConfig  # noqa: E402
+from toolrl.errors import CheckpointError
+from toolrl.loop.ranks import ONE
+from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards
+from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.options import OptimizerConfig
 
 
 def make(dtype: str = "float32", *, width: int = 4, seed: int = 0) -> tuple[Any, PolicyOptimizer]:

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from toolrl.errors import ConfigError  # noqa: E402
-from toolrl.types import Episode, Group, Message, Task  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
-from toolrl_plugin_torch.logprob import TokenScorer  # noqa: E402
-from toolrl_plugin_torch.options import SftConfig, TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.prefixes.sharing import choose, reason_by_config, reason_by_trial  # noqa: E402
-from toolrl_plugin_torch.prefixes.tree_attention import NAME, over_trees  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402
+from toolrl.errors import ConfigError
+from toolrl.types import Episode, Group, Message, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.batch import Sample, pack
+from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.prefixes.sharing import choose, reason_by_config, reason_by_trial
+from toolrl_plugin_torch.prefixes.tree_attention import NAME, over_trees
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "granite", "cohere", "phi")
 SYSTEM = list(range(3, 40))
@@ -146,16 +144,6 @@ def test_equals_each_sequence_by_itself_in_float32(tiny: Any, family: str) -> No
         value, gradient = differences(exact, packed(model, samples, 1.0, share=share))
         assert value < 1e-3
         assert gradient < 1e-4 * scale
-
-
-def test_the_comparison_tells_a_difference(tiny: Any) -> None:
-    """A model with a window, which the tree's attention refuses, is far off where it is made to comply."""
-    model, samples = exact_model(tiny, "mistral"), groups_of_samples()
-    wanted = one_by_one(tiny, model, samples, 1.0)
-    model.config.sliding_window = None
-    value, gradient = differences(wanted, packed(model, samples, 1.0))
-    assert value > 1e-3
-    assert gradient > 1e-3
 
 
 def test_a_model_that_cannot_be_taken_apart_shares_too(tiny: Any) -> None:
@@ -327,14 +315,6 @@ def test_bfloat16_passes_the_trial_and_a_wrong_model_does_not(tiny: Any) -> None
 # The trainers.
 
 
-class PadOnly:
-    pad_token_id = 0
-
-
-def policy_of(model: Any) -> Policy:
-    return Policy(model, PadOnly(), "tiny", torch.device("cpu"), next(model.parameters()).dtype)
-
-
 def group_of(make_episode: Callable[..., Episode], number: int) -> Group:
     """Four episodes of one long prompt, two turns each."""
     chance = torch.Generator().manual_seed(number)
@@ -352,7 +332,7 @@ def test_several_updates_take_whole_groups(
 ) -> None:
     settings = TrainerConfig(steps=10, learning_rate=1e-3, share_prefix=True, updates_per_step=2)
     algorithm = AlgorithmConfig(preset="grpo")
-    trainer = PolicyTrainer(policy_of(exact_model(tiny)), settings, algorithm, tmp_path, temperature=0.9, longest=16)
+    trainer = PolicyTrainer(tiny.policy(exact_model(tiny)), settings, algorithm, tmp_path, temperature=0.9, longest=16)
     dealt: list[list[str]] = []
     plan = trainer._plan
 
@@ -369,10 +349,3 @@ def test_several_updates_take_whole_groups(
     dealt.clear()
     trainer.update([group_of(make_episode, 0)])
     assert [len(part) for part in dealt] == [2, 2]
-
-
-def test_the_errors_name_the_option(tiny: Any, tmp_path: Path) -> None:
-    policy = policy_of(tiny.model("mistral"))
-    with pytest.raises(ConfigError) as caught:
-        SupervisedTrainer(policy, SftConfig(from_run="run", share_prefix=True), tmp_path)
-    assert caught.value.where == "sft.share_prefix"

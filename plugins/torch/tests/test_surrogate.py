@@ -6,15 +6,14 @@ import math
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl_plugin_torch.objective.divergence import kl_estimate  # noqa: E402
-from toolrl_plugin_torch.objective.importance import Importance, importance_weights  # noqa: E402
-from toolrl_plugin_torch.objective.surrogate import (  # noqa: E402
+from toolrl_plugin_torch.algorithm import ImportanceConfig
+from toolrl_plugin_torch.objective.divergence import kl_estimate
+from toolrl_plugin_torch.objective.importance import importance_weights
+from toolrl_plugin_torch.objective.surrogate import (
     Clip,
     cispo_surrogate,
     clipped_surrogate,
@@ -85,16 +84,16 @@ def test_divergences(estimator: Any, expected: list[float]) -> None:
 @pytest.mark.parametrize(
     ("how", "expected", "capped"),
     [
-        (Importance("token", "truncate", 3.0), [2.0, 3.0, 0.0], [False, True, False]),
-        (Importance("token", "reject", 3.0), [2.0, 0.0, 0.0], [False, True, False]),
-        (Importance("sequence", "truncate", 10.0), [10.0, 10.0, 0.0], [True, True, False]),
-        (Importance("sequence", "truncate", 20.0), [16.0, 16.0, 0.0], [False, False, False]),
-        (Importance("mean", "reject", 3.9), [0.0, 0.0, 0.0], [True, True, False]),
-        (Importance("mean", "truncate", 5.0), [4.0, 4.0, 0.0], [False, False, False]),
+        (ImportanceConfig(level="token", mode="truncate", cap=3.0), [2.0, 3.0, 0.0], [False, True, False]),
+        (ImportanceConfig(level="token", mode="reject", cap=3.0), [2.0, 0.0, 0.0], [False, True, False]),
+        (ImportanceConfig(level="sequence", mode="truncate", cap=10.0), [10.0, 10.0, 0.0], [True, True, False]),
+        (ImportanceConfig(level="sequence", mode="truncate", cap=20.0), [16.0, 16.0, 0.0], [False, False, False]),
+        (ImportanceConfig(level="mean", mode="reject", cap=3.9), [0.0, 0.0, 0.0], [True, True, False]),
+        (ImportanceConfig(level="mean", mode="truncate", cap=5.0), [4.0, 4.0, 0.0], [False, False, False]),
     ],
     ids=str,
 )
-def test_importance(how: Importance, expected: list[float], capped: list[bool]) -> None:
+def test_importance(how: ImportanceConfig, expected: list[float], capped: list[bool]) -> None:
     """Twice and eight times as likely now as when they were drawn; the third token is not trained."""
     mask = torch.tensor([[True, True, False]])
     behaviour = torch.tensor([[-3.0, -3.0, -3.0]])
@@ -116,7 +115,7 @@ def test_importance_is_bounded_whatever_the_log_probabilities(
     values: list[tuple[float, float, bool]], level: Any, mode: Any, cap: float
 ) -> None:
     proximal, behaviour, mask = (torch.tensor([column]) for column in zip(*values, strict=True))
-    weights, _ = importance_weights(proximal, behaviour, mask, Importance(level, mode, cap))
+    weights, _ = importance_weights(proximal, behaviour, mask, ImportanceConfig(level=level, mode=mode, cap=cap))
     assert bool(weights.isfinite().all())
     assert bool(((weights >= 0) & (weights <= cap * (1 + 1e-6))).all())
     assert bool((weights[~mask] == 0).all())

@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from toolrl.loop.demonstrations import Demonstration  # noqa: E402
-from toolrl.loop.ranks import ONE  # noqa: E402
-from toolrl.types import Group, Message, Task  # noqa: E402
+from toolrl.loop.demonstrations import Demonstration
+from toolrl.loop.ranks import ONE
+from toolrl.types import Group, Message, Task
 
 TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2), "frozen": (2e-2, 2e-2, 1e-2)}
 """Relative of the loss and of other metrics, absolute of weights. All other cases are in float64, where rounding is no
 excuse."""
 WORKER = Path(__file__).parent / "ranks_worker.py"
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "steps": 10, "max_grad_norm": 0.5, "tokens_per_microbatch": 40}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def on_ranks(size: int, command: Sequence[str], **variables: str) -> list[subprocess.CompletedProcess[str]]:
-    """Run a command as `size` ranks and wait for all."""
-    port = str(free_port())
-    processes = []
-    for rank in range(size):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **place, **variables}
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    done = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=600)
-            done.append(subprocess.CompletedProcess(command, process.returncode, out, err))
-    finally:
-        for process in processes:
-            process.kill()
-    return done
 
 
 class Groups:
@@ -114,7 +82,7 @@ def make_cases(group: Groups) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The results of the cases of these names, or of all: those of so many ranks, and those of this process."""
 
     def run(size: int, names: Sequence[str]) -> dict[str, Any]:
@@ -126,8 +94,7 @@ def compared(tiny: Any, make_episode: Any, tmp_path: Path) -> Callable[..., dict
         model, cases = tiny.model("qwen3"), make_cases(Groups(tiny, make_episode))
         cases = {name: cases[name] for name in names or cases}
         (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))
-        for number, done in enumerate(on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])):
-            assert done.returncode == 0, f"rank {number}: {done.stderr[-3000:]}"
+        on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])
         found = torch.load(tmp_path / "results.pt", weights_only=False)
         return {name: (found[name], train(model, case, tmp_path, ONE)) for name, case in cases.items()}
 

@@ -6,15 +6,13 @@ import random
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl.types import MediaInput  # noqa: E402
-from toolrl_plugin_torch.batch import Sample, pack  # noqa: E402
-from toolrl_plugin_torch.prefixes.tree import TokenTree, common_beginning, grow  # noqa: E402
+from toolrl.types import MediaInput
+from toolrl_plugin_torch.batch import Sample, pack
+from toolrl_plugin_torch.prefixes.tree import TokenTree, common_beginning, grow
 
 tokens = st.lists(st.integers(0, 2), min_size=2, max_size=12)
 
@@ -86,13 +84,6 @@ def test_siblings_of_unlike_length_attend_apart() -> None:
     assert parts[1].padded_N.tolist() == [*range(90), *[89] * 10]
     assert parts[1].unpadded_N is not None
     assert parts[1].unpadded_N.tolist() == list(range(90))
-
-
-def test_equal_sequences_and_one_that_begins_another() -> None:
-    sequences = [[1] * 80, [1] * 80, [1] * 40]
-    tree = grow(sequences)
-    check(tree, sequences)
-    assert tree.positions == 79
 
 
 @pytest.mark.parametrize("sequences", [[], [[1]], [[1, 2], [3]]])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from toolrl_plugin_torch.prefixes.tree import grow  # noqa: E402
-from toolrl_plugin_torch.prefixes.tree_attention import _attend, _attend_flash, _padded, _visible  # noqa: E402
+from toolrl_plugin_torch.prefixes.tree import grow
+from toolrl_plugin_torch.prefixes.tree_attention import _attend, _attend_flash, _padded, _visible
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)], ids=["as many key heads", "three heads a key head"])

@@ -10,23 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from toolrl.types import Episode, Group, RewardEntry, Task  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
+from toolrl.types import Episode, Group, RewardEntry, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 UPDATES, TEMPERATURE, LENGTH, PROMPT, RATE = 2, 1.3, 37, 40, 1e-3
 DISCOUNT, CAP, LOW, HIGH, DUAL, KL, ENTROPY = 0.9, 1.5, 0.7, 1.4, 3.0, 0.2, 0.05
 CLIPS = {"token": (2e-3, 3e-3), "sequence": (3e-4, 4e-4)}
-
-
-class PadOnly:
-    pad_token_id = 0
 
 
 def scored(model: Any, episode: Episode) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,7 +166,7 @@ def test_a_step_is_the_one_made_by_hand(
         learning_rate=RATE, steps=5, updates_per_step=UPDATES, tokens_per_microbatch=150, max_grad_norm=1e9,
         weight_decay=0.0, share_prefix=share,
     )  # fmt: skip
-    policy = Policy(model, PadOnly(), "tiny", torch.device("cpu"), torch.float64)
+    policy = tiny.policy(model)
     trainer = PolicyTrainer(policy, settings, algorithm, tmp_path, temperature=TEMPERATURE, longest=LENGTH)
     metrics = trainer.update(groups)
     expected = by_hand(copied, groups, kind, loss, together=share)

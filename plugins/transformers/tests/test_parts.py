@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolrl.types import Sampling
 from toolrl_plugin_transformers.sampling import RowSettings, Uniforms, sample
-from toolrl_plugin_transformers.sessions import Session, SessionStore
+from toolrl_plugin_transformers.sessions import SessionCache, SessionStore
 from toolrl_plugin_transformers.stops import StopStrings
 
 CPU = torch.device("cpu")
@@ -180,8 +180,8 @@ def _tokenizer(byte_tokenizer: Any) -> None:
 _SHARED_TOKENIZER: Any = None
 
 
-def _held(name: str, tokens: list[int]) -> Session:
-    session = Session(name)
+def _held(name: str, tokens: list[int]) -> SessionCache:
+    session = SessionCache(name)
     session.tokens = tokens
     session.rest(len(tokens))
     return session
@@ -193,7 +193,7 @@ def test_the_index_finds_the_longest_beginning_and_forgets_what_is_dropped() -> 
     store.index(short, short.tokens)
     store.index(long, long.tokens)
     prompt = [*range(60), 999, 998]
-    newcomer = Session("new")
+    newcomer = SessionCache("new")
     assert store.longest(prompt, newcomer) == (long, 60)
     assert store.longest([1, 2, 3], newcomer) == (newcomer, 0)
     store.drop(long)

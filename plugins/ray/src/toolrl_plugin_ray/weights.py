@@ -88,6 +88,6 @@ def verify(update: WeightUpdate, module: Any) -> None:
     check_digests(
         digests(distinct(module.state_dict())),
         update.digests,
-        who=f"after a transfer of version {update.version} a rollout worker",
+        owner=f"after a transfer of version {update.version} a rollout worker",
         hint="Every node must load the same model.",
     )

@@ -14,8 +14,8 @@ from toolrl.types import Group
 from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.determinism import choose_kernels
-from toolrl_plugin_torch.policy import Policy, load_policy, pick_device
-from toolrl_plugin_torch.temporary_models import delete_left_behind
+from toolrl_plugin_torch.policy import PolicyModel, load_policy, pick_device
+from toolrl_plugin_torch.temporary_models import delete_abandoned
 
 
 class TorchTrainers:
@@ -34,7 +34,7 @@ class TorchTrainers:
         self._device = pick_device(device or config.device)
         choose_kernels(self._device, deterministic=config.deterministic)
 
-    def load_model(self, source: str, *, dtype: str | None = None) -> Policy:
+    def load_model(self, source: str, *, dtype: str | None = None) -> PolicyModel:
         settings = self._sections.model
         if dtype is not None:
             settings = settings.model_copy(update={"dtype": dtype})
@@ -82,7 +82,7 @@ class TorchTrainers:
 
     @staticmethod
     def clean(directory: Path) -> None:
-        delete_left_behind(directory)
+        delete_abandoned(directory)
 
     @staticmethod
     def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:

@@ -6,6 +6,7 @@ and counter always belong together.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -16,13 +17,14 @@ import torch
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.ranks import ONE, Ranks
+from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.batch import MicroBatch, Sample
-from toolrl_plugin_torch.checkpoints import trainer_checkpoint
+from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, tensor_bytes, write_state
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.offload import warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
-from toolrl_plugin_torch.policy import Policy, PolicyWeights
+from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
@@ -53,7 +55,7 @@ class BaseTrainer:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: PolicyModel,
         settings: TrainerConfig | SftConfig,
         directory: Path,
         *,
@@ -101,25 +103,46 @@ class BaseTrainer:
         """All, by name; each has the weights that it trains."""
         return {"policy": self.optimizer}
 
-    def weights_were_loaded(self) -> None:
-        """The policy's model has others now."""
-        self._parallel.read_from(self._score, self.policy.model)
-
     def gather_state(self, directory: Path) -> Path | None:
         """What ranks write together: a folder of shards; None in one process."""
         return self._parallel.gather_state(directory, self.step, self.optimizers())
 
     def save(self, folder: Path, gathered: Path | None) -> None:
-        """Write model, tokenizer and state into a checkpoint's folder."""
-        trainer_checkpoint.save(self, folder, gathered)
+        """Write model, tokenizer and state into a checkpoint's folder. `gathered` is moved into it, or deleted where
+        something fails."""
+        policy = self.policy
+        try:
+            for part in (policy.trained, policy.tokenizer, policy.processor):
+                if part is not None:
+                    part.save_pretrained(folder)
+            if gathered is None:
+                write_state(folder, self.optimizer.state_dict(), self.extra_state())
+            else:
+                write_state(folder, {}, dict.fromkeys(self.optimizers()))
+                gathered.rename(folder / "trainer" / "shards")
+        except BaseException:
+            if gathered is not None:
+                shutil.rmtree(gathered, ignore_errors=True)
+            raise
 
     def saved_bytes(self) -> int:
         """About how many bytes `save` writes."""
-        return trainer_checkpoint.saved_bytes(self)
+        return tensor_bytes(self.optimizer.state_dict(), self.extra_state(), self.policy.trained)
 
     def load(self, folder: Path, step: int) -> None:
-        """Take up what `save` wrote at this step. Raises CheckpointError."""
-        trainer_checkpoint.load(self, folder, step)
+        """Resume from a checkpoint of this step. Raises CheckpointError."""
+        state = read_state(folder)
+        load_weights(self.policy, folder)
+        self._parallel.read_from(self._score, self.policy.model)
+        if (folder / "trainer" / "shards").is_dir():
+            from toolrl_plugin_torch.checkpoints.shards import read_shards
+
+            read_shards(folder, self.optimizers(), self.ranks)
+        else:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.load_extra_state(state["extra"])
+        random_state.restore(state["random"])
+        self.step = step
 
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint holds besides the policy and its optimizer, by name."""

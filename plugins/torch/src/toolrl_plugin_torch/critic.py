@@ -30,7 +30,7 @@ from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.head import probe_head
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
-from toolrl_plugin_torch.offload import own_tensors, waiting
+from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.sharding.dtensor import put
@@ -133,7 +133,7 @@ class Critic:
         self.optimizer = PolicyOptimizer(
             named, settings.model_copy(update=rate), offload="optimizer" in settings.offload
         )
-        self._here = waiting(
+        self._on_device = offloaded(
             "critic" in settings.offload,
             lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
             head.weight.device,
@@ -147,7 +147,7 @@ class Critic:
     def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
         """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
         episodes = [episode for group in groups for episode in group.scored]
-        with self._here:
+        with self._on_device:
             self._valued = self._value(episodes)
         shift, scale = self._normalisation()
         by_id = {
@@ -164,7 +164,7 @@ class Critic:
         Metrics: the mean loss of a turn, the gradients' norm in the last optimizer step before clipping, the mean value
         before the step, and the share of the returns' variance that the values foresaw (left out where all returns are
         equal). Empty where nothing was sampled."""
-        with self._here:
+        with self._on_device:
             return self._learn([item.sample() for item in self._valued])
 
     def _learn(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -198,7 +198,7 @@ class Critic:
         """Take up a saved state. Raises CheckpointError, or what torch raises, for one of another model."""
         if set(state["body"]) != set(self._trained_body()):
             raise CheckpointError("the critic in the checkpoint has other weights", hint=_OTHER)
-        with self._here:
+        with self._on_device:
             for name, parameter in self._values.named_parameters():
                 part, _, rest = name.partition(".")
                 if rest in state[part]:  # What isn't trained is the policy's.
@@ -336,5 +336,4 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _variance(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return _mean([(value - mean) ** 2 for value in values])
+    return float(torch.tensor(values, dtype=torch.float64).var(correction=0)) if values else 0.0

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import CheckpointError, RunStoppedError
-from toolrl_plugin_torch.offload import waiting
+from toolrl_plugin_torch.offload import offloaded
 from toolrl_plugin_torch.options import OptimizerConfig
 from toolrl_plugin_torch.sharding.dtensor import full, put
 
@@ -80,7 +80,7 @@ class PolicyOptimizer:
             # One kernel for all parameters where there is one; the plain loop is several times slower.
             fused=all(master.device.type in ("cuda", "cpu") for master in self._masters),
         )
-        self.here = waiting(offload, self._tensors, self._parameters[0].device)
+        self.on_device = offloaded(offload, self._tensors, self._parameters[0].device)
         """Around all that needs averages and masters on the parameters' device."""
 
     def step(self, rate: float) -> float:
@@ -88,7 +88,7 @@ class PolicyOptimizer:
 
         Raises RunStoppedError where the norm isn't finite; nothing is updated then.
         """
-        with self.here:
+        with self.on_device:
             self._hand_over()
             norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
             for group in self._adamw.param_groups:
@@ -131,7 +131,7 @@ class PolicyOptimizer:
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
         self._check_names(state["names"])
-        with self.here:
+        with self.on_device:
             tensors = self.tensors()
             masters = state["masters"]
             for name, parameter, master in self._tied():

@@ -91,13 +91,13 @@ class TorchOptions(Frame):
     sft: SftConfig | None = Field(None, description="Settings of `toolrl sft`.")
 
     @classmethod
-    def remarks(cls, config: Config) -> list[str]:
-        """What is no mistake and yet may surprise, a line each."""
+    def remarks(cls, config: Config) -> Iterator[str]:
+        """Remarks on settings whose effect may surprise, a line each."""
         return remarks(config)
 
     @classmethod
     def missing(cls, config: Config) -> Iterator[str]:
-        """What the sections need and isn't there: the model, peft."""
+        """Needs of the sections that aren't met: the model, peft."""
         model: Any = config.model
         if (problem := missing_model(model.path)) is not None:
             yield problem

@@ -13,11 +13,19 @@ import torch
 import transformers
 
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl_plugin_torch.adapters.lora import CONFIG_FILE, Adapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl_plugin_torch.adapters.lora import (
+    CONFIG_FILE,
+    LoraAdapter,
+    adapter_base,
+    check_base,
+    fingerprints,
+    merge_from,
+)
 from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.model_path import is_missing_folder
 from toolrl_plugin_torch.options import ModelConfig
-from toolrl_plugin_torch.temporary_models import scratch_folder
+from toolrl_plugin_torch.temporary_models import temporary_folder
 
 logger = logging.getLogger(__name__)
 SOURCE_DTYPE = "toolrl_source_dtype"
@@ -25,7 +33,7 @@ SOURCE_DTYPE = "toolrl_source_dtype"
 
 
 @dataclass
-class Policy:
+class PolicyModel:
     """A causal language model with its tokenizer; a vision-language model also with its processor."""
 
     model: Any
@@ -35,7 +43,7 @@ class Policy:
     dtype: torch.dtype
     processor: Any = None
     """A transformers processor, or only the image processor where the whole one can't be loaded; None for text."""
-    adapter: Adapter | None = None
+    adapter: LoraAdapter | None = None
     """The LoRA adapter in the model, where that alone is trained."""
 
     @property
@@ -69,7 +77,7 @@ class Policy:
 class PolicyWeights:
     """A `WeightSource` over the live policy. `path()` writes a folder once a version, beside the run."""
 
-    def __init__(self, policy: Policy, version: int, directory: Path | None = None) -> None:
+    def __init__(self, policy: PolicyModel, version: int, directory: Path | None = None) -> None:
         self.version = version
         self._policy = policy
         self._directory = directory
@@ -83,7 +91,7 @@ class PolicyWeights:
 
     def path(self) -> Path:
         if self._folder is None:
-            folder = scratch_folder(f"weights-{self.version}", self._directory)
+            folder = temporary_folder(f"weights-{self.version}", self._directory)
             try:
                 self._policy.save_whole(Path(folder.name))
             except BaseException:  # Half of a model must not be taken for one when this is asked for again.
@@ -128,7 +136,7 @@ def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
 
 
-def load_policy(config: ModelConfig, source: str, device: torch.device) -> Policy:
+def load_policy(config: ModelConfig, source: str, device: torch.device) -> PolicyModel:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
     `config.lora` is given, and merged in for good where it isn't.
@@ -166,7 +174,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         # The first name is the newer one; where transformers has it, the second warns.
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
-    policy = Policy(model, tokenizer, source, device, dtype, processor)
+    policy = PolicyModel(model, tokenizer, source, device, dtype, processor)
     if config.lora is not None:
         policy.adapter = _adapter(config.lora, model, source, base)
     return policy
@@ -211,10 +219,10 @@ def _note_dtype(settings: Any, dtype: torch.dtype) -> None:
         setattr(settings, SOURCE_DTYPE, was)
 
 
-def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> Adapter:
+def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> LoraAdapter:
     """A new adapter, or the one that `source` holds. Raises ConfigError."""
     folder = Path(base or source)
-    adapter = Adapter.add(model, config, str(folder.absolute()) if folder.is_dir() else str(base or source))
+    adapter = LoraAdapter.add(model, config, str(folder.absolute()) if folder.is_dir() else str(base or source))
     if base is not None:
         try:
             adapter.restore(Path(source))
@@ -239,9 +247,7 @@ def _load_processor(source: str, tokenizer: Any, options: Mapping[str, Any]) -> 
         try:
             processor = loader.from_pretrained(source, **options)
         except Exception as error:  # noqa: BLE001 - whatever one of many classes raises, ImportError among it
-            reasons.append(
-                f"{loader.__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
-            )
+            reasons.append(f"{loader.__name__}: {first_line(error)}")
             continue
         if tokenizer.chat_template is None:
             tokenizer.chat_template = getattr(processor, "chat_template", None)
@@ -270,7 +276,7 @@ def _load_error(what: str, source: str, error: Exception) -> ConfigError:
             f"Give a folder in Hugging Face layout, or a run folder; a relative path starts at {str(Path.cwd())!r}, "
             "which has no such folder."
         )
-    first = _first_line(error)
+    first = first_line(error)
     if folder.is_dir() and not (folder / "config.json").is_file():
         first = "it has no config.json"  # What transformers says of that is a list of tokenizers.
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
@@ -278,10 +284,6 @@ def _load_error(what: str, source: str, error: Exception) -> ConfigError:
 
 def _attention_error(attention: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"model.attention: the model can't be loaded with {attention!r}: {_first_line(error)}",
+        f"model.attention: the model can't be loaded with {attention!r}: {first_line(error)}",
         hint="Leave it out for transformers' default, or install what it needs.",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -98,13 +98,13 @@ def check_logprobs(
     module: Any,
     ids: Sequence[int],
     *,
-    who: str,
+    owner: str,
     hint: str,
     exact: bool,
     tolerance: float | None = None,
 ) -> float:
     """Distance of the log-probabilities of `ids` to those by the trainer's module: the greatest where `exact`, else
-    `typical`. Raises EngineError, which says that `who` doesn't have the trainer's weights, where that is more than
+    `typical`. Raises EngineError, which says that `owner` doesn't have the trainer's weights, where that is more than
     rounding, or than `tolerance`."""
     wanted = module_logprobs(module, ids)
     differences = (torch.tensor(found, dtype=torch.float64) - wanted).abs().nan_to_num(math.inf, math.inf)
@@ -117,7 +117,7 @@ def check_logprobs(
     kind = "greatest difference" if exact else "mean of the smaller four fifths of differences"
     place = int(differences.argmax())
     raise EngineError(
-        f"{who} doesn't have the trainer's weights: over {len(differences)} tokens of a fixed text the {kind} of "
+        f"{owner} doesn't have the trainer's weights: over {len(differences)} tokens of a fixed text the {kind} of "
         f"their log-probabilities is {apart:.3g}, more than {allowed:.3g} (token {place}: {found[place]:.5f}, and "
         f"{float(wanted[place]):.5f} by the trainer)",
         where="engine",
@@ -125,12 +125,12 @@ def check_logprobs(
     )
 
 
-def check_digests(found: Mapping[str, int], wanted: Mapping[str, int], *, who: str, hint: str) -> None:
-    """Raises EngineError, which names a tensor, where `who` has others than the trainer."""
+def check_digests(found: Mapping[str, int], wanted: Mapping[str, int], *, owner: str, hint: str) -> None:
+    """Raises EngineError, which names a tensor, where `owner` has others than the trainer."""
     wrong = [name for name, value in wanted.items() if found.get(name) != value]
     if wrong:
         raise EngineError(
-            f"{who} doesn't have the trainer's weights: {len(wrong)} of {len(wanted)} tensors differ, {wrong[0]!r} "
+            f"{owner} doesn't have the trainer's weights: {len(wrong)} of {len(wanted)} tensors differ, {wrong[0]!r} "
             "among them",
             where="engine",
             hint=hint,

@@ -17,12 +17,12 @@ from pathlib import Path
 _NAME = re.compile(r"scratch-(\w+)-(\d+)-.+")
 
 
-def scratch_folder(what: str, directory: Path | None) -> tempfile.TemporaryDirectory[str]:
+def temporary_folder(what: str, directory: Path | None) -> tempfile.TemporaryDirectory[str]:
     """A new folder in `directory`, with `what` in its name; in the system's place for such things without one."""
     return tempfile.TemporaryDirectory(prefix=f"scratch-{_node()}-{os.getpid()}-{what}-", dir=directory)
 
 
-def delete_left_behind(directory: Path) -> None:
+def delete_abandoned(directory: Path) -> None:
     """Delete the folders of processes of this host that are no more. Call it before this process makes its own."""
     for path in directory.glob("scratch-*"):
         match = _NAME.fullmatch(path.name)

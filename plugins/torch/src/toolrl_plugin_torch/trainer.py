@@ -33,11 +33,11 @@ from toolrl_plugin_torch.objective.loss import (
     supervised_loss,
     trained_tokens,
 )
-from toolrl_plugin_torch.offload import own_tensors, waiting
+from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
-from toolrl_plugin_torch.policy import Policy
-from toolrl_plugin_torch.sharding.balancing import deal
+from toolrl_plugin_torch.policy import PolicyModel
+from toolrl_plugin_torch.sharding.balancing import balance
 
 
 @dataclass
@@ -61,7 +61,7 @@ class PolicyTrainer(BaseTrainer):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: PolicyModel,
         settings: TrainerConfig,
         algorithm: AlgorithmConfig,
         directory: Path,
@@ -77,7 +77,7 @@ class PolicyTrainer(BaseTrainer):
         super().__init__(
             policy, settings, directory, with_reference=needs_reference, ranks=ranks, cpu_offload=cpu_offload
         )
-        self._reference_here = waiting(
+        self._reference_on_device = offloaded(
             self.reference is not None and "reference" in settings.offload,
             lambda: own_tensors(self.reference, policy.model),
             policy.device,
@@ -107,7 +107,7 @@ class PolicyTrainer(BaseTrainer):
         groups_of = [episode.group for episode in credited.episodes]
         costs = [episode.sampled_tokens for episode in credited.episodes]
         even = self._algorithm.loss_aggregation != "token_mean"
-        parts = deal(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
+        parts = balance(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
         plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
         updates = [plan for plan in plans if plan.batches]
         if self.step < self.skipped_steps:
@@ -174,7 +174,7 @@ class PolicyTrainer(BaseTrainer):
         score = self._score_reference
         if score is None:
             return [None] * len(updates)
-        with self._reference_here:
+        with self._reference_on_device:
             return [[self._logprobs(score, batch) for batch in batches] for batches in updates]
 
     def _loss(

@@ -31,7 +31,7 @@ from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.prefixes import CommonReads
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
-from toolrl_plugin_transformers.sessions import Session, SessionStore
+from toolrl_plugin_transformers.sessions import SessionCache, SessionStore
 
 WORTH_SHARING = 128
 """Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
@@ -44,7 +44,7 @@ class _Plan:
     """One prompt to compute, and the requests that have exactly this prompt."""
 
     requests: list[Request]
-    source: Session
+    source: SessionCache
     reuse: int
 
     @property
@@ -93,7 +93,7 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises EngineError for images that the model doesn't take."""
-        request.pictures = self.runner.eyes.look(request.prompt, request.media)
+        request.pictures = self.runner.images.locate(request.prompt, request.media)
         self.waiting.append(request)
 
     def cancel(self, request: Request) -> None:
@@ -325,7 +325,7 @@ class Batch:
             request.cached = reused
 
     def _compute(
-        self, plans: Sequence[_Plan], new: Sequence[list[int]], *, extra: int, keep: Iterable[Session] = ()
+        self, plans: Sequence[_Plan], new: Sequence[list[int]], *, extra: int, keep: Iterable[SessionCache] = ()
     ) -> torch.Tensor:
         """Logits `[B, V]` after the given new tokens, which end up in the slots behind the rows.
 
@@ -367,7 +367,7 @@ class Batch:
         if sum(missing) - min(missing, default=0) < WORTH_SHARING or best.reuse >= shared:
             return
         tokens = tokens[:shared]
-        beginning = Session(None)
+        beginning = SessionCache(None)
         start = _Plan(best.requests, best.source, best.reuse)
         self._compute([start], [tokens[start.reuse :]], extra=0, keep={plan.source for plan in plans})
         self._rest(beginning, tokens, shared)
@@ -376,13 +376,13 @@ class Batch:
             if plan.reuse < shared:
                 plan.source, plan.reuse = beginning, shared
 
-    def _rest(self, session: Session, tokens: list[int], valid: int) -> None:
+    def _rest(self, session: SessionCache, tokens: list[int], valid: int) -> None:
         """Park what was just computed in the slot behind the rows."""
         self.store.unpark(session)
         session.tokens = list(tokens)
         self.store.park(session, self.slots, len(self.rows), valid)
 
-    def _reserve(self, slots: int, columns: int, *, used: int, keep: Iterable[Session] = ()) -> None:
+    def _reserve(self, slots: int, columns: int, *, used: int, keep: Iterable[SessionCache] = ()) -> None:
         if slots <= self.slots.slots and columns <= self.slots.columns:
             return
         new_slots, new_columns = self.slots.size_for(slots, columns)

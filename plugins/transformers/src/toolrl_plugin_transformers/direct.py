@@ -10,7 +10,6 @@ float32 get transposed copies. `renew` is how this learns of new weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,16 +32,6 @@ _COPIES = 0.05
 and a deterministic run that is resumed must choose as it did before."""
 
 
-@dataclass(slots=True)
-class _Layer:
-    """A layer's modules. Their parameters are read anew at each step, since a trainer may replace them."""
-
-    before: Any
-    attention: Any
-    after: Any
-    mlp: Any
-
-
 class Direct:
     """The forward pass of one module."""
 
@@ -50,10 +39,7 @@ class Direct:
         config = module.config
         self._module = module
         self._embedding = module.model.embed_tokens
-        self._layers = [
-            _Layer(layer.input_layernorm, layer.self_attn, layer.post_attention_layernorm, layer.mlp)
-            for layer in module.model.layers
-        ]
+        self._layers = list(module.model.layers)
         self._norm = module.model.norm
         self._head = module.lm_head
         self._heads = config.num_attention_heads
@@ -105,7 +91,7 @@ class Direct:
         """The weights have changed."""
         self._stale = True
 
-    def look(self) -> None:
+    def check_weights(self) -> None:
         """See whether weights were replaced or written to, which nobody may have told."""
         now = [(id(part.weight), part.weight._version) for part in self._turned]
         self._stale |= now != self._seen
@@ -138,20 +124,20 @@ class Direct:
         cos, sin = self._cos[flat][:, None], self._sin[flat][:, None]
         x = F.embedding(ids_BT.reshape(-1), self._embedding.weight)
         for number, layer in enumerate(self._layers):
-            h = _norm(x, layer.before)
+            h = _norm(x, layer.input_layernorm)
             keys, values = slots.keys[number], slots.values[number]
-            query = self._project(h, layer.attention, cos, sin, keys, values, index)
+            query = self._project(h, layer.self_attn, cos, sin, keys, values, index)
             query = query.unflatten(0, (batch, width))
             stored = keys[rows, :, :length], values[rows, :, :length]
             if prefixes is not None and width == 1:
-                grouped = query.reshape(batch, self._kv_heads, -1, keys.shape[-1]) * layer.attention.scaling
+                grouped = query.reshape(batch, self._kv_heads, -1, keys.shape[-1]) * layer.self_attn.scaling
                 heads = attend(grouped, *stored, mask, prefixes, number).reshape(batch, -1)
             else:
-                heads = _attend(query, *stored, mask, layer.attention.scaling, shared)
+                heads = _attend(query, *stored, mask, layer.self_attn.scaling, shared)
             if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
                 heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
-            x = x + self._linear(heads, layer.attention.o_proj)
-            h = _norm(x, layer.after)
+            x = x + self._linear(heads, layer.self_attn.o_proj)
+            h = _norm(x, layer.post_attention_layernorm)
             h = F.silu(self._linear(h, layer.mlp.gate_proj)).mul_(self._linear(h, layer.mlp.up_proj))
             x = x + self._linear(h, layer.mlp.down_proj)
         x = _norm(x, self._norm)

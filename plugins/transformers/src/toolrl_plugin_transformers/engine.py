@@ -39,7 +39,7 @@ from toolrl_plugin_transformers.options import TransformersEngineOptions
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import Uniforms
 from toolrl_plugin_transformers.stops import StopStrings
-from toolrl_plugin_transformers.worker import Worker
+from toolrl_plugin_transformers.worker import BatchThread
 
 
 class TransformersEngine:
@@ -59,7 +59,7 @@ class TransformersEngine:
         self._random = random.Random(context.seed)
         self._stops: dict[tuple[str, ...], StopStrings] = {}
         self._busy: set[str] = set()
-        self._worker: Worker | None = None
+        self._worker: BatchThread | None = None
         self._own = context.overlap if self.options.own_weights is None else self.options.own_weights
         if context.overlap and not self._own:
             raise EngineError(
@@ -89,7 +89,7 @@ class TransformersEngine:
         """Bind the model, compare the slot loop with a plain forward pass, and start the worker thread."""
         if self._worker is not None:
             raise EngineError("the engine is started already")
-        worker = Worker(self._make_batch)
+        worker = BatchThread(self._make_batch)
         try:
             await worker.start()
         except BaseException:
@@ -180,7 +180,7 @@ class TransformersEngine:
         check_digests(
             found,
             wanted,
-            who=f"after the update to version {version} the engine's copy",
+            owner=f"after the update to version {version} the engine's copy",
             hint="own_weights: false samples from the trainer's own tensors.",
         )
 
@@ -195,7 +195,7 @@ class TransformersEngine:
         if self._worker is not None:
             await self._worker.stop()
 
-    def _started(self) -> Worker:
+    def _started(self) -> BatchThread:
         if self._worker is None:
             raise EngineError("the engine is not started", hint="Await start() first.")
         return self._worker

@@ -92,7 +92,7 @@ class Pictures:
 NONE = Pictures()
 
 
-class Eyes:
+class ImageSupport:
     """What a model does with images; falsy where it takes none."""
 
     def __init__(self, module: Any) -> None:
@@ -110,7 +110,7 @@ class Eyes:
     def __bool__(self) -> bool:
         return self._takes
 
-    def look(self, prompt: Sequence[int], media: Sequence[MediaInput]) -> Pictures:
+    def locate(self, prompt: Sequence[int], media: Sequence[MediaInput]) -> Pictures:
         """Where the tokens of a prompt with images stand."""
         if not media:
             return NONE

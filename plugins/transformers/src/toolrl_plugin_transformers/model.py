@@ -19,7 +19,7 @@ from toolrl.errors import EngineError
 from toolrl_plugin_torch.head import probe_head, wide_linear
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
-from toolrl_plugin_transformers.images import Eyes, Pictures, arguments, plain
+from toolrl_plugin_transformers.images import ImageSupport, Pictures, arguments, plain
 from toolrl_plugin_transformers.prefixes import Prefixes
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -36,8 +36,8 @@ class ModelRunner:
         """Ids below this may be sampled: the tokenizer knows no others."""
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self._refuse_unknown(module, config)
-        self.eyes = Eyes(module)
-        self.never = [token for token in self.eyes.never_sampled if token < self.ids]
+        self.images = ImageSupport(module)
+        self.never = [token for token in self.images.never_sampled if token < self.ids]
         """Ids that may not be sampled, among those below `ids`."""
         self._keeps_logits = "logits_to_keep" in _arguments(module)
         self._window, self._mixed = _windows(config)
@@ -85,7 +85,7 @@ class ModelRunner:
         self._entered = True
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
         if self._direct is not None:
-            self._direct.look()
+            self._direct.check_weights()
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -148,7 +148,7 @@ class ModelRunner:
             return self._forward(slots, first, ids_BT, positions_BT, columns_BT, length)
         ends = [(have, have + len(row)) for row, have in zip(rows, cached, strict=True)]
         shown = [item for picture, end in zip(pictures, ends, strict=True) for item in picture.within(*end)]
-        rope_3BT = self._rope(pictures, ends, width) if self.eyes.three else None
+        rope_3BT = self._rope(pictures, ends, width) if self.images.three else None
         images = arguments(shown, device)
         return self._forward(slots, first, ids_BT, positions_BT, columns_BT, length, rope_3BT, images)
 

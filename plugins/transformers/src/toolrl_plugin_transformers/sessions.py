@@ -21,7 +21,7 @@ from toolrl_plugin_transformers.cache import SlotCache
 BLOCK = 16
 
 
-class Session:
+class SessionCache:
     """The cached tokens of one episode, or of a beginning that several have in common."""
 
     __slots__ = ("_stored", "keys", "name", "parked", "slot", "tokens")
@@ -58,35 +58,35 @@ class SessionStore:
 
     def __init__(self, *, share: bool) -> None:
         self._share = share
-        self._named: dict[str, Session] = {}
-        self._parked: dict[Session, None] = {}
-        self._index: dict[int, dict[Session, None]] = {}
+        self._named: dict[str, SessionCache] = {}
+        self._parked: dict[SessionCache, None] = {}
+        self._index: dict[int, dict[SessionCache, None]] = {}
         self.parked_tokens = 0
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[SessionCache]:
         return iter({**dict.fromkeys(self._named.values()), **self._parked})
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str) -> SessionCache:
         """The session of this name, new where there is none."""
-        return self._named.setdefault(name, Session(name))
+        return self._named.setdefault(name, SessionCache(name))
 
-    def find(self, name: str) -> Session | None:
+    def find(self, name: str) -> SessionCache | None:
         """The session of this name, or None."""
         return self._named.get(name)
 
-    def close(self, session: Session) -> None:
+    def close(self, session: SessionCache) -> None:
         """Forget a session and what it cached."""
         self.drop(session)
         if session.name is not None and self._named.get(session.name) is session:
             del self._named[session.name]
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: SessionCache) -> None:
         """Forget what a session cached; its tensors are freed, its slot is the caller's to reuse."""
         self.unpark(session)
         session.rest(0)
         self._forget_keys(session, 0)
 
-    def _forget_keys(self, session: Session, keep: int) -> None:
+    def _forget_keys(self, session: SessionCache, keep: int) -> None:
         for key in session.keys[keep:]:
             holders = self._index[key]
             del holders[session]
@@ -94,7 +94,7 @@ class SessionStore:
                 del self._index[key]
         del session.keys[keep:]
 
-    def park(self, session: Session, slots: SlotCache, slot: int, valid: int) -> None:
+    def park(self, session: SessionCache, slots: SlotCache, slot: int, valid: int) -> None:
         """Take a session's first `valid` tokens out of the slot."""
         session.rest(valid)
         if valid:
@@ -102,14 +102,14 @@ class SessionStore:
             self._parked[session] = None
             self.parked_tokens += valid
 
-    def unpark(self, session: Session) -> None:
+    def unpark(self, session: SessionCache) -> None:
         """Free a session's own tensors, once they are in a slot or not wanted any more."""
         if session.parked is not None:
             self.parked_tokens -= session.parked[0].shape[2]
             session.parked = None
             del self._parked[session]
 
-    def make_room(self, tokens: int, keep: Collection[Session]) -> None:
+    def make_room(self, tokens: int, keep: Collection[SessionCache]) -> None:
         """Drop parked sessions, the longest unused first, until at most `tokens` tokens are parked."""
         for session in list(self._parked):
             if self.parked_tokens <= tokens:
@@ -117,7 +117,7 @@ class SessionStore:
             if session not in keep:
                 self.drop(session)
 
-    def index(self, session: Session, prompt: list[int]) -> None:
+    def index(self, session: SessionCache, prompt: list[int]) -> None:
         """Let others find the beginning that this session has in common with them."""
         if not self._share:
             return
@@ -127,12 +127,12 @@ class SessionStore:
             self._index.setdefault(key, {})[session] = None
             session.keys.append(key)
 
-    def longest(self, prompt: list[int], own: Session) -> tuple[Session, int]:
+    def longest(self, prompt: list[int], own: SessionCache) -> tuple[SessionCache, int]:
         """The session with the most tokens of `prompt`'s beginning, and how many; `own` unless another has more."""
         best, most = own, own.shared(prompt)
         if not self._share:
             return best, most
-        deepest: Session | None = None
+        deepest: SessionCache | None = None
         for key in _hashes(prompt):
             holders = self._index.get(key)
             if not holders:

@@ -15,7 +15,7 @@ from toolrl_plugin_transformers.request import Request
 _SMALLER = "Lower the engine's options cache_tokens, max_batch or prefill_tokens, then go on with --resume."
 
 
-class Worker(EngineThread):
+class BatchThread(EngineThread):
     """Steps a batch. `make_batch` is called in the thread."""
 
     batch: Batch

@@ -61,9 +61,9 @@ class AdapterTransfer:
 
     def write_base(self, module: Any, tokenizer: Any) -> Path:
         """A Hugging Face folder of the model without its adapter, for vLLM to start with."""
-        from toolrl_plugin_torch.temporary_models import scratch_folder
+        from toolrl_plugin_torch.temporary_models import temporary_folder
 
-        self._base = scratch_folder("base", self._directory)
+        self._base = temporary_folder("base", self._directory)
         folder = Path(self._base.name)
         module.save_pretrained(folder, state_dict=base_tensors(module))
         if tokenizer is not None:
@@ -74,9 +74,9 @@ class AdapterTransfer:
         """Put the adapter into vLLM's engine in the place of the one before."""
         from vllm.lora.request import LoRARequest
 
-        from toolrl_plugin_torch.temporary_models import scratch_folder
+        from toolrl_plugin_torch.temporary_models import temporary_folder
 
-        with scratch_folder(f"adapter-{weights.version}", self._directory) as folder:
+        with temporary_folder(f"adapter-{weights.version}", self._directory) as folder:
             write_adapter(weights.module(), Path(folder))
             if not engine.add_lora(LoRARequest(NAME, 1, folder, load_inplace=True)):
                 raise EngineError("vLLM takes no adapter")

@@ -191,7 +191,7 @@ class VllmEngine:
             ids,
             exact=self._exact,
             tolerance=self.options.tolerance,
-            who=f"{when} vLLM",
+            owner=f"{when} vLLM",
             hint=requests.MISMATCH,
         )
 

@@ -191,7 +191,7 @@ class OpenaiEngine:
             ids,
             exact="float32" in str(self._context.dtype),
             tolerance=self.options.tolerance,
-            who=f"{when} {self._dialect.name}",
+            owner=f"{when} {self._dialect.name}",
             hint=requests.MISMATCH,
         )
 

@@ -49,7 +49,7 @@ class WeightTransfer:
         sources = ((name, own if name in own else sent) for name in self._shapes)
         wanted = digests((name, by[name]) for name, by in sources if _has(by, name, self._shapes[name]))
         for found in self._received:
-            check_digests(found, wanted, who=who, hint=_REPORT)
+            check_digests(found, wanted, owner=who, hint=_REPORT)
 
     def _one_by_one(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         # A source may compute a tensor when it is asked for; all of them at once would be a second model.

@@ -42,7 +42,7 @@ _LIKE_LORA = (True, False, None, "gaussian", "orthogonal", "eva")
 """Beginnings (`init_lora_weights`) that leave the model's own weights alone."""
 
 
-class Adapter:
+class LoraAdapter:
     """A LoRA adapter in a model. `model` is the transformers model with the additions in it."""
 
     def __init__(self, wrapped: Any, base: str) -> None:
@@ -53,7 +53,7 @@ class Adapter:
         self._prints = fingerprints(Path(base))
 
     @classmethod
-    def add(cls, model: Any, config: LoraConfig, base: str) -> Adapter:
+    def add(cls, model: Any, config: LoraConfig, base: str) -> LoraAdapter:
         """Put a new adapter into a model, in place; it changes nothing yet, as B is 0. Only its weights are trained
         from then on. Raises ConfigError."""
         peft = require_peft("model.lora")

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from toolrl.errors import CheckpointError
 from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 
 FOLDER = Path("trainer") / "shards"
@@ -70,7 +71,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
         if ranks.first:
             shutil.rmtree(folder, ignore_errors=True)
         raise CheckpointError(
-            f"{what} can't be written: {_first_of(error)}",
+            f"{what} can't be written: {first_line(error)}",
             where=str(directory),
             hint="Earlier checkpoints are untouched. Make room or set another run.dir, then go on with --resume.",
         ) from error
@@ -88,13 +89,13 @@ def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ran
     """Take up what `write_shards` wrote, whatever number of ranks did. Raises CheckpointError for other tensors."""
     with ExitStack() as stack:
         for optimizer in optimizers.values():
-            stack.enter_context(optimizer.here)
+            stack.enter_context(optimizer.on_device)
         _read(checkpoint, optimizers, ranks)
 
 
 def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     tensors = _tensors(optimizers)
-    reader = _Reader(checkpoint / FOLDER)
+    reader = _CheckedReader(checkpoint / FOLDER)
     try:
         saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
         wanted = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -110,12 +111,12 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
             warnings.simplefilter("ignore", UserWarning)
             dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=_group(ranks) is None)
     except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"it can't be read: {_first_of(error)}", where=str(checkpoint / FOLDER)) from error
+        raise CheckpointError(f"it can't be read: {first_line(error)}", where=str(checkpoint / FOLDER)) from error
     for optimizer in optimizers.values():
         optimizer.write_back()
 
 
-class _Reader(FileSystemReader):  # type: ignore[misc]
+class _CheckedReader(FileSystemReader):  # type: ignore[misc]
     """torch's, whose index is a pickle: that of a checkpoint from elsewhere could name any function to be called."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -152,9 +153,4 @@ def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tenso
 
 def _group(ranks: Ranks) -> Any:
     """Who reads and writes together; None for one process."""
-    return getattr(ranks, "talk", None)
-
-
-def _first_of(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return getattr(ranks, "control", None)

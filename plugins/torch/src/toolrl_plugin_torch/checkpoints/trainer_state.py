@@ -1,54 +1,62 @@
-"""The trainer's part of a checkpoint: optimizer, random generators, a critic."""
+"""The trainer's part of a checkpoint: weights, and the state of optimizer, random generators and a critic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
+from toolrl.errors import CheckpointError
 from toolrl.loop.checkpoints import unreadable_state
+from toolrl_plugin_torch import random_state
+from toolrl_plugin_torch.adapters.lora import adapter_base
+from toolrl_plugin_torch.policy import PolicyModel
 
 _FILE = Path("trainer") / "state.pt"
+_LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a new run from these weights."
 
 
-@dataclass(frozen=True)
-class TrainerState:
-    """What a trainer needs besides weights and tokenizer."""
-
-    optimizer: Mapping[str, Any]
-    """`PolicyOptimizer.state_dict()`; empty where ranks wrote shards."""
-    random: Mapping[str, Any]
-    """`random_state.capture()`."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else the trainer learns, by name: a critic."""
-
-
-def write_state(folder: Path, state: TrainerState) -> None:
-    """Write it into a checkpoint's folder. Raises OSError."""
-    tensors = {"optimizer": dict(state.optimizer), "random": dict(state.random), "extra": dict(state.extra)}
+def write_state(folder: Path, optimizer: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    """Write an optimizer's state, what else the trainer learns by name (`extra`), and the states of the process's
+    random generators into a checkpoint's folder. Raises OSError."""
+    state = {"optimizer": dict(optimizer), "random": random_state.capture(), "extra": dict(extra)}
     (folder / _FILE).parent.mkdir(exist_ok=True)
     with (folder / _FILE).open("wb") as file:
         writer = _Writer(file)
         try:
-            torch.save(tensors, writer)
+            torch.save(state, writer)
         except RuntimeError as error:
             raise writer.error or error from error
 
 
-def read_state(path: Path) -> TrainerState:
-    """That of a checkpoint, its tensors on the CPU. Raises CheckpointError."""
+def read_state(path: Path) -> dict[str, Any]:
+    """`optimizer`, `random` and `extra` of a checkpoint, tensors on the CPU. Raises CheckpointError."""
     try:
-        tensors = torch.load(path / _FILE, map_location="cpu", weights_only=True)
-        return TrainerState(tensors["optimizer"], tensors["random"], tensors.get("extra", {}))
+        state = torch.load(path / _FILE, map_location="cpu", weights_only=True)
+        return {"optimizer": state["optimizer"], "random": state["random"], "extra": state.get("extra", {})}
     except Exception as error:
         raise unreadable_state(path, error) from error
 
 
+def load_weights(policy: PolicyModel, path: Path) -> None:
+    """Load a checkpoint's weights in place: an engine that shares the tensors sees the new values. Raises
+    CheckpointError."""
+    base = adapter_base(path)
+    if (policy.adapter is None) != (base is None):
+        found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
+        raise CheckpointError(f"it holds {found}, and the config has {wanted}", where=str(path), hint=_LORA_OF_RUN)
+    if policy.adapter is not None:
+        policy.adapter.restore(path, hint=_LORA_OF_RUN)
+        return
+    saved = type(policy.model).from_pretrained(path, dtype=policy.model.dtype)
+    with torch.no_grad():
+        policy.model.load_state_dict(saved.state_dict())
+
+
 def tensor_bytes(*parts: Any) -> int:
-    """Bytes of all tensors in states, mappings, lists and modules; each counts once."""
+    """Bytes of all tensors in mappings and modules; each counts once."""
     seen: dict[int, int] = {}
 
     def add(value: Any) -> None:
@@ -57,18 +65,16 @@ def tensor_bytes(*parts: Any) -> int:
         elif isinstance(value, Mapping):
             for item in value.values():
                 add(item)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                add(item)
         elif hasattr(value, "state_dict"):
             add(value.state_dict())
 
-    add(parts)
+    for part in parts:
+        add(part)
     return sum(seen.values())
 
 
 class _Writer:
-    """A file that remembers what the system said: torch only says at which position it failed."""
+    """A file that keeps the system's error: torch's own names the position only."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -41,14 +41,10 @@ class Weights(NamedTuple):
     query_norm: Tensor | None
     key_norm: Tensor | None
     out: Tensor
-    out_bias: Tensor | None
     after: Tensor
     gate: Tensor
-    gate_bias: Tensor | None
     up: Tensor
-    up_bias: Tensor | None
     down: Tensor
-    down_bias: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ class _Gradients:
         self._joined: Tensor | None = None
 
     def projection(self, grad: Tensor, x: Tensor) -> None:
-        """Of queries, keys and values side by side, from the gradient of what they give."""
+        """Of queries, keys and values side by side, from the gradient of their output."""
         if any(self._needed[name] for name in _PROJECTION):
             if self._joined is None:
                 self._joined = grad.t() @ x
@@ -89,14 +85,9 @@ class _Gradients:
                 self.add(f"{name}_bias", part)
 
     def product(self, name: str, grad: Tensor, x: Tensor) -> None:
-        """Of a linear map from x, and its bias, from the gradient of what it gives."""
+        """Of a linear map of x, from the gradient of its output."""
         if self._needed[name]:
-            first = name not in self._sums
-            if first:
-                self._sums[name] = torch.empty_like(getattr(self._weights, name), memory_format=torch.contiguous_format)
-            self._sums[name].addmm_(grad.t(), x, beta=0 if first else 1)
-        if self._needed.get(f"{name}_bias"):
-            self.add(f"{name}_bias", grad.sum(0))
+            self._sums[name] = self._sums[name].addmm_(grad.t(), x) if name in self._sums else grad.t() @ x
 
     def add(self, name: str, value: Tensor) -> None:
         if self._needed[name]:
@@ -112,17 +103,11 @@ class _Gradients:
 
 def layer(x_NH: Tensor, weights: Weights, settings: Pass, rows_M: Tensor | None = None) -> Tensor:
     """What a layer makes of its tokens `[N, H]`; with `rows_M` of those tokens only `[M, H]`."""
-    y: Tensor = _Layer.apply(x_NH, rows_M, settings, *weights)
+    y: Tensor = _FusedLayer.apply(x_NH, rows_M, settings, *weights)
     return y
 
 
-def norm(x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-    """The norm behind the last layer."""
-    y: Tensor = _Norm.apply(x_NH, weight_H, eps)
-    return y
-
-
-class _Layer(torch.autograd.Function):  # type: ignore[misc]
+class _FusedLayer(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x_NH: Tensor, rows_M: Tensor | None, settings: Pass, *parameters: Tensor | None) -> Tensor:
         weights = Weights(*parameters)
@@ -162,29 +147,6 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         return grad_x, None, None, *grads.all()
 
 
-class _Norm(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-        y_NH = torch.empty_like(x_NH)
-        for rows in _stretches(len(x_NH)):
-            torch.mul(_normalised(x_NH[rows], eps)[0], weight_H, out=y_NH[rows])
-        ctx.eps = eps
-        ctx.save_for_backward(x_NH, weight_H)
-        return y_NH
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
-        x_NH, weight_H = ctx.saved_tensors
-        grad_x, grad_weight = torch.empty_like(x_NH), torch.zeros_like(weight_H)
-        for rows in _stretches(len(x_NH)):
-            normal, inverse = _normalised(x_NH[rows], ctx.eps)
-            grad_rows, of_weight = _norm_backward(grad_NH[rows].clone(), normal, inverse, weight_H)
-            grad_x[rows] = grad_rows
-            grad_weight += of_weight
-        return grad_x, grad_weight if ctx.needs_input_grad[1] else None, None
-
-
 def _stretch() -> int:
     return _ROWS * int(torch.get_num_threads())
 
@@ -214,10 +176,6 @@ def _norm_backward(grad: Tensor, normal: Tensor, inverse: Tensor, weight: Tensor
     return grad.mul_(weight).addcmul_(normal, mean, value=-1.0).mul_(inverse), of_weight
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    return torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
-
-
 def _head_norms(weights: Weights, heads: int, key_heads: int) -> Tensor | None:
     """`[heads of queries and keys, dim]`."""
     if weights.query_norm is None or weights.key_norm is None:
@@ -244,7 +202,8 @@ def _project(x_NH: Tensor, weights: Weights, settings: Pass) -> tuple[Tensor | N
     turned = x_NH.new_empty(*before.shape) if norms is not None else before
     for rows in _stretches(count):
         h = _normalised(x_NH[rows], settings.eps)[0].mul_(weights.before)
-        _linear(h, weight, bias, made[rows].flatten(1))
+        into = made[rows].flatten(1)
+        torch.mm(h, weight.t(), out=into) if bias is None else torch.addmm(bias, h, weight.t(), out=into)
         both = before[rows]
         if norms is not None:
             both = _normalised(both, settings.eps)[0].mul_(norms)
@@ -292,17 +251,13 @@ def _finish(x: Tensor, mixed: Tensor, weights: Weights, settings: Pass) -> tuple
     spare = x.new_empty(min(_stretch(), len(x)), weights.gate.shape[0])
     for rows in _stretches(len(x)):
         middle = torch.addmm(x[rows], mixed[rows], weights.out.t(), out=between[rows])
-        if weights.out_bias is not None:
-            middle += weights.out_bias
         h = _normalised(middle, settings.eps)[0].mul_(weights.after)
         into = (gates[rows], ups[rows]) if settings.keep else (torch.empty_like(spare[: len(h)]) for _ in range(2))
         gate, up = into
-        _linear(h, weights.gate, weights.gate_bias, gate)
-        _linear(h, weights.up, weights.up_bias, up)
+        torch.mm(h, weights.gate.t(), out=gate)
+        torch.mm(h, weights.up.t(), out=up)
         product = torch.ops.aten.silu.out(gate, out=spare[: len(h)]).mul_(up)
         torch.addmm(middle, product, weights.down.t(), out=y[rows])
-        if weights.down_bias is not None:
-            y[rows] += weights.down_bias
     return y, between, gates, ups
 
 

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from toolrl_plugin_torch.fused.layer import Pass, Weights, layer, norm
+from toolrl_plugin_torch.error_text import first_line
+from toolrl_plugin_torch.fused.layer import Pass, Weights, layer
 from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs, over_trees
 
@@ -53,6 +54,8 @@ class FusedLayers:
             getattr(config, "hidden_act", None) == "silu"
             and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
             and getattr(config, "pretraining_tp", 1) == 1
+            and model.model.layers[0].self_attn.o_proj.bias is None
+            and model.model.layers[0].mlp.up_proj.bias is None
             and not getattr(config, "attention_dropout", 0.0)
             and getattr(model.model.rotary_emb, "rope_type", None) in _STATIC_ROPE
         )
@@ -89,7 +92,8 @@ class FusedLayers:
             x_NH = layer(x_NH, _weights(module), settings, rows_M if early and last else None)
         if not early:
             x_NH = x_NH.index_select(0, rows_M)
-        return norm(x_NH, model.norm.weight, self._eps)
+        hidden_NH: Tensor = model.norm(x_NH)
+        return hidden_NH
 
     def _pass(self, tree: TokenTree, x_NH: Tensor) -> Pass:
         cos_1ND, sin_1ND = self._model.model.rotary_emb(x_NH.detach(), tree.position_ids_N[None])
@@ -107,7 +111,7 @@ class FusedLayers:
         except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            why = f"they fail with {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            why = f"they fail with {type(error).__name__}: {first_line(error)}"
         else:
             if off <= _TOLERANCE:
                 return True
@@ -162,9 +166,9 @@ def _weights(module: Any) -> Weights:
         attention.v_proj.weight, attention.v_proj.bias,
         attention.q_norm.weight if hasattr(attention, "q_norm") else None,
         attention.k_norm.weight if hasattr(attention, "k_norm") else None,
-        attention.o_proj.weight, attention.o_proj.bias,
+        attention.o_proj.weight,
         module.post_attention_layernorm.weight,
-        mlp.gate_proj.weight, mlp.gate_proj.bias,
-        mlp.up_proj.weight, mlp.up_proj.bias,
-        mlp.down_proj.weight, mlp.down_proj.bias,
+        mlp.gate_proj.weight,
+        mlp.up_proj.weight,
+        mlp.down_proj.weight,
     )  # fmt: skip

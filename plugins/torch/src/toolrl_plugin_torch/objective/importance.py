@@ -30,39 +30,18 @@ exceeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from toolrl_plugin_torch.algorithm import ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.surrogate import Ratio, log_ratio, ratio_of
 
 Level = Literal["token", "sequence", "mean"]
-Mode = Literal["truncate", "reject"]
-
-
-@dataclass(frozen=True, slots=True)
-class Importance:
-    """How samples of another policy are weighted."""
-
-    level: Level = "token"
-    mode: Mode = "truncate"
-    cap: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """What samples of another policy are left out of the policy's loss."""
-
-    level: Level = "mean"
-    low: float = 0.5
-    high: float = 2.0
-    only_negative: bool = False
-    """Only where the advantage is below 0."""
 
 
 def importance_weights(
-    old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: Importance
+    old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: ImportanceConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each token and where the cap acts, float32 and bool, [B, T]; weights are 0 outside of the mask."""
     weights_BT = _ratios(old_BT, behaviour_BT, mask_BT, how.level)
@@ -76,7 +55,7 @@ def rejected_tokens(
     behaviour_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
-    how: Rejection,
+    how: RejectionConfig,
 ) -> torch.Tensor:
     """The tokens that are left out, bool [B, T], False outside of the mask."""
     ratios_BT = _ratios(old_BT, behaviour_BT, mask_BT, how.level)

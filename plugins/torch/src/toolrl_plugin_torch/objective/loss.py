@@ -45,9 +45,9 @@ import torch
 
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms, PolicyLoss
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.divergence import KlEstimator, kl_estimate
-from toolrl_plugin_torch.objective.importance import Importance, Rejection, importance_weights, rejected_tokens
+from toolrl_plugin_torch.objective.importance import importance_weights, rejected_tokens
 from toolrl_plugin_torch.objective.surrogate import (
     Clip,
     Ratio,
@@ -74,9 +74,9 @@ class Objective:
     clip: Clip = field(default_factory=Clip)
     custom: PolicyLoss | None = None
     """Takes the place of the surrogate, with its ratio and clip."""
-    importance: Importance | None = None
+    importance: ImportanceConfig | None = None
     """How samples of another policy are weighted; None for not at all."""
-    rejection: Rejection | None = None
+    rejection: RejectionConfig | None = None
     """What of them is left out; None for nothing."""
     old_logprobs: OldLogprobs = "recomputed"
     kl_coef: float = 0.0
@@ -88,14 +88,13 @@ class Objective:
     @classmethod
     def of(cls, algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
         """What the config says of the loss."""
-        weights, bounds = algorithm.importance, algorithm.rejection
         return cls(
             surrogate=algorithm.surrogate,
             ratio=algorithm.ratio,
             clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
             custom=custom,
-            importance=weights and Importance(weights.level, weights.mode, weights.cap),
-            rejection=bounds and Rejection(bounds.level, bounds.low, bounds.high, bounds.only_negative),
+            importance=algorithm.importance,
+            rejection=algorithm.rejection,
             old_logprobs=algorithm.old_logprobs,
             kl_coef=algorithm.kl_coef,
             kl_estimator=algorithm.kl_estimator,

@@ -18,6 +18,7 @@ import torch
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.batch import Sample, pack
+from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.prefixes.tree_attention import CannotShareError, over_trees, without_adapter
 from toolrl_plugin_torch.probe import allowed_rounding, probe_ids, typical
@@ -119,7 +120,7 @@ def reason_by_trial(score: TokenScorer, tokenizer: Any = None) -> str | None:
         # Whatever a model makes of arguments that it wasn't written for; memory that ran out is no verdict on it.
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return f"it fails on a tree of tokens: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        return f"it fails on a tree of tokens: {type(error).__name__}: {first_line(error)}"
     difference = (by_itself - as_tree).abs().double()
     allowed = _TOLERANCE.get(next(iter(score.model.parameters())).dtype)
     if allowed is not None:

@@ -19,7 +19,7 @@ import torch
 from toolrl_plugin_torch.batch import MicroBatch, split
 
 
-def deal(
+def balance(
     groups: Sequence[Hashable], costs: Sequence[int], parts: int, *, together: bool, even: bool = False
 ) -> list[list[int]]:
     """Positions of samples in at most `parts` lists of nearly equal cost. `groups` says which group each belongs to;
@@ -35,9 +35,9 @@ def deal(
     return [[position for group in part for position in whole[group]] for part in dealt]
 
 
-def share_of(rank: int, ranks: int, groups: Sequence[Hashable], costs: Sequence[int], *, together: bool) -> list[int]:
+def rank_share(rank: int, ranks: int, groups: Sequence[Hashable], costs: Sequence[int], *, together: bool) -> list[int]:
     """The positions of one rank's samples, which may be none."""
-    dealt = deal(groups, costs, ranks, together=together)
+    dealt = balance(groups, costs, ranks, together=together)
     return dealt[rank] if rank < len(dealt) else []
 
 
@@ -54,6 +54,6 @@ def empty_batch(pad_id: int) -> MicroBatch:
     )
 
 
-def filled_up(batches: Sequence[MicroBatch], passes: int, pad_id: int) -> list[MicroBatch]:
+def pad_passes(batches: Sequence[MicroBatch], passes: int, pad_id: int) -> list[MicroBatch]:
     """The batches and as many empty ones as there are passes more."""
     return [*batches, *(empty_batch(pad_id) for _ in range(passes - len(batches)))]

@@ -27,7 +27,8 @@ import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
-from toolrl_plugin_torch.sharding.rendezvous import SharedToken, Signer, meet
+from toolrl_plugin_torch.error_text import first_line
+from toolrl_plugin_torch.sharding.rendezvous import SharedToken, Signer, rendezvous
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ class ProcessGroup(Ranks):
         dist.init_process_group(
             backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=wait
         )
-        self.talk = dist.new_group(backend="gloo", timeout=wait)
+        self.control = dist.new_group(backend="gloo", timeout=wait)
         """What ranks tell each other goes over this."""
         self.mesh = dist.init_device_mesh(device, (size,))
         """What FSDP2 spreads weights over."""
@@ -110,7 +111,7 @@ class ProcessGroup(Ranks):
             raise self._unsendable(what, error) from error
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
-            found = [pickle.loads(data) for data in self._exchanged(packed)]
+            found = [pickle.loads(data) for data in self._exchange(packed)]
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError alike where a connection broke and where nobody came.
             raise self._lost(what, error) from error
@@ -175,35 +176,25 @@ class ProcessGroup(Ranks):
 
         await self.all_of(part(), what)
         try:
-            sent = await asyncio.to_thread(self._broadcast, packed[0] if packed else b"")
+            sent = (await asyncio.to_thread(self._exchange, packed[0] if packed else b""))[0]
         except (RuntimeError, ValueError) as error:
             raise self._lost(what, error) from error
         return held[0] if held else pickle.loads(sent)
 
-    def _exchanged(self, data: bytes) -> list[bytes]:
-        """What each rank gives, its signature checked."""
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """The bytes of each rank, their signatures checked. A rank without any (`b""`) sends nothing."""
         self._sent += 1
         point = str(self._sent)
-        mine = _bytes(self._signer.sign(data, point))
+        mine = _bytes(self._signer.sign(data, point)) if data else torch.empty(0, dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.talk)
-        longest = max(map(int, sizes))
-        rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(rows, torch.nn.functional.pad(mine, (0, longest - mine.numel())), group=self.talk)
-        signed = [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
-        return [self._signer.checked(part, point, rank) for rank, part in enumerate(signed)]
-
-    def _broadcast(self, data: bytes) -> bytes:
-        """The first rank's `data`, its signature checked."""
-        self._sent += 1
-        point = str(self._sent)
-        signed = _bytes(self._signer.sign(data, point)) if self.first else torch.empty(0, dtype=torch.uint8)
-        size = torch.tensor([signed.numel()])
-        dist.broadcast(size, src=0, group=self.talk)
-        if not self.first:
-            signed = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(signed, src=0, group=self.talk)
-        return self._signer.checked(signed.numpy().tobytes(), point, 0)
+        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.control)
+        found = []
+        for rank, size in enumerate(map(int, sizes)):
+            part = mine if rank == self.rank else torch.empty(size, dtype=torch.uint8)
+            if size:
+                dist.broadcast(part, src=rank, group=self.control)
+            found.append(self._signer.checked(part.numpy().tobytes(), point, rank) if size else b"")
+        return found
 
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
@@ -231,12 +222,12 @@ class ProcessGroup(Ranks):
             error = before
         # Where a rank is gone, gloo and NCCL raise RuntimeError.
         if isinstance(error, RankError | RuntimeError) and not self._failed:
-            found = self._told(_GRACE)
+            found = self._reported(_GRACE)
             if found is not None and found.rank != self.rank:
                 return found.error()
             if not isinstance(error, RankError) and _is_of_transport(error):
                 error = self._lost("an exchange of weights or gradients", error)
-        return self._tell(error)
+        return self._report(error)
 
     def use_device(self) -> None:
         if self.device == "cuda":
@@ -247,9 +238,9 @@ class ProcessGroup(Ranks):
         dist.destroy_process_group()
         # With its last reference a group ends its threads. One that gives back the tensors of the exchange above while
         # the interpreter ends would end the process by SIGABRT.
-        del self.talk, self.mesh
+        del self.control, self.mesh
 
-    def _tell(self, error: Exception) -> Exception:
+    def _report(self, error: Exception) -> Exception:
         """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
         self._failed = True
         failure = _Failure.of(self.rank, error)
@@ -263,7 +254,7 @@ class ProcessGroup(Ranks):
                 return found.error()
         return error
 
-    def _told(self, patience: float) -> _Failure | None:
+    def _reported(self, patience: float) -> _Failure | None:
         """What the first rank that failed said; waits so many seconds for it."""
         try:
             return self._read(_FAILED, patience)
@@ -286,7 +277,7 @@ class ProcessGroup(Ranks):
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
         return LostRanksError(
-            f"rank {self.rank} lost the other ranks at {what!r}: {_first_line(error)}{self._places()}",
+            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{self._places()}",
             hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
             "that stayed behind says why.",
         )
@@ -316,7 +307,7 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
             raise problem
         return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
     try:
-        store, rank, size = meet(wait)
+        store, rank, size = rendezvous(wait)
         store.set_timeout(wait)
         store = dist.PrefixStore("toolrl", store)
         token = None
@@ -328,7 +319,7 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
         except ConfigError as error:
             problem = problem or error
         try:
-            _agree(store, rank, size, problem)
+            _check_ready(store, rank, size, problem)
         finally:
             if token is not None:
                 token.forget()
@@ -336,13 +327,13 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
         return ProcessGroup(store, rank, size, kind, local, timeout, token.token)
     except (RuntimeError, ValueError) as error:
         raise LostRanksError(
-            f"rank {rank} of {size} didn't meet the others: {_first_line(error)}",
+            f"rank {rank} of {size} didn't meet the others: {first_line(error)}",
             hint="Start them all by `torchrun --nproc-per-node N -m toolrl train CONFIG`, or have Ray place them by "
             "cluster.trainer_workers.",
         ) from error
 
 
-def _agree(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
+def _check_ready(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
     """Go on if all can. A mistake that all ranks make is the first one's, so that it is told once."""
     failure = None if problem is None else _Failure.of(rank, problem)
     store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
@@ -389,8 +380,3 @@ def _is_of_transport(error: Exception) -> bool:
     ones."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in _TRANSPORT)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -31,7 +31,7 @@ _BYTES = 32
 """Of a signature."""
 
 
-def meet(timeout: timedelta) -> tuple[dist.Store, int, int]:
+def rendezvous(timeout: timedelta) -> tuple[dist.Store, int, int]:
     """The store that the processes meet at, this one's rank, and their number, from the variables that torchrun sets.
 
     A store of the first rank's own listens at MASTER_ADDR alone. Raises RuntimeError and ValueError, as torch does.

@@ -16,8 +16,8 @@ from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
 from toolrl_plugin_torch.checkpoints.shards import write_shards
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
-from toolrl_plugin_torch.policy import Policy
-from toolrl_plugin_torch.sharding.balancing import filled_up, share_of
+from toolrl_plugin_torch.policy import PolicyModel
+from toolrl_plugin_torch.sharding.balancing import pad_passes, rank_share
 from toolrl_plugin_torch.sharding.fsdp import ShardedScorer, copy_into, load_from, meta_copy, shard
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
@@ -36,7 +36,7 @@ class Sharded(SingleProcess):
     def trained_scorer(self, score: TokenScorer) -> TokenScorer:
         return ShardedScorer(score, self.ranks, trained=True, cpu_offload=self._cpu_offload)
 
-    def reference_scorer(self, score: TokenScorer, policy: Policy) -> TokenScorer:
+    def reference_scorer(self, score: TokenScorer, policy: PolicyModel) -> TokenScorer:
         return ShardedScorer(score, self.ranks, trained=False, cpu_offload=self._cpu_offload)
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
@@ -59,10 +59,10 @@ class Sharded(SingleProcess):
                 hint="Run `toolrl train` without torchrun, or leave the images out.",
             )
         costs = [len(sample.ids) for sample in samples]
-        mine = share_of(self.ranks.rank, self.ranks.size, groups, costs, together=share)
+        mine = rank_share(self.ranks.rank, self.ranks.size, groups, costs, together=share)
         batches = pack([samples[index] for index in mine], budget, pad_id=pad_id, share=share)
         passes = self.ranks.largest(len(batches), what)
-        return filled_up(batches, passes, pad_id), mine
+        return pad_passes(batches, passes, pad_id), mine
 
     def write_back(self, score: TokenScorer, model: Any) -> None:
         copy_into(score.model, model)

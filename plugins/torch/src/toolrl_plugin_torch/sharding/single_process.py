@@ -18,7 +18,7 @@ from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_addit
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
-from toolrl_plugin_torch.policy import Policy
+from toolrl_plugin_torch.policy import PolicyModel
 
 
 class SingleProcess:
@@ -31,7 +31,7 @@ class SingleProcess:
         """A scorer over the model whose weights the optimizer updates."""
         return score
 
-    def reference_scorer(self, score: TokenScorer, policy: Policy) -> TokenScorer:
+    def reference_scorer(self, score: TokenScorer, policy: PolicyModel) -> TokenScorer:
         """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone."""
         reference = copy_sharing_frozen(policy.model).eval()
         if policy.adapter is not None and policy.adapter.untrained:

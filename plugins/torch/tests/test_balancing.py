@@ -6,41 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="the trainer needs transformers: pip install toolrl[train]")
-
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from toolrl.types import Group, Task  # noqa: E402
-from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
-from toolrl_plugin_torch.batch import split  # noqa: E402
-from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
-from toolrl_plugin_torch.policy import Policy  # noqa: E402
-from toolrl_plugin_torch.sharding.balancing import deal  # noqa: E402
-from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
+from toolrl.types import Group, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.batch import Sample, pack, split
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.sharding.balancing import balance, empty_batch, pad_passes, rank_share
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 LENGTHS = (40, 3, 4, 3, 4, 3, 4, 3)
 """Sampled tokens: one episode is longer than all others together."""
 
 
-@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 8))
-def test_even_lists_are_as_long_as_each_other_and_nearly_as_dear(costs: list[int], parts: int) -> None:
-    lists = split(costs, parts, even=True)
+@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 8), st.booleans())
+def test_parts_are_as_dear_as_each_other_and_even_ones_as_long(costs: list[int], parts: int, even: bool) -> None:
+    lists = split(costs, parts, even=even)
     assert sorted(index for chosen in lists for index in chosen) == list(range(len(costs)))
     assert len(lists) == min(parts, len(costs))
-    assert all(chosen == sorted(chosen) for chosen in lists)
+    assert all(chosen == sorted(chosen) and chosen for chosen in lists)
     if lists:
         counts, sums = [len(chosen) for chosen in lists], [sum(costs[index] for index in chosen) for chosen in lists]
-        assert max(counts) - min(counts) <= 1
+        assert not even or max(counts) - min(counts) <= 1
+        # Dealing the dearest first leaves no two lists further apart than the dearest item.
         assert max(sums) - min(sums) <= max(costs) + len(costs)
 
 
 def test_whole_groups_are_dealt_evenly_too() -> None:
     groups, costs = [group for group in "abcd" for _ in range(2)], [50, 50, 1, 1, 2, 2, 3, 3]
-    assert deal(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5, 6, 7]]
-    assert deal(groups, costs, 2, together=True, even=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert balance(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5, 6, 7]]
+    assert balance(groups, costs, 2, together=True, even=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 class Noting:
@@ -67,11 +63,8 @@ class Noting:
 def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     loss: Any, updates: list[tuple[int, int]], tiny: Any, make_episode: Any, tmp_path: Path
 ) -> None:
-    class PadOnly:
-        pad_token_id = 0
-
     noting = Noting()
-    policy = Policy(tiny.model("qwen3"), PadOnly(), "tiny", torch.device("cpu"), torch.float32)
+    policy = tiny.policy()
     trainer = PolicyTrainer(
         policy,
         TrainerConfig(updates_per_step=2, share_prefix=False, steps=10),
@@ -87,3 +80,23 @@ def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     ]
     trainer.update([Group("g", Task("g", ()), tuple(episodes))])
     assert noting.updates == updates
+
+
+def test_whole_groups_are_dealt_where_there_are_enough() -> None:
+    groups, costs = ["a", "a", "b", "b", "c", "c"], [5, 5, 1, 1, 4, 4]
+    assert balance(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5]]
+    apart = balance(groups, costs, 4, together=True)
+    assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
+    assert max(sum(costs[position] for position in part) for part in apart) == 5
+    shares = [rank_share(rank, 5, ["a", "a", "b"], [3, 2, 1], together=True) for rank in range(5)]
+    assert shares == [[0], [1], [2], [], []]
+
+
+def test_an_empty_batch_is_scored_and_counts_for_nothing() -> None:
+    batch = empty_batch(0)
+    assert batch.samples == ()
+    assert batch.trained_tokens == 1
+    one = pack([Sample([1, 2, 3], [0, 0, 1], [0.0, 0.0, -1.0], [0.0, 0.0, 1.0])], 8)
+    filled = pad_passes(one, 3, 0)
+    assert len(filled) == 3
+    assert [batch.samples for batch in filled] == [(0,), (), ()]

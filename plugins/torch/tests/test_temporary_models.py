@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from toolrl_plugin_torch.policy import PolicyWeights
-from toolrl_plugin_torch.temporary_models import _node, delete_left_behind, scratch_folder
+from toolrl_plugin_torch.temporary_models import _node, delete_abandoned, temporary_folder
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from toolrl_plugin_torch.temporary_models import scratch_folder
-folder = scratch_folder("weights-3", Path(sys.argv[1]))
+from toolrl_plugin_torch.temporary_models import temporary_folder
+folder = temporary_folder("weights-3", Path(sys.argv[1]))
 (Path(folder.name) / "model.safetensors").write_bytes(b"x" * 1000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -38,7 +36,7 @@ def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path) -> Non
     ]
     for name in mine:
         (tmp_path / name).mkdir()
-    delete_left_behind(tmp_path)
+    delete_abandoned(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(mine)
 
 
@@ -46,9 +44,9 @@ def test_the_number_of_this_process_was_that_of_a_dead_one(tmp_path: Path) -> No
     """In containers each run's process has the same."""
     left = tmp_path / f"scratch-{_node()}-{os.getpid()}-weights-0-abc"
     left.mkdir()
-    delete_left_behind(tmp_path)
+    delete_abandoned(tmp_path)
     assert left.exists() == (os.name != "posix")
-    with scratch_folder("weights-0", tmp_path) as folder:
+    with temporary_folder("weights-0", tmp_path) as folder:
         assert Path(folder).parent == tmp_path
     assert not Path(folder).exists()
 

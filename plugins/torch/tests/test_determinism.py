@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from toolrl_plugin_torch.determinism import choose_kernels  # noqa: E402
+from toolrl_plugin_torch.determinism import choose_kernels
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -27,26 +26,19 @@ def fused() -> list[bool]:
     return [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()]
 
 
-def test_a_gpu_is_left_with_products_whose_order_is_fixed() -> None:
+def test_a_gpu_is_left_with_products_whose_order_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_kernels(CUDA, deterministic=True)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     assert fused() == [False, False, False]
     assert torch.backends.cuda.math_sdp_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-def test_a_later_run_in_the_process_has_all_kernels_again() -> None:
-    choose_kernels(CUDA, deterministic=True)
     choose_kernels(CUDA, deterministic=False)
-    assert fused() == [True, True, True]
+    assert fused() == [True, True, True], "a later run of the process has all kernels again"
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_a_workspace_that_was_chosen_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     choose_kernels(CUDA, deterministic=True)
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "one that was chosen is kept"
 
 
 def test_a_cpu_needs_no_more_than_the_flag() -> None:
