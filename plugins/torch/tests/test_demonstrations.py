@@ -65,6 +65,8 @@ def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | 
     assert episode.failure is None
     assert demonstration.ids == episode.ids
     assert demonstration.loss_mask == episode.loss_mask
+    thanks = conversation(*TURNS, Message("user", "Thanks."))
+    assert asyncio.run(encode_task(thanks, rooms)) == demonstration, "nothing is kept after the last assistant message"
 
 
 def test_the_mask_is_on_what_the_assistant_says_and_its_end_marks() -> None:
@@ -83,11 +85,6 @@ def test_the_mask_is_on_what_the_assistant_says_and_its_end_marks() -> None:
     assert pieces[3][1] == "It said ok.<|end|>"
 
 
-def test_nothing_after_the_last_assistant_message_is_kept() -> None:
-    whole = asyncio.run(encode_task(conversation(*TURNS, Message("user", "Thanks.")), environments()))
-    assert whole == asyncio.run(encode_task(conversation(*TURNS), environments()))
-
-
 def test_a_session_of_the_tools_is_opened_and_closed() -> None:
     toolset = RecordingToolset()
     room = Environment("default", OneCall(), CHAT, ToolBox([ToolEntry("echo", toolset)]))
@@ -96,25 +93,20 @@ def test_a_session_of_the_tools_is_opened_and_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    ("task", "says"),
     [
-        ((), "is no demonstration: it needs a user message and then an assistant message"),
-        ((Message("assistant", "a"), Message("assistant", "b")), "two assistant messages follow each other"),
+        (conversation(), "is no demonstration: it needs a user message and then an assistant message"),
+        (
+            conversation(Message("assistant", "a"), Message("assistant", "b")),
+            "two assistant messages follow each other",
+        ),
+        (Task("demo", (Message("assistant", "Hello."),)), "got roles .'assistant'"),
+        (conversation(*TURNS, environment="moon"), "asks for environment 'moon'"),
     ],
 )
-def test_what_is_no_demonstration_is_refused(messages: Sequence[Message], says: str) -> None:
+def test_what_is_no_demonstration_is_refused(task: Task, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        asyncio.run(encode_task(conversation(*messages), environments()))
-
-
-def test_a_conversation_that_the_assistant_opens_is_refused() -> None:
-    with pytest.raises(DataError, match="got roles .'assistant'"):
-        asyncio.run(encode_task(Task("demo", (Message("assistant", "Hello."),)), environments()))
-
-
-def test_the_environment_is_the_tasks() -> None:
-    with pytest.raises(DataError, match="asks for environment 'moon'"):
-        asyncio.run(encode_task(conversation(*TURNS, environment="moon"), environments()))
+        asyncio.run(encode_task(task, environments()))
 
 
 def test_good_episodes_are_taken_as_the_tokens_they_are(make_episode: Any) -> None:

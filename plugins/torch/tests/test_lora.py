@@ -200,7 +200,7 @@ def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[
     adapter.save_pretrained(saved)
     load(saved, lora)
     tiny.model("qwen3", seed=1).save_pretrained(folder)
-    with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors isn't what it was"):
+    with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors has changed"):
         load(saved, lora)
 
 

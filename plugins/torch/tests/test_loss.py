@@ -143,6 +143,7 @@ def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None
         {"surrogate": "cispo"},
         {"importance": ImportanceConfig()},
         {"importance": ImportanceConfig(level="sequence", mode="reject")},
+        *({"rejection": RejectionConfig(level=level)} for level in ("token", "sequence", "mean")),
         {"kl_estimator": "k1"},
     ],
     ids=str,

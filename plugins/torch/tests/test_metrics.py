@@ -89,14 +89,10 @@ def test_environments_are_told_apart_where_there_are_several(make_episode: Any) 
     assert not [name for name in episode_metrics(_groups([vault, lost])) if name.startswith("environment/")]
 
 
-def test_what_no_episode_gives_is_left_out(make_episode: Any) -> None:
+def test_what_is_not_there_is_left_out(make_episode: Any) -> None:
     metrics = episode_metrics(_groups([make_episode()]))
-    assert "accuracy" not in metrics
-    assert "calls/success" not in metrics
+    assert not {"accuracy", "calls/success"} & metrics.keys()
     assert metrics["calls/mean"] == 0.0
-
-
-def test_only_failures_and_nothing_at_all(make_episode: Any) -> None:
     assert episode_metrics(_groups([make_episode(failed=True)])) == {"errors/rate": 1.0, "errors/count": 1.0}
     assert episode_metrics([]) == {}
 
@@ -109,12 +105,9 @@ def test_pass_at_k_counts_the_subsets() -> None:
             subsets = list(itertools.combinations(outcomes, k))
             expected = sum(any(subset) for subset in subsets) / len(subsets)
             assert pass_at_k(episodes, correct, k) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("episodes", "correct", "k"), [(2, 3, 1), (2, -1, 1), (2, 1, 3), (2, 1, 0)])
-def test_pass_at_k_refuses_what_cannot_be(episodes: int, correct: int, k: int) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        pass_at_k(episodes, correct, k)
+    for impossible in [(2, 3, 1), (2, -1, 1), (2, 1, 3), (2, 1, 0)]:
+        with pytest.raises(ValueError, match="expected"):
+            pass_at_k(*impossible)
 
 
 def test_pass_metrics_are_means_over_tasks(make_episode: Any) -> None:

@@ -70,13 +70,6 @@ def test_the_off_policy_sequence_mask_of_deepseek() -> None:
     assert found.tolist() == [[True, True], [False, False], [False, False]]
 
 
-def test_nothing_outside_of_the_mask_reaches_a_ratio() -> None:
-    old_logprobs_BT = torch.where(MASK_BT, PROXIMAL_BT, torch.tensor(float("nan")))
-    for level in ("token", "sequence", "mean"):
-        how = RejectionConfig(level=level, low=0.5, high=2.0)  # type: ignore[arg-type]
-        assert rejected_tokens(old_logprobs_BT, SAMPLED_BT, ADVANTAGES_BT, MASK_BT, how).tolist() == rejected(how)
-
-
 def loss_of(settings: Objective, current_BT: Any, old_BT: Any = PROXIMAL_BT) -> tuple[float, Any, dict[str, float]]:
     """Loss, gradient and metrics."""
     logprobs_BT = current_BT.clone().requires_grad_()

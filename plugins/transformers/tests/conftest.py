@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -12,7 +13,9 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from toolrl.protocols import BuildContext
+from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.engine import TransformersEngine
+from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 
 torch.set_num_threads(1)
@@ -134,3 +137,43 @@ def engine() -> EngineFactory:
             await running.stop()
 
     return make
+
+
+@pytest.fixture
+def generate(engine: EngineFactory) -> Callable[..., list[Any]]:
+    """`generate(module, (prompt, sampling), …, **options)`: generations of sessions 0, 1 …, asked for at once."""
+
+    def run(module: Any, *requests: tuple[list[int], Any], **options: Any) -> list[Any]:
+        async def work() -> list[Any]:
+            async with engine(module, **options) as running:
+                jobs = (running.generate(p, s, session=str(number)) for number, (p, s) in enumerate(requests))
+                return list(await asyncio.gather(*jobs))
+
+        return asyncio.run(asyncio.wait_for(work(), 120))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def both_passes() -> Callable[[Any], list[torch.Tensor]]:
+    """`both_passes(module)`: logits `[3, 3, V]` by the shorter pass and by the module itself, of two prefills (the
+    first prompt is 1, 2, 3) and a step of decoding."""
+
+    def run(module: Any) -> list[torch.Tensor]:
+        found = []
+        for use in (True, False):
+            runner = ModelRunner(module)
+            assert runner.direct is not None
+            runner.direct = runner.direct if use else None
+            runner.enter()
+            slots = SlotCache(runner.shape, 1 << 20)
+            slots.reserve(3, 40, used=0)
+            with torch.no_grad():
+                first = runner.prefill(slots, 0, [[1, 2, 3], list(range(20)), [7]], [0, 0, 0])
+                second = runner.prefill(slots, 0, [[4], [5, 6], [8, 9, 10]], [3, 20, 1])
+                third = runner.decode(slots, torch.tensor([11, 12, 13]), torch.tensor([4, 22, 4]), 23)
+            runner.leave()
+            found.append(torch.stack([first, second, third]).float())
+        return found
+
+    return run

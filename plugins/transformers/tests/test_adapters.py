@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from toolrl.types import Sampling
-from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
 
@@ -35,21 +34,11 @@ def config(sizes: dict[str, Any], **changes: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
-def test_the_shorter_pass_equals_the_module(build: Any, sizes: Any, dtype: torch.dtype, targets: Any) -> None:
+def test_the_shorter_pass_equals_the_module(
+    build: Any, sizes: Any, both_passes: Any, dtype: torch.dtype, targets: Any
+) -> None:
     module = adapted(build, config(sizes), dtype=dtype, target_modules=targets, lora_alpha=6)
-    found = []
-    for use in (True, False):
-        runner = ModelRunner(module)
-        assert runner.direct is not None
-        runner.direct = runner.direct if use else None
-        runner.enter()
-        slots = SlotCache(runner.shape, 1 << 20)
-        slots.reserve(3, 40, used=0)
-        with torch.no_grad():
-            first = runner.prefill(slots, 0, [[1, 2, 3], list(range(20)), [7]], [0, 0, 0])
-            second = runner.decode(slots, torch.tensor([11, 12, 13]), torch.tensor([3, 20, 1]), 21)
-        runner.leave()
-        found.append(torch.stack([first, second]).float())
+    found = both_passes(module)
     with torch.no_grad():
         plain = module(torch.tensor([[1, 2, 3]])).logits[0, -1].float()
     tolerance = 1e-5 if dtype == torch.float32 else 0.05

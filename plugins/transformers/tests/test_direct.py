@@ -36,22 +36,8 @@ def _configs(sizes: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", list(_configs({})))
-def test_it_equals_the_module(name: str, dtype: torch.dtype, build: Any, sizes: Any) -> None:
-    module = build(_configs(sizes)[name]).to(dtype)
-    found = []
-    for use in (True, False):
-        runner = ModelRunner(module)
-        assert runner.direct is not None
-        runner.direct = runner.direct if use else None
-        runner.enter()
-        slots = SlotCache(runner.shape, 1 << 20)
-        slots.reserve(3, 40, used=0)
-        with torch.no_grad():
-            first = runner.prefill(slots, 0, [[1, 2, 3], list(range(20)), [7]], [0, 0, 0])
-            second = runner.prefill(slots, 0, [[4], [5, 6], [8, 9, 10]], [3, 20, 1])
-            third = runner.decode(slots, torch.tensor([11, 12, 13]), torch.tensor([4, 22, 4]), 23)
-        runner.leave()
-        found.append(torch.stack([first, second, third]).float())
+def test_it_equals_the_module(name: str, dtype: torch.dtype, build: Any, sizes: Any, both_passes: Any) -> None:
+    found = both_passes(build(_configs(sizes)[name]).to(dtype))
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     assert (found[0] - found[1]).abs().max() <= tolerance * found[1].abs().max()
 

@@ -94,13 +94,9 @@ def test_a_seeded_sample_is_the_same_whatever_else_runs(qwen3: Any, engine: Any)
     assert other_seed.ids != alone.ids
 
 
-def test_unseeded_samples_follow_the_run_seed(qwen3: Any, engine: Any) -> None:
-    async def run(seed: int) -> list[Any]:
-        async with engine(qwen3, seed=seed) as running:
-            jobs = (running.generate([5, 6], Sampling(8), session=str(i)) for i in range(4))
-            return [got.ids for got in await asyncio.gather(*jobs)]
-
-    first, again, other = _run(run(1)), _run(run(1)), _run(run(2))
+def test_unseeded_samples_follow_the_run_seed(qwen3: Any, generate: Any) -> None:
+    requests = [([5, 6], Sampling(8))] * 4
+    first, again, other = ([got.ids for got in generate(qwen3, *requests, seed=seed)] for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert len(set(first)) > 1
@@ -329,16 +325,11 @@ def test_an_overlapping_run_needs_weights_of_its_own(qwen3: Any, weights: Any) -
     TransformersEngine(None, context)
 
 
-def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, engine: Any, plain_logprobs: Any) -> None:
+def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, generate: Any, plain_logprobs: Any) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8, attention_dropout=0.5))
     module.train()
     module.model.layers[0].eval()  # frozen by its owner
-
-    async def run() -> Any:
-        async with engine(module) as running:
-            return await running.generate([1, 2, 3], Sampling(20, seed=1), session="a")
-
-    got = _run(run())
+    (got,) = generate(module, ([1, 2, 3], Sampling(20, seed=1)))
     assert module.training
     assert module.model.layers[1].self_attn.training
     assert not module.model.layers[0].self_attn.training
@@ -404,9 +395,6 @@ def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:
 
 
 def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> None:
-    from toolrl.protocols import BuildContext
-    from toolrl_plugin_transformers.engine import TransformersEngine
-
     async def run() -> None:
         unstarted = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
         with pytest.raises(EngineError, match="not started"):
@@ -426,9 +414,6 @@ def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> N
 
 
 def test_a_start_that_is_cancelled_leaves_no_thread(qwen3: Any, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolrl.protocols import BuildContext
-    from toolrl_plugin_transformers.engine import TransformersEngine
-
     starting, released = threading.Event(), threading.Event()
     make_batch = TransformersEngine._make_batch
 
@@ -516,14 +501,9 @@ def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(
         assert got.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], got.ids), abs=1e-4)
 
 
-def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, engine: Any) -> None:
+def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, generate: Any) -> None:
     module = copy.deepcopy(qwen3)
     with torch.no_grad():
         module.model.norm.weight[:] = float("inf")
-
-    async def run() -> None:
-        async with engine(module):
-            pass
-
     with pytest.raises(EngineError, match="not finite"):
-        _run(run())
+        generate(module)

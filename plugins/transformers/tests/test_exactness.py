@@ -55,31 +55,21 @@ NAMES = list(_models({}))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logprobs_are_the_models_own(name: str, build: Any, sizes: Any, engine: Any, plain_logprobs: Any) -> None:
+def test_logprobs_are_the_models_own(name: str, build: Any, sizes: Any, generate: Any, plain_logprobs: Any) -> None:
     module = build(_models(sizes)[name])
     draw = random.Random(name)
     prompts = [[draw.randrange(300) for _ in range(draw.randrange(1, 40))] for _ in MIX]
-
-    async def run() -> list[Any]:
-        async with engine(module) as running:
-            jobs = [running.generate(p, s, session=str(i)) for i, (p, s) in enumerate(zip(prompts, MIX, strict=True))]
-            return list(await asyncio.gather(*jobs))
-
-    for prompt, sampling, got in zip(prompts, MIX, asyncio.run(run()), strict=True):
+    found = generate(module, *zip(prompts, MIX, strict=True))
+    for prompt, sampling, got in zip(prompts, MIX, found, strict=True):
         assert len(got.ids) == len(got.logprobs) == len(got.versions) == sampling.max_new_tokens
         assert got.finish == "length"
         wanted = plain_logprobs(module, prompt, got.ids, sampling.temperature or 1.0)
         assert got.logprobs == pytest.approx(wanted, abs=TIGHT)
 
 
-def test_greedy_is_the_models_argmax(qwen3: Any, engine: Any) -> None:
+def test_greedy_is_the_models_argmax(qwen3: Any, generate: Any) -> None:
     prompt = list(range(3, 20))
-
-    async def run() -> Any:
-        async with engine(qwen3) as running:
-            return await running.generate(prompt, Sampling(10, temperature=0.0), session="a")
-
-    got = asyncio.run(run())
+    (got,) = generate(qwen3, (prompt, Sampling(10, temperature=0.0)))
     with torch.no_grad():
         logits = qwen3(torch.tensor([[*prompt, *got.ids]])).logits[0]
     assert list(got.ids) == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
@@ -181,43 +171,24 @@ def test_rows_with_a_common_beginning_read_it_once(
     assert (80 in read) == share
 
 
-def test_long_prompts_are_split(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+def test_long_prompts_are_split(qwen3: Any, generate: Any, plain_logprobs: Any) -> None:
     prompt = [(7 * i) % 300 for i in range(150)]
-
-    async def run() -> list[Any]:
-        async with engine(qwen3, prefill_tokens=32) as running:
-            return list(
-                await asyncio.gather(
-                    running.generate(prompt, Sampling(4, seed=1), session="long"),
-                    running.generate(prompt[::-1], Sampling(4, seed=1), session="long too"),
-                    running.generate(prompt[:9], Sampling(40, seed=1), session="short"),
-                )
-            )
-
-    for asked, got in zip((prompt, prompt[::-1], prompt[:9]), asyncio.run(run()), strict=True):
+    requests = [(prompt, Sampling(4, seed=1)), (prompt[::-1], Sampling(4, seed=1)), (prompt[:9], Sampling(40, seed=1))]
+    for (asked, _), got in zip(requests, generate(qwen3, *requests, prefill_tokens=32), strict=True):
         assert got.logprobs == pytest.approx(plain_logprobs(qwen3, asked, got.ids), abs=TIGHT)
         assert got.cached == 0
 
 
-def test_bfloat16_is_close(build: Any, sizes: Any, engine: Any, plain_logprobs: Any) -> None:
+def test_bfloat16_is_close(build: Any, sizes: Any, generate: Any, plain_logprobs: Any) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8)).to(torch.bfloat16)
-
-    async def run() -> Any:
-        async with engine(module) as running:
-            return await running.generate(list(range(30)), Sampling(20, seed=1), session="a")
-
-    got = asyncio.run(run())
+    (got,) = generate(module, (list(range(30)), Sampling(20, seed=1)))
     wanted = plain_logprobs(module, list(range(30)), got.ids)
     assert sum(abs(a - b) for a, b in zip(got.logprobs, wanted, strict=True)) / 20 < 0.1
 
 
-def test_ids_that_the_tokenizer_lacks_are_never_sampled(qwen3: Any, engine: Any, byte_tokenizer: Any) -> None:
-    async def run() -> list[Any]:
-        async with engine(qwen3, tokenizer=byte_tokenizer()) as running:
-            hot = Sampling(50, temperature=50.0)
-            return list(await asyncio.gather(*(running.generate([1], hot, session=str(i)) for i in range(8))))
-
-    ids = [token for got in asyncio.run(run()) for token in got.ids]
+def test_ids_that_the_tokenizer_lacks_are_never_sampled(qwen3: Any, generate: Any, byte_tokenizer: Any) -> None:
+    hot = [([1], Sampling(50, temperature=50.0))] * 8
+    ids = [token for got in generate(qwen3, *hot, tokenizer=byte_tokenizer()) for token in got.ids]
     assert max(ids) < 256
     assert len(set(ids)) > 100
 
@@ -238,19 +209,13 @@ def test_ids_that_the_tokenizer_lacks_are_never_sampled(qwen3: Any, engine: Any,
         ),
     ],
 )
-def test_models_that_it_cannot_serve_are_refused(make: Any, words: str, build: Any, sizes: Any, engine: Any) -> None:
-    module = build(make(sizes))
-
-    async def run() -> None:
-        async with engine(module):
-            pass
-
+def test_models_that_it_cannot_serve_are_refused(make: Any, words: str, build: Any, sizes: Any, generate: Any) -> None:
     with pytest.raises(EngineError, match=words) as caught:
-        asyncio.run(run())
+        generate(build(make(sizes)))
     assert "vllm" in str(caught.value)
 
 
-def test_the_check_at_start_finds_a_wrong_model(build: Any, sizes: Any, engine: Any) -> None:
+def test_the_check_at_start_finds_a_wrong_model(sizes: Any, generate: Any) -> None:
     class Biased(transformers.Qwen3ForCausalLM):
         """Ignores the positions that it is given as soon as there is a cache."""
 
@@ -260,11 +225,5 @@ def test_the_check_at_start_finds_a_wrong_model(build: Any, sizes: Any, engine: 
             return super().forward(position_ids=position_ids, logits_to_keep=logits_to_keep, **kwargs)
 
     torch.manual_seed(0)
-    module = Biased(transformers.Qwen3Config(**sizes, head_dim=8))
-
-    async def run() -> None:
-        async with engine(module):
-            pass
-
     with pytest.raises(EngineError, match="differ by"):
-        asyncio.run(run())
+        generate(Biased(transformers.Qwen3Config(**sizes, head_dim=8)))

@@ -140,7 +140,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     )
     credit: Literal["episode", "turn"] = Field(
         "episode",
-        description="Who earns the reward of a step, such as a tool's: all of the episode's tokens, or those of its "
+        description="The tokens that earn the reward of a step, such as a tool's: all of the episode, or those of its "
         "turn and of earlier ones. What is given for the whole episode always goes to all.",
     )
     discount: float = Field(
@@ -213,7 +213,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         defaults |= PRESETS.get(str(data.get("preset", "grpo")), {})
         for key, void in (("advantage", _ADVANTAGE), ("policy_loss", _LOSS)):
-            # A resolved config holds all values; one that says what holds anyway contradicts nothing.
+            # A resolved config holds all values; one that repeats a default contradicts nothing.
             given = [name for name in void if data.get(name, defaults[name]) != defaults[name]]
             if data.get(key) and given:
                 raise ValueError(f"{', '.join(given)}: without effect beside `{key}`; take out one of them")

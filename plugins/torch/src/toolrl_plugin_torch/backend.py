@@ -1,4 +1,4 @@
-"""The trainer `torch`: loads the model, and makes what updates it."""
+"""The trainer `torch`: loads models and makes their trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainers of all objectives have in common: a policy with its optimizer, step counter and checkpoints.
+"""The base of all trainers: a policy with its optimizer, step counter and checkpoints.
 
 The counter advances as an update's last act, and checkpoints are taken between updates only, so that model, optimizer
 and counter always belong together.
@@ -51,7 +51,7 @@ def within_memory(update: Callable[P, T]) -> Callable[P, T]:
 
 
 class BaseTrainer:
-    """A policy with its optimizer and step counter: what both objectives share."""
+    """A policy with its optimizer and step counter."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BaseTrainer:
         whole = TokenScorer(policy.model)
         where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
         self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
-        """Whether what sequences have in common at the start is computed once."""
+        """Whether common beginnings of sequences are computed once."""
         self._score = self._parallel.trained_scorer(whole)
         self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
@@ -93,7 +93,7 @@ class BaseTrainer:
         return None if self._score_reference is None else self._score_reference.model
 
     def weights(self) -> PolicyWeights:
-        """The live weights, with their version. What a source of an earlier version wrote is deleted."""
+        """The live weights, with their version. Deletes the folder of an earlier version."""
         if self._weights.version != self.step:
             self._weights.close()
             self._weights = PolicyWeights(self.policy, self.step, self._directory)
@@ -104,7 +104,7 @@ class BaseTrainer:
         return {"policy": self.optimizer}
 
     def gather_state(self, directory: Path) -> Path | None:
-        """What ranks write together: a folder of shards; None in one process."""
+        """A folder of shards that all ranks wrote together; None in one process."""
         return self._parallel.gather_state(directory, self.step, self.optimizers())
 
     def save(self, folder: Path, gathered: Path | None) -> None:
@@ -145,7 +145,7 @@ class BaseTrainer:
         self.step = step
 
     def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the policy and its optimizer, by name."""
+        """The state of a critic, by name; empty without one."""
         return {}
 
     def _extras(self) -> set[str]:
@@ -153,7 +153,7 @@ class BaseTrainer:
         return set()
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what `extra_state` gave. Raises CheckpointError where it isn't what this trainer has."""
+        """Load what `extra_state` returned. Raises CheckpointError where this trainer has other parts."""
         if set(state) != self._extras():
             raise CheckpointError(
                 f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
@@ -174,7 +174,7 @@ class BaseTrainer:
         return batches
 
     def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        """To be around all passes over a micro-batch, forward and backward."""
+        """Context of all passes over a micro-batch, forward and backward."""
         return nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers])
 
     def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:

@@ -1,4 +1,4 @@
-"""What `toolrl doctor` asks: the device that a run would choose."""
+"""For `toolrl doctor`: the device that a run would choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic: a second model that says, before each turn, what the episode will still earn; for PPO.
+"""A critic: a second model that estimates, before each turn, the rewards still to come; for PPO.
 
 Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
 weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process:
@@ -11,8 +11,8 @@ turn k (the last turn also earns what was given for the whole episode), V_k the 
 
     loss = ½ · max((V − R)², (clip(V, V_old ± c) − R)²)   averaged over turns, PPO's with its values clipped
 
-Advantages of a step are shifted to mean 0 and divided by their standard deviation over sampled tokens, where the config
-says `scale: advantage_std`.
+Advantages of a step are shifted to mean 0 and divided by their standard deviation over sampled tokens, with
+`scale: advantage_std`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def value_loss(
 
 @dataclass(frozen=True)
 class _Valued:
-    """An episode with what the critic says of it, by turn in which anything was sampled."""
+    """An episode with the critic's values, by turn in which anything was sampled."""
 
     episode: Episode
     turns: Sequence[int]
@@ -206,7 +206,7 @@ class Critic:
             self.optimizer.load_state_dict(state["optimizer"])
 
     def _trained_body(self) -> dict[str, Any]:
-        """The body's tensors, but for those that it has in common with the policy and that nobody trains."""
+        """The body's tensors, without the frozen ones that it shares with the policy."""
         frozen = {name for name, parameter in self.body.named_parameters() if not parameter.requires_grad}
         return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
 
@@ -218,11 +218,11 @@ class Critic:
         ]
         values: list[list[float]] = [[] for _ in episodes]
         for part in self._ranks.gather(self._values_of(rows), "the critic's values"):
-            for index, said in part.items():
-                values[index] = said
+            for index, estimated in part.items():
+                values[index] = estimated
         return [
-            _Valued(e, list(found), list(found.values()), said, self._gae(e, list(found), said))
-            for e, found, said in zip(episodes, turns, values, strict=True)
+            _Valued(e, list(found), list(found.values()), values_e, self._gae(e, list(found), values_e))
+            for e, found, values_e in zip(episodes, turns, values, strict=True)
         ]
 
     def _values_of(self, rows: Sequence[Sample]) -> dict[int, list[float]]:

@@ -1,4 +1,4 @@
-"""What `model.path` names, and what is wrong with it: found out in a second, without importing torch.
+"""Checks `model.path` in a second, without importing torch.
 
 A run's folder (`RUN`, `RUN:best`, `RUN:30`), a folder in Hugging Face layout, or `owner/name` of a model hub.
 """
@@ -17,7 +17,7 @@ _CONFIGS = ("config.json", "adapter_config.json")
 
 
 def missing_model(path: str) -> str | None:
-    """What to say of a model that isn't there or can't be read; None where a run can load it."""
+    """The problem of a model that is missing or can't be read; None where a run can load it."""
     run, _, name = path.rpartition(":")  # RUN:best
     if _is_run(Path(path)):
         return _missing_checkpoint(path, "last")
@@ -44,7 +44,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _missing_checkpoint(run: str, name: str) -> str | None:
-    """What to say of a run that has no checkpoint of this name: `last`, `best`, or a step's."""
+    """The problem of a run without a checkpoint of this name: `last`, `best`, or a step's."""
     folder = Path(run) / "checkpoints"
     there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
     step = name.removeprefix("step-")
@@ -63,7 +63,7 @@ def _missing_checkpoint(run: str, name: str) -> str | None:
 
 
 def _broken_folder(folder: Path) -> str | None:
-    """What a folder lacks: a config, whole weights, a tokenizer."""
+    """What a model's folder lacks: a config, whole weights, a tokenizer; None for nothing."""
     try:
         inside = sorted(path.name for path in folder.iterdir())
         holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
@@ -111,7 +111,7 @@ def broken_weights(folder: Path) -> str | None:
 
     for name in inside:
         if name.endswith(".safetensors"):
-            (folder / name).open("rb").close()  # safetensors says of one that can't be read that it isn't there
+            (folder / name).open("rb").close()  # safetensors reports an unreadable file as missing
             try:
                 safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
             except (SafetensorError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the plugin gives."""
+"""Registers the trainer `torch`."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
     `config.lora` is given, and merged in for good where it isn't.
 
-    Raises ConfigError that says which of the two failed and why.
+    Raises ConfigError with the part that failed and why.
     """
     dtype = pick_dtype(config.dtype, device)
     if is_missing_folder(source):
@@ -278,7 +278,7 @@ def _load_error(what: str, source: str, error: Exception) -> ConfigError:
         )
     first = first_line(error)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        first = "it has no config.json"  # What transformers says of that is a list of tokenizers.
+        first = "it has no config.json"  # transformers' own message is a list of tokenizers.
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
 
 

@@ -104,7 +104,7 @@ def check_logprobs(
     tolerance: float | None = None,
 ) -> float:
     """Distance of the log-probabilities of `ids` to those by the trainer's module: the greatest where `exact`, else
-    `typical`. Raises EngineError, which says that `owner` doesn't have the trainer's weights, where that is more than
+    `typical`. Raises EngineError, which names `owner`, where that is more than
     rounding, or than `tolerance`."""
     wanted = module_logprobs(module, ids)
     differences = (torch.tensor(found, dtype=torch.float64) - wanted).abs().nan_to_num(math.inf, math.inf)

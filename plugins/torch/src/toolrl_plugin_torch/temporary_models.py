@@ -1,8 +1,8 @@
-"""Folders that a run needs for a while: whole models, for engines that read weights from a disk.
+"""Temporary folders with whole models, for engines that read weights from a disk.
 
-Each goes when it isn't needed any more, and at the latest when its process ends. A process that is killed leaves its
-own behind, though, and a model is large. So a folder's name says whose it is, and who goes on with the run deletes
-those of the dead. Whether a process of another host is dead nobody can say here: its folders stay.
+A folder is deleted when it isn't needed any more, and at the latest when its process ends. A killed process leaves its
+folders behind, and models are large. So a folder's name holds its host and process, and the next process of the run
+deletes the folders of dead ones. Folders of other hosts stay: their processes can't be checked here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NAME = re.compile(r"scratch-(\w+)-(\d+)-.+")
 
 
 def temporary_folder(what: str, directory: Path | None) -> tempfile.TemporaryDirectory[str]:
-    """A new folder in `directory`, with `what` in its name; in the system's place for such things without one."""
+    """A new folder with `what` in its name, in `directory` or else in the system's folder for temporary files."""
     return tempfile.TemporaryDirectory(prefix=f"scratch-{_node()}-{os.getpid()}-{what}-", dir=directory)
 
 
 def delete_abandoned(directory: Path) -> None:
-    """Delete the folders of processes of this host that are no more. Call it before this process makes its own."""
+    """Delete the folders of dead processes of this host. Call it before this process makes its own."""
     for path in directory.glob("scratch-*"):
         match = _NAME.fullmatch(path.name)
         if match and match[1] == _node() and not _is_alive(int(match[2])):
@@ -35,7 +35,7 @@ def _node() -> str:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether another process has this number. One's own was a dead one's: in containers many have the same."""
+    """Whether another process has this number. This process's own number was a dead one's: containers reuse numbers."""
     if os.name != "posix":  # Elsewhere asking may end it.
         return True
     try:

@@ -1,8 +1,8 @@
-"""The trainers: what turns a step's groups, or a batch of demonstrations, into an update of the policy.
+"""The trainers: they update the policy from a step's groups, or from a batch of demonstrations.
 
     groups → credit → samples → updates of the step → micro-batches → log-probabilities → loss → optimizer step
 
-Everything numeric is in pure functions (`advantage`, `batch`, `logprob`, `loss`); here they are put in order.
+The numerics are pure functions (`advantage`, `batch`, `logprob`, `loss`); the trainers call them in this order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from toolrl_plugin_torch.sharding.balancing import balance
 
 @dataclass
 class _Update:
-    """One optimizer step: its micro-batches and what their losses are averaged by."""
+    """One optimizer step: its micro-batches and the normaliser of their losses."""
 
     batches: list[MicroBatch]
     normaliser: Normaliser

@@ -10,7 +10,7 @@ computed once and their keys and values copied; a beginning that several new pro
 the rest of each. What all decoding rows have in common at the start is read once in each step, and what groups of them
 have in common once for each group.
 
-Nothing here knows of threads: `worker.py` calls it from its own.
+It has no threads: `worker.py` calls it from its own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Batch:
     def idle(self) -> bool:
         return not self.rows and not self.waiting
 
-    # What arrives from outside.
+    # Requests.
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises EngineError for images that the model doesn't take."""
@@ -143,7 +143,7 @@ class Batch:
         self.runner.changed()
 
     def enter(self) -> None:
-        """Before a step. Where the weights were changed and nobody said so, what is cached is dropped."""
+        """Before a step. Drops the caches where the weights were changed without a notification."""
         if not self._entered:
             self._entered = True
             self.runner.enter()
@@ -202,7 +202,7 @@ class Batch:
             self._common.forget()
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
-        """Append a token to each row, and let go of those that end with it."""
+        """Append a token to each row, and retire those that end with it."""
         done = []
         version = self.version
         self.sampled += len(rows)

@@ -1,4 +1,4 @@
-"""Is the slot loop right for this model? Compare it with a plain forward pass before the first episode.
+"""Verifies the slot loop for a model: compares it with a plain forward pass before the first episode.
 
 Rows of different length with a common beginning are prefilled in two parts and then decoded, in slots, with padding
 and with the beginning read once: everything that the engine does with a model. The log-probabilities must be those of

@@ -92,7 +92,7 @@ class Direct:
         self._stale = True
 
     def check_weights(self) -> None:
-        """See whether weights were replaced or written to, which nobody may have told."""
+        """Detect weights that were replaced or written to without a call of `renew`."""
         now = [(id(part.weight), part.weight._version) for part in self._turned]
         self._stale |= now != self._seen
         self._seen = now

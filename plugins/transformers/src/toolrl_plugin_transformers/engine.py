@@ -1,7 +1,7 @@
 """The engine `transformers`: samples inside the trainer's process, from the trainer's own tensors or a copy of them.
 
 Without a copy an update costs nothing, and sampling and training may never run at once. With one (`own_weights`) they
-may, and an update copies the trainer's weights, between two decoding steps and while nobody trains.
+may, and an update copies the trainer's weights, between two decoding steps and while no update runs.
 
 Without a copy, between a step's rollout and its update nothing is in flight and nothing has to be done. Where requests
 may be in flight, hold the engine while the weights change:
@@ -202,7 +202,7 @@ class TransformersEngine:
 
 
 def _plain_ids(prompt: Sequence[int], session: str) -> list[int]:
-    """The prompt as plain ints: a bool or a float among them would fail the step of everybody. Raises EngineError."""
+    """The prompt as plain ints: a bool or a float would fail the step of all requests. Raises EngineError."""
     try:
         return list(map(operator.index, prompt))
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Images in prompts: how the batch knows them apart, and where their tokens stand for the model.
+"""Images in prompts: ids that differ by image, and the positions of image tokens.
 
 Every image of a model has the same placeholder token, so two prompts with different pictures may have the same ids.
 What the batch compares and caches are therefore marked ids: a negative number for each placeholder, made of the token
@@ -93,7 +93,7 @@ NONE = Pictures()
 
 
 class ImageSupport:
-    """What a model does with images; falsy where it takes none."""
+    """A model's support of images; falsy where it takes none."""
 
     def __init__(self, module: Any) -> None:
         inner = module.get_base_model() if hasattr(module, "get_base_model") else module
@@ -111,7 +111,7 @@ class ImageSupport:
         return self._takes
 
     def locate(self, prompt: Sequence[int], media: Sequence[MediaInput]) -> Pictures:
-        """Where the tokens of a prompt with images stand."""
+        """The positions of the tokens of a prompt with images."""
         if not media:
             return NONE
         if not self._takes:

@@ -33,7 +33,7 @@ class ModelRunner:
         self.module = module
         self.vocabulary = int(config.vocab_size)
         self.ids = min(sampled_ids or self.vocabulary, self.vocabulary)
-        """Ids below this may be sampled: the tokenizer knows no others."""
+        """Ids below this may be sampled: the tokenizer has no others."""
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self._refuse_unknown(module, config)
         self.images = ImageSupport(module)
@@ -103,7 +103,7 @@ class ModelRunner:
     def changed(self) -> bool:
         """Whether a parameter was replaced or written to since the last call: by a loaded checkpoint, an optimizer.
 
-        A safety net under `update_weights`, which is how an engine is told. Writes through `.data` don't count up, nor
+        A safety net under `update_weights`, the notification of an engine. Writes through `.data` don't count up, nor
         do those of torch's fused optimizers.
         """
         versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]

@@ -1,4 +1,4 @@
-"""What is cached for whom, and whose cached beginning a new prompt can take over.
+"""The cached tokens of each episode, and the index that finds cached beginnings of new prompts.
 
 A session is the cache of one episode. While it decodes, its keys and values are in a slot; while it waits for a
 tool they are in tensors of its own ("parked"). Parked sessions give way, the longest unused first, when space is

@@ -7,7 +7,7 @@ trainer, scorer and the embedded engine use it as any other. What needs whole we
 is given W + s · B A, computed in float32 and rounded once, a layer at a time.
 
 A copy of the model for the KL term, a critic or an overlapping engine shares all frozen weights with it
-(`copy_sharing_frozen`), so what it costs is the additions.
+(`copy_sharing_frozen`), so it costs the additions alone.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class LoraAdapter:
             (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
 
     def restore(self, folder: Path, *, hint: str = _MERGE_IT) -> None:
-        """Take up saved tensors in place. Raises CheckpointError where they are of another adapter (`hint` says what to
-        do then), or were trained on another model."""
+        """Load saved tensors in place. Raises CheckpointError where they are of another adapter (with this `hint`), or
+        were trained on another model."""
         check_base(folder, self.base, self._prints)
         saved, mine = read_tensors(folder), self.tensors()
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
@@ -270,7 +270,7 @@ def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
     if files != prints:
         other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
         raise CheckpointError(
-            f"the adapter was trained on another model than {base!r}: {', '.join(other)} isn't what it was"
+            f"the adapter was trained on another model than {base!r}: {', '.join(other)} has changed"
             + (f"; that model was at {name!r}" if name != base else ""),
             where=str(folder),
             hint="Bring the model back that the run began with; an adapter means nothing on another.",
@@ -283,7 +283,7 @@ def merge_from(model: Any, folder: Path) -> Any:
     read_tensors(folder)  # without them peft would ask a hub, or read a pickle
     try:
         wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
-        # Once more, as only this says what didn't fit.
+        # Once more, since only this reports tensors that don't fit.
         fit = wrapped.load_adapter(str(folder), _NAME, autocast_adapter_dtype=False)
         strange = [*fit.missing_keys, *(name for name in fit.unexpected_keys if ".lora_" in name)]
         if strange:
@@ -310,7 +310,7 @@ def _merged_in(model: Any, wrapped: Any) -> Any:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether `_merged` knows all that a layer adds."""
+    """Whether `_merged` computes all that a layer adds."""
     if type(layer).__name__ != "Linear" or _NAME in getattr(layer, "lora_variant", {}):
         return False
     return layer.lora_B[_NAME].bias is None
@@ -373,7 +373,7 @@ def require_peft(what: str) -> Any:
         raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'")
     import peft
 
-    # It reads an attribute that newer versions of transformers have by another name; nobody here can change that.
+    # It reads an attribute that newer versions of transformers have by another name; nothing here can change that.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft
 

@@ -32,7 +32,7 @@ FOLDER = Path("trainer") / "shards"
 """In a checkpoint."""
 _BESIDE = ".shards-"
 _INDEX = ".metadata"
-"""What the first rank writes last: where each part is."""
+"""The place of each part; the first rank writes it last."""
 _METADATA, _PATHS = "torch.distributed.checkpoint.metadata", ("PosixPath", "WindowsPath")
 _IN_INDEX = {
     ("torch", "Size"),
@@ -61,7 +61,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
     try:
         ranks.by_first(make_room, what)
         with warnings.catch_warnings():
-            # torch says where it works without a process group, as it is told to.
+            # torch warns where it works without a process group, which is intended.
             warnings.simplefilter("ignore", UserWarning)
             writer = FileSystemWriter(folder)
             dcp.save(
@@ -78,7 +78,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
     blind = [rank for rank, sees in enumerate(ranks.gather(_appears(folder / _INDEX), what)) if not sees]
     if blind:
         raise CheckpointError(
-            f"{what} is in pieces: rank {blind[0]} wrote its part elsewhere and doesn't see what rank 0 wrote",
+            f"{what}: rank {blind[0]} does not share rank 0's checkpoint file system",
             where=str(directory),
             hint="Set run.dir to a folder that all hosts share.",
         )
@@ -86,7 +86,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
 
 
 def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
-    """Take up what `write_shards` wrote, whatever number of ranks did. Raises CheckpointError for other tensors."""
+    """Load what `write_shards` wrote with any number of ranks. Raises CheckpointError for other tensors."""
     with ExitStack() as stack:
         for optimizer in optimizers.values():
             stack.enter_context(optimizer.on_device)
@@ -117,7 +117,7 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
 
 
 class _CheckedReader(FileSystemReader):  # type: ignore[misc]
-    """torch's, whose index is a pickle: that of a checkpoint from elsewhere could name any function to be called."""
+    """torch's reader with a checked index: the index is a pickle, which could call any function."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with (Path(self.path) / _INDEX).open("rb") as file:
@@ -152,5 +152,5 @@ def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tenso
 
 
 def _group(ranks: Ranks) -> Any:
-    """Who reads and writes together; None for one process."""
+    """The process group that reads and writes together; None for one process."""
     return getattr(ranks, "control", None)

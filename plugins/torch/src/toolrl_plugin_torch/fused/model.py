@@ -1,8 +1,8 @@
 """Trees through the layers of the llama family on a CPU without the modules' own passes (`fused_layer.py`).
 
 It stands in for a module only where every part is exactly what it expects and nothing hangs on it: no adapter, no hook,
-no dropout, no gradient checkpointing, all weights in float32: in 16 bits the modules round between their steps, and who
-computes in float64 wants the modules' every digit. A trial compares it with the module, hidden states and gradients,
+no dropout, no gradient checkpointing, all weights in float32: in 16 bits the modules round between their steps, and
+float64 is for comparisons to the last digit. A trial compares it with the module, hidden states and gradients,
 before it is used; where the two differ the module is used, with a warning.
 """
 

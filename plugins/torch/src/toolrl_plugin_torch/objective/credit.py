@@ -57,23 +57,23 @@ def credit(
     re-sampling); with `mask_truncated`, episodes that ran out of tokens (section 3.4 there). Raises RewardError where
     the estimator gives anything but a finite number for each episode or turn.
     """
-    everyone = [(number, episode) for number, group in enumerate(groups) for episode in group.episodes]
-    if not everyone:
+    numbered = [(number, episode) for number, group in enumerate(groups) for episode in group.episodes]
+    if not numbered:
         return CreditedEpisodes((), (), {"groups/flat": 0.0, "episodes/trained": 0.0})
-    parts = _Parts.of(everyone, algorithm.overlong)
+    parts = _Parts.of(numbered, algorithm.overlong)
     if estimator is not None:
         advantages = _estimated(estimator, groups)
     elif algorithm.credit == "turn":
-        advantages = _by_turn(parts, everyone, algorithm)
+        advantages = _by_turn(parts, numbered, algorithm)
     else:
         whole_B = parts.outcomes_B + parts.steps_B
         advantages = _compared(whole_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    flat = _flat(parts, everyone, apart=_apart(algorithm)).tolist()
+    flat = _flat(parts, numbered, apart=_apart(algorithm)).tolist()
     if algorithm.drop_flat_groups:
         flat = [is_flat(group, algorithm) for group in groups]
     kept = [
         (episode, advantage)
-        for (number, episode), advantage in zip(everyone, advantages, strict=True)
+        for (number, episode), advantage in zip(numbered, advantages, strict=True)
         if episode.failure is None
         and not (algorithm.drop_flat_groups and flat[number])
         and not (algorithm.mask_truncated and episode.stop_reason in TRUNCATED)
@@ -101,12 +101,12 @@ def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
 def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     """Whether the filter leaves a group out: all of its answers are correct or all wrong, or its rewards, as `credit`
     compares them but without the penalty for length, are all equal. Else brevity alone would be learned from it."""
-    everyone = [(0, episode) for episode in group.episodes]
+    numbered = [(0, episode) for episode in group.episodes]
     correct = {episode.correct for episode in group.scored}
     judged = algorithm.filter_metric == "correct" and None not in correct
-    if not everyone or (judged and len(correct) < 2):
+    if not numbered or (judged and len(correct) < 2):
         return True
-    return bool(_flat(_Parts.of(everyone, None), everyone, apart=_apart(algorithm))[0])
+    return bool(_flat(_Parts.of(numbered, None), numbered, apart=_apart(algorithm))[0])
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -146,17 +146,17 @@ class _Parts:
     metrics: Mapping[str, float]
 
     @classmethod
-    def of(cls, everyone: Sequence[tuple[int, Episode]], overlong: OverlongConfig | None) -> _Parts:
-        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for _, e in everyone]
+    def of(cls, numbered: Sequence[tuple[int, Episode]], overlong: OverlongConfig | None) -> _Parts:
+        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for _, e in numbered]
         outcomes = [
             sum(entry.weight * entry.value for entry in episode.rewards if not _of_turn(entry)) + penalty
-            for (_, episode), penalty in zip(everyone, penalties, strict=True)
+            for (_, episode), penalty in zip(numbered, penalties, strict=True)
         ]
-        steps = [sum(_step_rewards(episode).values()) for _, episode in everyone]
-        valid_B = torch.tensor([episode.failure is None for _, episode in everyone])
-        kept = [penalty for penalty, (_, episode) in zip(penalties, everyone, strict=True) if episode.failure is None]
+        steps = [sum(_step_rewards(episode).values()) for _, episode in numbered]
+        valid_B = torch.tensor([episode.failure is None for _, episode in numbered])
+        kept = [penalty for penalty, (_, episode) in zip(penalties, numbered, strict=True) if episode.failure is None]
         return cls(
-            torch.tensor([number for number, _ in everyone]),
+            torch.tensor([number for number, _ in numbered]),
             valid_B,
             torch.tensor(outcomes, dtype=torch.float64),
             torch.tensor(steps, dtype=torch.float64),
@@ -184,37 +184,37 @@ def _compared(
     return group_advantages(rewards_B, groups_B, valid_B, baseline=algorithm.baseline, scale=algorithm.scale)
 
 
-def _by_turn(parts: _Parts, everyone: Sequence[tuple[int, Episode]], algorithm: AlgorithmConfig) -> list[Credit]:
+def _by_turn(parts: _Parts, numbered: Sequence[tuple[int, Episode]], algorithm: AlgorithmConfig) -> list[Credit]:
     """An advantage for each turn of each episode."""
     outcomes = _compared(parts.outcomes_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    rows = _turn_rows(everyone)
-    compared = _compared(*_of_turns(rows, everyone), algorithm).tolist()
-    by_row: list[dict[int, float]] = [{} for _ in everyone]
+    rows = _turn_rows(numbered)
+    compared = _compared(*_of_turns(rows, numbered), algorithm).tolist()
+    by_row: list[dict[int, float]] = [{} for _ in numbered]
     for (row, turn, _), value in zip(rows, compared, strict=True):
         by_row[row][turn] = value
     return [
         _discounted([turn.index for turn in episode.turns], steps, outcome, algorithm.discount)
-        for (_, episode), steps, outcome in zip(everyone, by_row, outcomes, strict=True)
+        for (_, episode), steps, outcome in zip(numbered, by_row, outcomes, strict=True)
     ]
 
 
-def _turn_rows(everyone: Sequence[tuple[int, Episode]]) -> list[tuple[int, int, float]]:
+def _turn_rows(numbered: Sequence[tuple[int, Episode]]) -> list[tuple[int, int, float]]:
     """What turns were given: the episode's position, the turn's index, the reward."""
     return [
         (row, turn, value)
-        for row, (_, episode) in enumerate(everyone)
+        for row, (_, episode) in enumerate(numbered)
         for turn, value in _step_rewards(episode).items()
     ]
 
 
 def _of_turns(
-    rows: Sequence[tuple[int, int, float]], everyone: Sequence[tuple[int, Episode]]
+    rows: Sequence[tuple[int, int, float]], numbered: Sequence[tuple[int, Episode]]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rewards of turns, their groups, and whether their episodes count: N rewards."""
     return (
         torch.tensor([value for *_, value in rows], dtype=torch.float64),
-        torch.tensor([everyone[row][0] for row, *_ in rows], dtype=torch.int64),
-        torch.tensor([everyone[row][1].failure is None for row, *_ in rows], dtype=torch.bool),
+        torch.tensor([numbered[row][0] for row, *_ in rows], dtype=torch.int64),
+        torch.tensor([numbered[row][1].failure is None for row, *_ in rows], dtype=torch.bool),
     )
 
 
@@ -233,12 +233,12 @@ def _apart(algorithm: AlgorithmConfig) -> bool:
     return algorithm.credit == "turn" and algorithm.advantage is None
 
 
-def _flat(parts: _Parts, everyone: Sequence[tuple[int, Episode]], *, apart: bool) -> torch.Tensor:
+def _flat(parts: _Parts, numbered: Sequence[tuple[int, Episode]], *, apart: bool) -> torch.Tensor:
     """Groups that teach nothing, bool [G]: equal rewards, with `apart` equal outcomes and equal rewards of turns."""
     if not apart:
         return flat_groups(parts.outcomes_B + parts.steps_B, parts.groups_B, parts.valid_B)
     flat_G = flat_groups(parts.outcomes_B, parts.groups_B, parts.valid_B)
-    rewards_N, groups_N, valid_N = _of_turns(_turn_rows(everyone), everyone)
+    rewards_N, groups_N, valid_N = _of_turns(_turn_rows(numbered), numbered)
     # Groups after the last that has rewards of turns aren't in what this gives.
     of_turns = flat_groups(rewards_N, groups_N, valid_N)
     flat_G[: len(of_turns)] &= of_turns
@@ -246,13 +246,13 @@ def _flat(parts: _Parts, everyone: Sequence[tuple[int, Episode]], *, apart: bool
 
 
 def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[Credit]:
-    """What a plugin's estimator says, checked: a NaN here would end in the weights."""
+    """The advantages of a plugin's estimator, checked: a NaN here would end in the weights."""
     label = f"the advantage estimator {type(estimator).__name__}"
-    said = list(estimator.advantages(groups))
-    if len(said) != len(groups):
-        raise RewardError(f"{label} gave {len(said)} entries for {len(groups)} groups")
+    answers = list(estimator.advantages(groups))
+    if len(answers) != len(groups):
+        raise RewardError(f"{label} gave {len(answers)} entries for {len(groups)} groups")
     credited: list[Credit] = []
-    for group, given in zip(groups, said, strict=True):
+    for group, given in zip(groups, answers, strict=True):
         values = list(given)
         if len(values) != len(group.episodes):
             raise RewardError(f"{label} gave {len(values)} advantages for {len(group.episodes)} episodes of {group.id}")

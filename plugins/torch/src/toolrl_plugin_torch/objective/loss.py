@@ -67,7 +67,7 @@ Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a token's loss is made of."""
+    """The terms of a token's loss."""
 
     surrogate: Surrogate = "clip"
     ratio: Ratio = "token"
@@ -87,7 +87,7 @@ class Objective:
 
     @classmethod
     def of(cls, algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
-        """What the config says of the loss."""
+        """The objective of a config."""
         return cls(
             surrogate=algorithm.surrogate,
             ratio=algorithm.ratio,
@@ -105,7 +105,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
-    """What the token losses of one optimizer step are averaged by."""
+    """The normaliser of one optimizer step's token losses."""
 
     aggregation: Aggregation
     tokens: int

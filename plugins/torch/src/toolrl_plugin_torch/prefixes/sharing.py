@@ -1,9 +1,8 @@
 """Whether a model's updates compute common beginnings once (`tree.py`), found out by its config and by trying.
 
-A config tells what would be silently wrong on sequences longer than a trial: a window, chunks, layers that carry a
-state from token to token. All else a trial tells: sequences with common beginnings, once each by itself and once as a
-tree, must have the same log-probabilities. `auto` leaves out models of a kind that nobody has tried yet; `true` tries
-them.
+The config rules out what would be silently wrong on sequences longer than a trial: a window, chunks, layers that carry
+a state from token to token. A trial finds the rest: sequences with common beginnings, once each by itself and once as a
+tree, must have the same log-probabilities. `auto` leaves out untried kinds of models; `true` tries them.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _reason(score: TokenScorer, tokenizer: Any, *, untried: bool) -> str | None:
 
 
 def reason_by_config(config: Any, *, untried: bool = False) -> str | None:
-    """What in a model's config rules sharing out, or None. With `untried`, kinds of model that nobody has tried too."""
+    """What in a model's config rules sharing out, or None. `untried` allows kinds of models that `TRIED` lacks."""
     text = config.get_text_config()
     strange = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
     if strange:

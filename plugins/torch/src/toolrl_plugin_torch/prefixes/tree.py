@@ -81,7 +81,7 @@ class TokenTree:
     def to(self, device: torch.device | str) -> TokenTree:
         """The same on a device."""
         moved = self.input_ids_N.to(device, non_blocking=True)
-        # Devices compare by their number too, and `cuda` has none: only what was moved tells.
+        # Devices compare by their number too, and `cuda` has none, so tensors are compared.
         if moved is self.input_ids_N:
             return self
 

@@ -8,8 +8,8 @@ another packed sequence, and hides the beginning.
 Siblings attend together: queries `[siblings, length]` to the keys of their context and their own.
 
 A model that masks in another way (windows, chunks, sinks) or carries a state from token to token would silently be
-wrong. `sharing.py` knows such by their config and compares every model with ordinary passes; what reaches the attention
-and isn't plain causal attention is refused here.
+wrong. `sharing.py` detects such models by their config and compares every model with ordinary passes; this attention
+rejects arguments that ask for anything but plain causal attention.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Several processes that train one model: their process group, FSDP2, and who computes what."""
+"""Several processes that train one model: their process group, FSDP2, and each rank's share of the samples."""

@@ -1,13 +1,13 @@
-"""Dealing a step's samples out: to its updates, and of each update to the ranks.
+"""Divides a step's samples: among its updates, and those of each update among the ranks.
 
-What is dealt are whole groups where their common beginnings are computed once and there are enough of them, else single
-samples; the parts have nearly equal numbers of tokens. Updates are averaged each by itself, so where the loss is
-averaged over sequences they have equal numbers of these too: alone in its update, a long sequence would weigh as much
-as all the short ones of another. A function of its arguments alone, so that ranks which know the same samples need not
-tell each other who takes what.
+Where common beginnings are computed once and there are enough groups, whole groups stay together; else single samples
+are divided. The parts have nearly equal numbers of tokens. Each update is averaged by itself, so where the loss is
+averaged over sequences the parts have equal numbers of these too: alone in its update, a long sequence would weigh as
+much as all the short ones of another. The result depends on the arguments alone, so ranks that hold the same samples
+agree on the shares without an exchange.
 
-Every forward and backward pass over weights that are spread over ranks is one of all ranks together. So a rank with
-fewer micro-batches than another makes up for them with empty ones: a short sequence that counts for nothing.
+With sharded weights all ranks make each forward and backward pass together. A rank with fewer micro-batches than
+another adds empty ones: a short sequence with no weight in the loss.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def balance(
 
 def rank_share(rank: int, ranks: int, groups: Sequence[Hashable], costs: Sequence[int], *, together: bool) -> list[int]:
     """The positions of one rank's samples, which may be none."""
-    dealt = balance(groups, costs, ranks, together=together)
-    return dealt[rank] if rank < len(dealt) else []
+    parts = balance(groups, costs, ranks, together=together)
+    return parts[rank] if rank < len(parts) else []
 
 
 def empty_batch(pad_id: int) -> MicroBatch:

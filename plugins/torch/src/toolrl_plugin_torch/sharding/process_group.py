@@ -1,10 +1,10 @@
 """The ranks of a torch.distributed process group: what `torchrun` starts, or one rank that takes the same path.
 
-Two groups of processes are held. That of the weights (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. What
-ranks tell each other goes over a group of its own on gloo, as signed pickles (`rendezvous.py`) with the name of the
-point of the run where they are sent: ranks at different points are told apart instead of taking each other's objects. A
-rank that fails writes why into the store that the processes met at before it ends; the others lose the connection to
-it, look there, and end with its message. One that says nothing for `timeout` seconds ends them too.
+There are two groups of processes. The weights' group (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. Ranks
+exchange objects over a control group on gloo, as signed pickles (`rendezvous.py`) with the name of the point of the run
+where they are sent, so ranks at different points are detected. A rank that fails writes the reason into the rendezvous
+store before it ends; the others lose the connection to it, read the reason and end with it. A rank that is silent for
+`timeout` seconds ends them too.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ T = TypeVar("T")
 _READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
 _TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
-"""What the RuntimeErrors of torch.distributed say of it, in small letters."""
+"""Words of transport failures in the RuntimeErrors of torch.distributed, in small letters."""
 _GRACE = 5.0
-"""Seconds that a rank which lost another looks for what that one says."""
+"""Seconds that a rank which lost another waits for that rank's reason."""
 _ALIKE = 2.0
-"""Seconds after which the first rank would have made the same mistake."""
+"""Seconds within which the first rank would report the same mistake."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a rank can't go on, as the others are told."""
+    """Why a rank ended, as it reports it to the others."""
 
     rank: int
     message: str
@@ -65,7 +65,7 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one rank made of its part."""
+    """The outcome of one rank's part."""
 
     value: Any = None
     failure: _Failure | None = None
@@ -100,9 +100,9 @@ class ProcessGroup(Ranks):
             backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=wait
         )
         self.control = dist.new_group(backend="gloo", timeout=wait)
-        """What ranks tell each other goes over this."""
+        """Carries the objects that ranks exchange."""
         self.mesh = dist.init_device_mesh(device, (size,))
-        """What FSDP2 spreads weights over."""
+        """The ranks that FSDP2 shards weights over."""
 
     def gather(self, value: T, what: str) -> list[T]:
         try:
@@ -113,7 +113,7 @@ class ProcessGroup(Ranks):
             self._store.set(f"{_AT}/{self.rank}", what)
             found = [pickle.loads(data) for data in self._exchange(packed)]
         except (RuntimeError, ValueError) as error:
-            # gloo raises RuntimeError alike where a connection broke and where nobody came.
+            # gloo raises RuntimeError for a broken connection and for a timeout alike.
             raise self._lost(what, error) from error
         apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
         if apart:
@@ -171,7 +171,7 @@ class ProcessGroup(Ranks):
             held.append(await work)
             try:
                 packed.append(pickle.dumps(held[0], protocol=5))
-            except Exception as error:  # Told to all, who would wait for it.
+            except Exception as error:  # Reported to all ranks, which would wait for it.
                 raise self._unsendable(what, error) from error
 
         await self.all_of(part(), what)
@@ -241,7 +241,7 @@ class ProcessGroup(Ranks):
         del self.control, self.mesh
 
     def _report(self, error: Exception) -> Exception:
-        """Tell the others. A mistake that all ranks make by themselves is the first one's, so that it is told once."""
+        """Report an error to the other ranks. Of a mistake that all ranks make, the first rank's error is kept."""
         self._failed = True
         failure = _Failure.of(self.rank, error)
         text = json.dumps(asdict(failure))
@@ -255,7 +255,7 @@ class ProcessGroup(Ranks):
         return error
 
     def _reported(self, patience: float) -> _Failure | None:
-        """What the first rank that failed said; waits so many seconds for it."""
+        """The reason of the rank that failed first, waited for so many seconds; None without one."""
         try:
             return self._read(_FAILED, patience)
         except RuntimeError:
@@ -277,13 +277,13 @@ class ProcessGroup(Ranks):
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
         return LostRanksError(
-            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{self._places()}",
-            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout); the output of the one "
-            "that stayed behind says why.",
+            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{self._last_points()}",
+            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout). See the output of the "
+            "rank that stayed behind.",
         )
 
-    def _places(self) -> str:
-        """Where the other ranks were last seen."""
+    def _last_points(self) -> str:
+        """The last known points of the other ranks, for a message."""
         seen = []
         with contextlib.suppress(RuntimeError):
             for rank in range(self.size):
@@ -294,8 +294,8 @@ class ProcessGroup(Ranks):
 
 
 def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
-    """Meet the other processes that torchrun started; alone where there are none. `device` is the config's; a rank that
-    can't go on says its `problem` here. `folder` is one that the ranks share, for their token.
+    """Join the processes that torchrun started, or a group of one. `device` is the config's. A rank that can't start
+    passes its `problem`. `folder` is one that the ranks share, for their token.
 
     Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
     RankError where not all come in time.
@@ -334,11 +334,11 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
 
 
 def _check_ready(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
-    """Go on if all can. A mistake that all ranks make is the first one's, so that it is told once."""
+    """Return if all ranks can start. Of a mistake that all ranks make, the first rank's error is raised."""
     failure = None if problem is None else _Failure.of(rank, problem)
     store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
-    said = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
-    broken = [_Failure(**json.loads(text)) for text in said if text]
+    reported = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
+    broken = [_Failure(**json.loads(text)) for text in reported if text]
     if broken and problem is not None and broken[0].rank == rank:
         raise problem
     if broken:
@@ -346,7 +346,7 @@ def _check_ready(store: dist.Store, rank: int, size: int, problem: Exception | N
 
 
 _VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-"""By which torchrun tells a process which one it is, and what holds without."""
+"""torchrun's variables, and their values without torchrun."""
 
 
 def _pick(device: str, local: int, size: int) -> tuple[str, int]:
@@ -376,7 +376,6 @@ def _bytes(data: bytes) -> torch.Tensor:
 
 
 def _is_of_transport(error: Exception) -> bool:
-    """Whether a RuntimeError says that another rank can't be reached. They have no class of their own: gloo's are plain
-    ones."""
+    """Whether a RuntimeError means that another rank can't be reached. gloo's have no class of their own."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in _TRANSPORT)

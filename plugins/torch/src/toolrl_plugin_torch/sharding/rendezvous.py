@@ -1,6 +1,6 @@
 """The store at which ranks meet, and the signatures of what they send each other.
 
-Ranks send each other pickles, and unpickling runs what a pickle says. So each is signed with a token that the ranks
+Ranks send each other pickles, and a pickle can execute code. So each is signed with a token that the ranks
 share: TOOLRL_TOKEN where it is set, else the content of a file that the first rank writes and that only its user can
 read, in a folder that the ranks share. What isn't signed with it isn't unpickled.
 """
@@ -44,7 +44,7 @@ def rendezvous(timeout: timedelta) -> tuple[dist.Store, int, int]:
             return listen(host, port, timeout), rank, size
     if rank == 0:
         _log.warning(
-            "the store that ranks meet at listens on all interfaces of this host (port %s): let nobody else reach it",
+            "the store that ranks meet at listens on all interfaces of this host (port %s): restrict access to it",
             os.environ.get("MASTER_PORT"),
         )
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))

@@ -1,4 +1,4 @@
-"""What a trainer does where several ranks share the samples of a step and the weights of each model."""
+"""A trainer's parallelism over several ranks, which share the samples of a step and the weights of each model."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Sharded(SingleProcess):
 
 
 class _Rank0Estimator:
-    """Asks an `AdvantageEstimator` on rank 0 alone and broadcasts what it gives: it may draw lots or ask a server."""
+    """Runs an `AdvantageEstimator` on rank 0 alone and broadcasts its advantages: it may draw random numbers or call a
+    server."""
 
     def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
         self._estimator = estimator

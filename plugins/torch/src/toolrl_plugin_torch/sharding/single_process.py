@@ -1,7 +1,7 @@
-"""What a trainer does where one process computes every sample on whole models.
+"""A trainer's parallelism in one process, which computes every sample on whole models.
 
-`sharding.sharded` has the same methods for several processes. A trainer asks whichever it was given, and has no other
-knowledge of ranks.
+`sharding.sharded` has the same methods for several processes. Trainers call these methods and know nothing else of
+ranks.
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ class SingleProcess:
         return None
 
     def read_from(self, score: TokenScorer, model: Any) -> None:
-        """Take up the weights of that model, after a checkpoint was loaded into it."""
+        """Read that model's weights, after a checkpoint was loaded into it."""
