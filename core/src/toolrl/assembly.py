@@ -256,7 +256,7 @@ async def _sampler_elsewhere(
     cluster = build_cluster(registry, config, "cluster.rollout_workers")
     known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
     async with cluster.rollout_workers(loaded, known, folder.directory, weights, failures) as pool:
-        workers = Rank0Rollout(ranks, pool) if ranks.several else pool
+        workers = Rank0Rollout(ranks, pool) if ranks.distributed else pool
         yield _Sampler(workers, workers, pool.metrics, pool.status)
 
 

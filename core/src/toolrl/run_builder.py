@@ -167,7 +167,7 @@ class RunBuilder:
         environments: Mapping[str, Environment],
         on_episode: Callable[[Episode], None] | None = None,
     ) -> Runner:
-        kind = partial(SharedRunner, self._ranks) if self._ranks.several else Runner
+        kind = partial(SharedRunner, self._ranks) if self._ranks.distributed else Runner
         return kind(
             engine,
             environments,

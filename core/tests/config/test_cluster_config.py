@@ -52,12 +52,12 @@ def test_what_several_ranks_cannot_do(
     tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], message: str
 ) -> None:
     config = check_config(tree, overrides, registry=registry).config
-    check_ranks(config, several=False)
+    check_ranks(config, distributed=False)
     with pytest.raises(ConfigError, match=message):
-        check_ranks(config, several=True)
+        check_ranks(config, distributed=True)
     split = check_config(tree, (*overrides, "cluster.rollout_workers=2"), registry=registry).config
     if "offload" not in overrides[0]:
-        check_ranks(split, several=True)
+        check_ranks(split, distributed=True)
 
 
 def test_torchrun_and_ray_do_not_both_place_the_ranks(tree: dict[str, Any], registry: Registry) -> None:

@@ -52,39 +52,10 @@ def test_a_run_of_evaluations_only_holds_no_demonstration(tmp_path: Path) -> Non
         demonstrations(a_run(tmp_path / "run", "eval"))
 
 
-def test_overwriting_a_run_keeps_the_model_that_an_adapter_is_made_for(tmp_path: Path) -> None:
-    run = Path(a_run(tmp_path / "warm", "train"))
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    base = run / "checkpoints" / "step-000001"
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
-    loaded = LoadedConfig(a_config(str(adapter), run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
-
-    async def start() -> None:
-        async with assemble(loaded, load_registry(), total_steps=1, overwrite=True):
-            raise AssertionError("it started")
-
-    with pytest.raises(ConfigError, match=r"step-000001' belongs to the run that --overwrite deletes"):
-        asyncio.run(start())
-
-
 def a_config(path: str = "m", **sections: Any) -> Config:
     environments = {"short": {"max_turns": 2}, "long": {"max_turns": 5}}
     tree = {"model": {"path": path}, "environments": environments, **sections}
     return as_config(with_sections(TorchOptions).model_validate(tree))
-
-
-def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path) -> None:
-    run = a_run(tmp_path / "warm", "train")
-    loaded = LoadedConfig(a_config(run, run={"dir": str(tmp_path), "name": "warm"}), {}, "config.yaml")
-
-    async def start() -> None:
-        async with assemble(loaded, load_registry(), total_steps=1, overwrite=True):
-            raise AssertionError("it started")
-
-    with pytest.raises(ConfigError, match=r"model\.path: .*warm' belongs to the run that --overwrite deletes"):
-        asyncio.run(start())
-    assert len(list(RunFolder.open(run).episodes())) == 1
 
 
 def a_loaded(tmp_path: Path, path: str, **sections: Any) -> LoadedConfig:
@@ -94,6 +65,22 @@ def a_loaded(tmp_path: Path, path: str, **sections: Any) -> LoadedConfig:
 async def start(loaded: LoadedConfig, registry: Registry, **options: Any) -> None:
     async with assemble(loaded, registry, total_steps=1, **options):
         raise AssertionError("it started")
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path, adapter: bool) -> None:
+    """Also that of an adapter."""
+    path = a_run(tmp_path / "new", "train")
+    if adapter:
+        (tmp_path / "adapter").mkdir()
+        base = {"base_model_name_or_path": f"{path}/checkpoints/step-000001"}
+        (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(base))
+    loaded = a_loaded(tmp_path, str(tmp_path / "adapter") if adapter else path)
+    with pytest.raises(
+        ConfigError, match=r"new(/checkpoints/step-000001)?' belongs to the run"
+    ):
+        asyncio.run(start(loaded, load_registry(), overwrite=True))
+    assert len(list(RunFolder.open(path).episodes())) == 1
 
 
 def test_data_is_looked_for_before_a_folder_is_made_or_a_model_loaded(tmp_path: Path) -> None:

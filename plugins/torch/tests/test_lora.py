@@ -18,7 +18,6 @@ from toolrl.loop.saver import Saver
 from toolrl.types import Group, Message, Task
 from toolrl_plugin_torch.adapters import lora as module
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights, load_policy
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
@@ -50,6 +49,15 @@ def adapted(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> 
         for tensor in policy.adapter.tensors().values():
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.05)
     return policy
+
+
+def saved(policy: PolicyModel, tmp_path: Path) -> Path:
+    """The folder of its adapter, without a tokenizer, as many adapters come."""
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    assert policy.adapter is not None
+    policy.adapter.save_pretrained(folder)
+    return folder
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -123,30 +131,24 @@ def test_conv1d_layers_keep_their_weights_the_other_way_round(tiny: Any, tmp_pat
 
 def test_transformers_and_peft_load_what_is_saved(folder: Path, tmp_path: Path) -> None:
     policy = adapted(folder)
-    assert policy.adapter is not None
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    policy.adapter.save_pretrained(saved)
+    path = saved(policy, tmp_path)
     wanted = logits(policy.model)
-    assert logits(transformers.AutoModelForCausalLM.from_pretrained(saved)).equal(wanted)
-    assert logits(peft.AutoPeftModelForCausalLM.from_pretrained(saved)).equal(wanted)
-    settings = json.loads((saved / "adapter_config.json").read_text())
+    assert logits(transformers.AutoModelForCausalLM.from_pretrained(path)).equal(wanted)
+    assert logits(peft.AutoPeftModelForCausalLM.from_pretrained(path)).equal(wanted)
+    settings = json.loads((path / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(folder)
     assert settings["target_modules"] == sorted(settings["target_modules"])
 
 
 def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: Path) -> None:
     policy = adapted(folder, {"rank": 4, "alpha": 6})
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    assert policy.adapter is not None
-    policy.adapter.save_pretrained(saved)  # without a tokenizer, as many adapters come: the model's is taken
-    again = load(saved, {"rank": 4, "alpha": 6})
+    path = saved(policy, tmp_path)
+    again = load(path, {"rank": 4, "alpha": 6})
     assert logits(again.model).equal(logits(policy.model))
     assert trained_names(again.model) == trained_names(policy.model)
     assert again.adapter is not None
     assert again.adapter.base == str(folder)
-    merged = load(saved)
+    merged = load(path)
     assert merged.adapter is None
     assert torch.allclose(logits(merged.model), logits(policy.model), atol=1e-4)
     assert trained_names(merged.model) == trained_names(load(folder).model)
@@ -169,39 +171,28 @@ def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: 
 @pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
     policy = adapted(tiny.save(tmp_path / "model"), {"rank": 4})
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    assert policy.adapter is not None
-    policy.adapter.save_pretrained(saved)
+    path = saved(policy, tmp_path)
     with pytest.raises(ConfigError, match=r"rank 4, alpha 32.* isn't that of model.lora") as caught:
-        load(saved, {"rank": 4, **other})
+        load(path, {"rank": 4, **other})
     assert "leave model.lora out" in str(caught.value)
 
 
 def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    adapter = adapted(folder).adapter
-    assert adapter is not None
-    adapter.save_pretrained(saved)
+    path = saved(adapted(folder), tmp_path)
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"model of the adapter in '.*saved' can't be loaded from '.*/model'"):
-        load(saved, {"rank": 4})
+        load(path, {"rank": 4})
 
 
 @pytest.mark.parametrize("lora", [{"rank": 4}, None])
 def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
     folder = tiny.save(tmp_path / "model")
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    adapter = adapted(folder).adapter
-    assert adapter is not None
-    adapter.save_pretrained(saved)
-    load(saved, lora)
+    path = saved(adapted(folder), tmp_path)
+    load(path, lora)
     tiny.model("qwen3", seed=1).save_pretrained(folder)
     with pytest.raises(ConfigError, match="trained on another model than .*: model.safetensors has changed"):
-        load(saved, lora)
+        load(path, lora)
 
 
 def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
@@ -334,6 +325,7 @@ def update_gradients(policy: PolicyModel, directory: Path, *, share: bool, compu
     settings = SftConfig(from_run="x", share_prefix=share, max_grad_norm=1e9)
     trainer = SupervisedTrainer(policy, settings, directory)
     assert trainer.shares is share
+    assert trainer._score.fallback is None, "no logits of all positions with an adapter either"
     found: dict[str, torch.Tensor] = {}
 
     def caught(rate: float) -> float:
@@ -423,14 +415,3 @@ def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp
         one.save()
         with pytest.raises(CheckpointError, match=problem):
             saver(other, problem[:20]).restore()
-
-
-def test_the_scorer_takes_an_adapted_model_apart(tiny: Any, tmp_path: Path) -> None:
-    """No logits of all positions with an adapter either."""
-    policy = adapted(tiny.save(tmp_path / "model"))
-    scorer = TokenScorer(policy.model)
-    assert scorer.fallback is None
-    ids_BT, attention_BT, mask_BT = tiny.batch()
-    found = scorer(ids_BT, attention_BT, mask_BT).logprobs_BT
-    wanted, _ = tiny.naive(policy.model, ids_BT, attention_BT)
-    assert torch.allclose(found, wanted.masked_fill(~mask_BT, 0.0), atol=1e-5)

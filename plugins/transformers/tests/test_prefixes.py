@@ -49,32 +49,6 @@ def test_rows_are_not_grouped_where_it_does_not_pay() -> None:
     assert group([*single, *([1] * (2 * saved) + [n, 9] for n in range(12))], 0) is None
 
 
-@pytest.mark.parametrize(("key_heads", "shared"), [(1, 5), (2, 0), (4, 5)])
-def test_a_groups_beginning_read_once_changes_nothing(key_heads: int, shared: int, build: Any, sizes: Any) -> None:
-    """Groups of different size, and rows of different length: one with nothing of its own but the new token."""
-    runner = ModelRunner(build(_config(sizes, key_heads)))
-    runner.enter()
-    assert runner.reads_prefixes
-    system = list(range(5))
-    one, two = [*system, *range(50, 57)], [*system, *range(60, 67)]
-    prompts = [[*one, 20, 21], [*two, 22], one, [*two, *range(30, 45)], [*one, 23]]
-    grouping = Grouping(shared, 12, ((0, 2, 4), (1, 3)))
-    ids, positions = torch.arange(80, 85), torch.tensor([len(prompt) for prompt in prompts])
-    found = []
-    for grouped in (False, True):
-        slots = SlotCache(runner.shape, 1 << 20)
-        slots.reserve(5, 40, used=0)
-        with torch.no_grad():
-            runner.prefill(slots, 0, prompts, [0] * 5)
-            prefixes = read(slots, grouping) if grouped else None
-            if grouped:  # Those of the rows aren't looked at, but for what the first has in common with all.
-                slots.keys[:, 1:, :, :12] = 1e3
-                slots.keys[:, 0, :, shared:12] = 1e3
-            found.append(runner.decode(slots, ids, positions, 28, None, shared, prefixes))
-    runner.leave()
-    assert (found[0] - found[1]).abs().max() <= 1e-5 * found[0].abs().max()
-
-
 def test_in_16_bits_and_on_a_module_of_its_own_nothing_is_grouped(build: Any, sizes: Any) -> None:
     assert not ModelRunner(build(_config(sizes, 2)).to(torch.bfloat16)).reads_prefixes
     runner = ModelRunner(build(transformers.MistralConfig(**sizes, sliding_window=None)))

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
                 .load()
                 .join(loaded.config.device, loaded.config.cluster.rank_timeout)
             )
-        main, interrupt = _train(args, loaded, registry, ranks), ranks.interrupt if ranks.several else None
+        main, interrupt = _train(args, loaded, registry, ranks), ranks.interrupt if ranks.distributed else None
         return run_to_end(main, interrupt=interrupt, silent=_silent(args))
     try:
         return _run_as_rank(args)
@@ -112,7 +112,7 @@ async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Regis
     from toolrl.config.distributed_checks import check_ranks
     from toolrl.jobs import train
 
-    check_ranks(loaded.config, ranks.several)
+    check_ranks(loaded.config, ranks.distributed)
     async with assemble(
         loaded,
         registry,

@@ -24,9 +24,9 @@ def refused_by_train(config: Config) -> list[str]:
     return lines
 
 
-def check_ranks(config: Config, several: bool) -> None:
-    """Raises ConfigError for settings that don't work with `several` ranks, before a model is loaded."""
-    if not several:
+def check_ranks(config: Config, distributed: bool) -> None:
+    """Reject, before a model is loaded, settings that sharded weights don't support. Raises ConfigError."""
+    if not distributed:
         return
     if config.rollout.max_staleness and not config.cluster.split:
         raise ConfigError(

@@ -57,7 +57,7 @@ class Ranks:
     """How many there are."""
     device_name: str | None = None
     """The device that this rank computes on, where the config leaves that to it."""
-    several: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False
     """Whether weights are spread over a process group, and so whether ranks have to meet; it may be one of a single
     rank."""
 

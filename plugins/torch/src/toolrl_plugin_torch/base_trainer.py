@@ -195,7 +195,7 @@ class BaseTrainer:
 
 def _parallelism(ranks: Ranks, *, cpu_offload: bool) -> SingleProcess:
     """How a trainer computes with these ranks. With `cpu_offload` shards wait in the host's memory."""
-    if not ranks.several:
+    if not ranks.distributed:
         return SingleProcess(ranks)
     # Imports FSDP, which one process does without.
     from toolrl_plugin_torch.sharding.sharded import Sharded

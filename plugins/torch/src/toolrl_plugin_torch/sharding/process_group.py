@@ -75,7 +75,7 @@ class _Part:
 class ProcessGroup(Ranks):
     """This process among those of torch.distributed. Use `join`."""
 
-    several: ClassVar[bool] = True
+    distributed: ClassVar[bool] = True
 
     def __init__(
         self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float, token: bytes = b""
