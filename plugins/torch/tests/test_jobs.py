@@ -76,9 +76,7 @@ def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path, 
         base = {"base_model_name_or_path": f"{path}/checkpoints/step-000001"}
         (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(base))
     loaded = a_loaded(tmp_path, str(tmp_path / "adapter") if adapter else path)
-    with pytest.raises(
-        ConfigError, match=r"new(/checkpoints/step-000001)?' belongs to the run"
-    ):
+    with pytest.raises(ConfigError, match=r"new(/checkpoints/step-000001)?' belongs to the run"):
         asyncio.run(start(loaded, load_registry(), overwrite=True))
     assert len(list(RunFolder.open(path).episodes())) == 1
 
