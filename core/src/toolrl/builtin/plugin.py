@@ -42,7 +42,7 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
 
 @hookimpl
 def toolrl_observers() -> Iterator[Component[Observer]]:
-    """Where a run's progress is shown."""
+    """Observers that show or write a run's progress."""
     yield Component(
         "console",
         "toolrl.builtin.console:ConsoleObserver",

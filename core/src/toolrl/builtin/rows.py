@@ -129,7 +129,7 @@ class JsonLines:
 
     @cached_property
     def _starts(self) -> array[int]:
-        """Where rows start: lines that aren't blank."""
+        """The offsets of the rows, which are lines that aren't blank."""
         starts, position = array("Q"), 0
         with _open(self.path) as file:
             for line in file:

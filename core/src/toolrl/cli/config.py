@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the action; the exit status."""
     return {"check": _check, "show": _show, "schema": _schema}[args.action](args)
 
 

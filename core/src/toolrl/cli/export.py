@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Write the model; the exit status."""
     if args.folder.exists() and (not args.folder.is_dir() or any(args.folder.iterdir())):
         raise UsageError("there is something here already", where=str(args.folder), hint="Name another folder.")
     from toolrl.assembly import model_source

@@ -142,7 +142,7 @@ def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, li
 
 
 def overview() -> str:
-    """What `toolrl --help` prints. Nothing is imported for it."""
+    """The text of `toolrl --help`. Nothing is imported for it."""
     rows = [(f"  {name}", line) for name, (_, line) in COMMANDS.items()]
     return "\n".join(
         [

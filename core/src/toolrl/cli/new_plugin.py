@@ -49,7 +49,7 @@ class Template:
 
     @property
     def label(self) -> str:
-        """What the component is called in its texts."""
+        """The component's name in its texts."""
         return self.named or self.kind.label
 
 

@@ -19,7 +19,7 @@ class UsageError(ToolrlError):
 
 
 class SystemCallError(ToolrlError):
-    """What the operating system refused: a file that can't be written, a full disk, a host that isn't there."""
+    """An error of the operating system: a file that can't be written, a full disk, a host that can't be reached."""
 
     fault = "system"
 

@@ -132,7 +132,7 @@ def _show(text: str) -> None:
 
 
 def _report(case: Case, found: list[str]) -> None:
-    """What differs, on standard error."""
+    """Print the differences on standard error."""
     debatable = case.wanted.get("debatable")
     alternatives = "; ".join(map(str, case.wanted.get("alternatives") or ()))
     remark = f" (debatable; also possible: {alternatives})" if debatable else ""
@@ -140,7 +140,7 @@ def _report(case: Case, found: list[str]) -> None:
 
 
 def describe(outcome: CaseOutcome) -> str:
-    """What was read, for a reader."""
+    """The parsed turn as text for people."""
     from toolrl.types import ToolCall
 
     parsed = outcome.parsed

@@ -40,7 +40,7 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
 
 
 def command_words(found: RegisteredComponent) -> str:
-    """What is typed for a plugin's command: `areal convert`, or `report` for the plugin's name alone."""
+    """The words of a plugin's command: `areal convert`, or `report` where verb and plugin have one name."""
     plugin, verb = found.plugin.name, found.component.name
     return plugin if verb == plugin else f"{plugin} {verb}"
 

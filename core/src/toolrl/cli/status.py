@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Print the status; the exit status of the command."""
     from toolrl.runs.folder import RunFolder, describe_run
     from toolrl.runs.status import read_status
 

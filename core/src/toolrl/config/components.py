@@ -72,7 +72,7 @@ def _sections(tree: Any, keys: Sequence[str], path: Path = ()) -> Iterator[tuple
 
 
 def _defaults(kind: str, path: Path) -> Iterator[Site]:
-    """What the frame names where a config leaves a field out."""
+    """The components that the frame's defaults name where a config leaves a field out."""
     model = model_at(Config, path[:-1])
     default = model.model_fields[str(path[-1])].get_default(call_default_factory=True) if model else None
     if isinstance(default, ComponentUse):
@@ -101,7 +101,7 @@ def component_fields(config: type[Config] = Config) -> Iterator[tuple[type[BaseM
 
 
 def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> list[Problem]:
-    """What is wrong with one component's name, options and policy."""
+    """The problems of one component's name, options and policy."""
     problems: list[Problem] = []
     try:
         found = registry.get(site.kind, site.name)
@@ -170,7 +170,7 @@ def find_duplicates(found: list[Site]) -> list[Problem]:
 
 
 def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the end flags of each environment."""
+    """The problems of each environment's end flags."""
     problems = []
     for path, environment in _sections(tree, ("environments", "*")):
         flags = environment.get("end_flags")

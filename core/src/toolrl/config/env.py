@@ -58,7 +58,7 @@ class Interpolated:
 
     @cached_property
     def _forms(self) -> list[tuple[str, str]]:
-        """What to look for and the variable it is of, the longest first. Ask for it once all values are known."""
+        """Each form of a value with its variable, the longest first. Valid once all values are known."""
         found = {
             form: name
             for name, value in self.values.items()

@@ -32,7 +32,7 @@ _Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1
 
 
 class MarkersUse(Frame):
-    """What stands around a call of a tool."""
+    """The texts around a call of a tool."""
 
     start: _Texts = Field(description="Each of these opens a call.")
     end: _Texts = Field(description="Each closes one; with as many as in `start`, the one in the same place.")
@@ -48,7 +48,7 @@ class ToolUse(ComponentUse):
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of the tool's own reward.")
     markers: dict[str, MarkersUse] = Field(
         default_factory=dict,
-        description="For parsers of tags, such as `tir`: by a tool's name, what stands around a call of it.",
+        description="For parsers of tags, such as `tir`: by a tool's name, the texts around a call of it.",
     )
 
 
@@ -98,14 +98,14 @@ class AlgorithmFrame(Section):
 
 
 class DataConfig(Frame):
-    """Where tasks come from."""
+    """The data sets that tasks come from."""
 
     train: Use | None = Field(None, description="Data set to train on.")
     eval: Use | None = Field(None, description="Data set to evaluate on.")
     shuffle: bool = Field(True, description="Shuffle the training tasks anew each epoch, by the run's seed.")
     bad_rows: Literal["stop", "skip"] = Field(
         "stop",
-        description="What a row that can't be read does. stop: it ends the run when it is drawn. skip: all rows are "
+        description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: all rows are "
         "read at the start, and bad ones left out, with a warning and the metric `data/bad_rows`.",
     )
 
@@ -118,13 +118,13 @@ class EnvironmentConfig(Frame):
         default_factory=lambda: ComponentUse(use="template"), description="How messages become tokens."
     )
     system_prompt: str | None = Field(
-        None, description="Put before each task's messages, unless these bring a system message."
+        None, description="Put before each task's messages, unless these begin with a system message."
     )
     tools: list[ToolUseField] = Field(default_factory=list, description="Toolsets.")
     rewards: list[RewardUseField] = Field(default_factory=list, description="Reward functions.")
     end_flags: list[str] = Field(
         default_factory=list,
-        description="What ends an episode with an answer: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or "
+        description="The answer that ends an episode: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or "
         "a regular expression whose first group is the answer.",
     )
     stop_at_answer: bool = Field(
@@ -260,7 +260,7 @@ class SftFrame(Section):
 
 
 class RunConfig(Frame):
-    """Where a run writes."""
+    """The run's folder."""
 
     name: str = Field("run", min_length=1, description="Name of its folder; where it isn't given, the config file's.")
     dir: str = Field("runs", description="Folder of run folders.")

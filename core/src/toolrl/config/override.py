@@ -14,7 +14,7 @@ _OF_A_COMPONENT = ("use", "options", "as", "rename", "policy", "weight", "marker
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Put each `PATH=VALUE` into the tree; the paths that were set, and the problems of those that couldn't be.
+    """Put each `PATH=VALUE` into the tree; returns the paths that were set, and the problems of the others.
 
     A value is YAML: `5`, `null`, `[a, b]`, `'text'`. Keys that aren't there are made, so that a misspelled one is found
     when the config is checked. In a list, an index replaces an item, and the index after the last adds one.

@@ -54,7 +54,7 @@ def step(node: Any, part: str | int) -> str | int | None:
 
 
 def get(tree: Any, path: Path) -> Any:
-    """What stands at a path; None where nothing does."""
+    """The value at a path; None where there is none."""
     for part in path:
         key = step(tree, part)
         if key is None:

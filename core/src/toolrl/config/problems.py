@@ -102,7 +102,7 @@ def _data_path(details: ErrorDetails, data: Any) -> Path:
 
 
 def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, bool]:
-    """What is wrong, and whether the given value helps to see it."""
+    """The mistake, and whether the given value helps to see it."""
     kind, text = details["type"], details["msg"]
     if kind == "missing":
         return "missing, and it has no default", False

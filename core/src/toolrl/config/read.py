@@ -107,7 +107,7 @@ _TOO_DEEP = f"the YAML is nested more than {MAX_DEPTH} levels deep"
 
 
 def _count(node: yaml.Node | None, name: str, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
-    """How many values a node stands for, and how many levels. Raises ConfigError where these are too many."""
+    """A node's number of values and of levels. Raises ConfigError where these are too many."""
     if not isinstance(node, yaml.CollectionNode):
         return 1, 0
     if id(node) not in known:

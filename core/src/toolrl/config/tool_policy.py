@@ -58,7 +58,7 @@ class BreakerOptions(BaseModel):
 
 
 class RateOptions(BaseModel):
-    """How often calls may begin."""
+    """The rate at which calls may begin."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

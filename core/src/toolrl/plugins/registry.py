@@ -68,7 +68,7 @@ class Registry:
         yield from self._of(kind)
 
     def names(self, kind: str) -> list[str]:
-        """What a config can call the components of a kind: short names, and `plugin/name` where a short one is taken
+        """The names of a kind's components in a config: short names, and `plugin/name` where a short one is taken
         twice."""
         found = self._of(kind)
         short = [it.names[0] for it in found]
@@ -150,7 +150,7 @@ def first_party() -> dict[str, dict[str, list[str]]]:
 
 
 def install_hint(plugin: str) -> str:
-    """How to install a plugin of toolrl's own."""
+    """The command that installs a plugin of toolrl's own."""
     folders = " ".join(f"./plugins/{name}" for name in [*first_party().get(plugin, {}).get("needs", ()), plugin])
     return f"Run `pip install toolrl-plugin-{plugin}`, or `pip install {folders}` in a clone of toolrl."
 

@@ -371,7 +371,7 @@ def _delete_run(directory: Path) -> None:
 
 
 def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:
-    """What plugins.json holds, without its sections. Empty where there is none."""
+    """The versions of plugins.json by name, without its sections. Empty where there is none."""
     parts = [part for part in (versions.get("libraries"), versions.get("plugins")) if isinstance(part, dict)]
     own = {"python": versions["python"]} if "python" in versions else {}
     return {**own, **{name: version for part in parts for name, version in part.items()}}

@@ -67,7 +67,7 @@ def episode_from_json(record: Mapping[str, Any]) -> Episode:
 
 @cache
 def _coders(hint: Any) -> tuple[Coder, Coder]:
-    """How a value of this type is written, and how it is read."""
+    """The functions that write and read a value of this type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return to_plain, from_plain

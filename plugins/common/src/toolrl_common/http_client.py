@@ -147,7 +147,7 @@ def without_secrets(url: str) -> str:
 
 
 def refusal_text(content: bytes) -> str:
-    """What a refusal says: the `detail`, `message` or `error` of its JSON, else its text."""
+    """The text of a refusal: the `detail`, `message` or `error` of its JSON, else its text."""
     text = content.decode(errors="replace").strip()
     try:
         found: Any = json.loads(content)
@@ -176,7 +176,7 @@ def _cause(error: BaseException) -> str:
 
 
 async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """What `work` gives, tried again after each TransientToolError for up to `seconds`; the pause doubles, and is at
+    """The result of `work`, retried after each TransientToolError for up to `seconds`; the pause doubles, and is at
     least what the server asks for. For requests without a policy around them. Raises the last error."""
     clock = asyncio.get_running_loop().time
     deadline, pause = clock() + seconds, FIRST_PAUSE

@@ -18,8 +18,8 @@ TRACEBACK = "Run `python -c 'import …'` to see the whole traceback."
 
 
 def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str = TRACEBACK) -> Any:
-    """What `module:Name` or `file.py:Name` names; modules are also looked for in the current folder and in `folders`.
-    Raises ConfigError that says what couldn't be imported."""
+    """The object that `module:Name` or `file.py:Name` names; modules are also looked for in the current folder
+    and in `folders`. Raises ConfigError that names the failed import."""
     source, _, name = reference.rpartition(":")
     with import_errors(reference, where, lambda _: hint):
         module = run_file(Path(source)) if source.endswith(".py") else import_module(source, folders)

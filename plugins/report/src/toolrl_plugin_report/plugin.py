@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def toolrl_observers() -> Iterator[Component[Observer]]:
-    """What writes a run's page at its end."""
+    """The observer that writes a run's page at its end."""
     yield Component(
         "report",
         "toolrl_plugin_report.observer:ReportObserver",

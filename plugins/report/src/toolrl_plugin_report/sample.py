@@ -59,7 +59,7 @@ class Totals:
 
 @dataclass
 class EpisodeSample:
-    """What a page shows of a run's episodes."""
+    """A page's share of a run's episodes."""
 
     items: list[str]
     """Episodes as JSON texts, by `script_json`."""

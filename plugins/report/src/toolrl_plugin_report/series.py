@@ -103,7 +103,7 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
 
 
 def stages(lines: Sequence[MetricsLine], seconds: float) -> list[tuple[str, float]]:
-    """Where a run's wall time went: stage and seconds, largest first; what no metric accounts for is `other`."""
+    """A run's wall time by stage in seconds, largest first; time that no metric accounts for is `other`."""
     spent: dict[str, float] = {}
     for line in lines:
         for metric, stage in _STAGES:

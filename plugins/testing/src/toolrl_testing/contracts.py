@@ -86,12 +86,12 @@ class PluginContract:
         return self.options.get(name, {})
 
     def build_context(self, kind: str, name: str, tmp_path: Path) -> BuildContext | None:
-        """What a component is built with. Engines and chat formats need what only their tests can give (weights, a
-        tokenizer): override it for them, else their contracts are skipped."""
+        """The context that a component is built with. Override it for engines and chat formats, which need weights or a
+        tokenizer: without it their contracts are skipped."""
         return None if kind in ("engines", "chat_formats") else make_build_context(name, run_dir=tmp_path)
 
     def engine_prompt(self) -> Sequence[int]:
-        """Token ids that the engine goes on from."""
+        """Token ids of the engine's prompt."""
         return tuple(range(3, 19))
 
     # The plugin itself.

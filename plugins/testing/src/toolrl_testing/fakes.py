@@ -86,7 +86,7 @@ class ScriptedEngine:
 
     @property
     def calls(self) -> int:
-        """How many generations it answered."""
+        """The number of generations that it answered."""
         return len(self.generated)
 
     async def start(self) -> None:
@@ -265,12 +265,12 @@ def make_task(question: str = "What is 2 + 2?", *, id: str = "task-0", **fields:
 
 
 def make_episode_context(task: Task | None = None, *, episode_id: str = "task-0#0", seed: int = 0) -> EpisodeContext:
-    """What tools of one episode share."""
+    """The context of one episode's tools."""
     return EpisodeContext(episode_id, task if task is not None else make_task(), random.Random(seed))
 
 
 def make_build_context(name: str = "test", **fields: Any) -> BuildContext:
-    """What a component is built with; `fields` are those of BuildContext, the chat format is the fake one."""
+    """A component's build context; `fields` are those of BuildContext, the chat format is the fake one."""
     return BuildContext(name=name, **{"where": f"tests.{name}", "chat_format": FakeChatFormat(), **fields})
 
 

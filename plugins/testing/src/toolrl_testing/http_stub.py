@@ -39,7 +39,7 @@ Answers = Callable[[dict[str, Any]], HttpReply]
 
 
 class HttpStub:
-    """What the server got, and what it answers."""
+    """The server's requests and its scripted answers."""
 
     def __init__(self, answer: Answers) -> None:
         self.answer = answer

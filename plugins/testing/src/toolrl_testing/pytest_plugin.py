@@ -33,13 +33,13 @@ def scripted_engine(fake_chat_format: fakes.FakeChatFormat) -> Callable[..., fak
 
 @pytest.fixture
 def episode_context() -> EpisodeContext:
-    """What the tools of one episode share."""
+    """The context of one episode's tools."""
     return fakes.make_episode_context()
 
 
 @pytest.fixture
 def build_context(tmp_path: Path) -> BuildContext:
-    """What a component is built with; its run folder is a temporary one."""
+    """The context that a component is built with; its run folder is a temporary one."""
     return fakes.make_build_context(run_dir=tmp_path)
 
 

@@ -76,7 +76,7 @@ class ConvertCommand(ABC):
 
 
 def _problems(tree: dict[str, Any], name: str) -> list[str]:
-    """What `toolrl config check` finds."""
+    """The problems that `toolrl config check` finds."""
     try:
         check_config(tree, source=name)
     except ConfigError as error:

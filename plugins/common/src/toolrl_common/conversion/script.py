@@ -137,7 +137,7 @@ class _Script:
         return self._substituted(found["dollar"]) if plain is None else plain
 
     def _substituted(self, text: str) -> str:
-        """What stands in the place of `$NAME`, `${…}`, `$((…))`, `$(…)` or a command in backticks."""
+        """The text in the place of `$NAME`, `${…}`, `$((…))`, `$(…)` or a command in backticks."""
         if text.startswith("$(("):
             return self._computed(text[3:-2])
         if text.startswith(("$(", "`")):

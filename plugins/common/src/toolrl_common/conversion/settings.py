@@ -36,7 +36,7 @@ _TIGHT = re.compile(r"(?<=[\w'\"]):(?=[\w'\"\[{+-])")
 
 @dataclass
 class Reading:
-    """What the user gave: a tree of settings, and what couldn't be read of it."""
+    """The user's input: a tree of settings, and its parts that couldn't be read."""
 
     folder: Path
     """Where the config or the script is."""
@@ -188,7 +188,7 @@ class Conversion:
         return int(self.number(*keys, default=default, least=least, whole=True))
 
     def numbers(self, *rows: Number) -> dict[str, Any]:
-        """What these rows of a table carry over."""
+        """The settings that these rows of a table carry over."""
         found = {
             row: self.number(*row.keys, default=row.default, least=row.least, most=row.most, whole=row.whole)
             for row in rows

@@ -168,7 +168,7 @@ async def _growth(toolset: Toolset, box: ToolBox, items: Sequence[ToolCall], tas
 
 
 async def _lasting(look: Callable[[], list[_T]]) -> list[_T]:
-    """What stays. A tool may tidy up behind an episode's back, and on a busy machine that takes a moment."""
+    """The items that stay for two seconds, as a tool may tidy up after the episode."""
     for _ in range(100):
         if not look():
             break
@@ -206,7 +206,7 @@ async def _episode(box: ToolBox, items: Sequence[ToolCall], task: Task | None) -
 
 
 class _EpisodeError(Exception):
-    """What an episode fails with."""
+    """The error of an episode that fails."""
 
 
 @asynccontextmanager
