@@ -255,7 +255,7 @@ async def test_episodes_that_are_cancelled_leave_no_session() -> None:
                 assert all(it is None or isinstance(it, asyncio.CancelledError) for it in done), done
             await one(0)
             toolset: Any = box._entries[0].toolset
-            assert toolset.door.sessions == 0
+            assert toolset.pool.sessions == 0
         await until(lambda: not server.open)
 
 

@@ -23,12 +23,12 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
-from toolrl_plugin_openenv.gym_hosts import EnvError, Host, ProcessHost, ThreadHost
+from toolrl_plugin_openenv.episode import Rewards, StepRefusedError
+from toolrl_plugin_openenv.gym_isolation import EnvError, Host, ProcessHost, ThreadHost
 from toolrl_plugin_openenv.observations import make_show
-from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import GymnasiumOptions
-from toolrl_plugin_openenv.play import Rewards, StepRefusedError
-from toolrl_plugin_openenv.talk import TalkSession
+from toolrl_plugin_openenv.queued_session import QueuedSession
+from toolrl_plugin_openenv.text_session import TextSession
 from toolrl_plugin_openenv.wire import LARGEST, Observed
 
 _log = logging.getLogger(__name__)
@@ -87,16 +87,16 @@ class GymnasiumToolset:
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
 
-        async def enter() -> GymGame:
+        async def enter() -> GymEpisode:
             await self._wait()
             try:
                 arguments = reset_arguments(self._options, self._context.name, self._context.seed, episode)
             except BaseException:
                 self._places.release()
                 raise
-            return GymGame(self._host, self._spec, arguments, self._options)
+            return GymEpisode(self._host, self._spec, arguments, self._options)
 
-        return Opening(enter, self._session, lambda game: uninterrupted(self._leave(game)))
+        return QueuedSession(enter, self._session, lambda game: uninterrupted(self._leave(game)))
 
     async def stop(self) -> None:
         """End the processes."""
@@ -122,11 +122,11 @@ class GymnasiumToolset:
                 hint="Raise `max_sessions`, or lower rollout.concurrency.",
             ) from None
 
-    def _session(self, game: GymGame) -> ToolSession:
+    def _session(self, game: GymEpisode) -> ToolSession:
         assert self._reader is not None
-        return TalkSession(game, self._reader, self._show, self._options.action.invalid_reward)
+        return TextSession(game, self._reader, self._show, self._options.action.invalid_reward)
 
-    async def _leave(self, game: GymGame) -> None:
+    async def _leave(self, game: GymEpisode) -> None:
         """After an episode."""
         try:
             if game.host is not None:
@@ -165,7 +165,7 @@ class GymnasiumToolset:
         return ActionReader(action, described.get("kind"), first=int(described.get("first") or 0))
 
 
-class GymGame:
+class GymEpisode:
     """One episode."""
 
     def __init__(

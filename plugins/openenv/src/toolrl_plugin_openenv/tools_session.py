@@ -10,8 +10,8 @@ from toolrl.errors import ToolError, ToolsetError, ToolTimeoutError
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_openenv.connection import SlowError
+from toolrl_plugin_openenv.episode import NotMadeError, OpenEnvEpisode
 from toolrl_plugin_openenv.observations import Show
-from toolrl_plugin_openenv.play import NotMadeError, Play
 from toolrl_plugin_openenv.results import call_result
 from toolrl_plugin_openenv.wire import call_tool
 
@@ -34,7 +34,14 @@ class ToolsSession:
     """One episode."""
 
     def __init__(
-        self, play: Play, catalog: EnvironmentTools, show: Show, read: Show, *, endpoint: str, step_timeout: float
+        self,
+        play: OpenEnvEpisode,
+        catalog: EnvironmentTools,
+        show: Show,
+        read: Show,
+        *,
+        endpoint: str,
+        step_timeout: float,
     ) -> None:
         """`show` makes the text of the first observation; `read` that of an action's, which the policy cuts. `endpoint`
         is what breakers and limits are kept under."""

@@ -30,14 +30,14 @@ from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
 from toolrl_plugin_openenv.connection import Address, FullError, LostError, OpenEnvConnection, SlowError, connect
 from toolrl_plugin_openenv.container import Container
-from toolrl_plugin_openenv.door import Door
+from toolrl_plugin_openenv.episode import OpenEnvEpisode, StepRefusedError
 from toolrl_plugin_openenv.observations import clean, make_show
-from toolrl_plugin_openenv.opening import Opening
 from toolrl_plugin_openenv.options import OpenEnvOptions
-from toolrl_plugin_openenv.play import Play, StepRefusedError
+from toolrl_plugin_openenv.queued_session import QueuedSession
 from toolrl_plugin_openenv.results import validation_text
 from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
-from toolrl_plugin_openenv.talk import TalkSession
+from toolrl_plugin_openenv.session_pool import SessionPool
+from toolrl_plugin_openenv.text_session import TextSession
 from toolrl_plugin_openenv.tools_session import EnvironmentTools, ToolsSession
 from toolrl_plugin_openenv.wire import INVALID, LIST_TOOLS, Failure, Observed, step_message
 
@@ -80,7 +80,7 @@ class OpenEnvToolset:
         self._read = make_show(options.observation, None, options.max_observation_tokens)
         self._trouble: ToolrlError | None = None
         """Why the server couldn't be reached at the last try."""
-        self.door: Door | None = None
+        self.pool: SessionPool | None = None
         """The way into the server; None before the start."""
         self._catalog: EnvironmentTools | None = None
         self._reader: ActionReader | None = None
@@ -100,7 +100,7 @@ class OpenEnvToolset:
             self._container = Container(options.image, given, self._context.name)
             _log.info("starting a container of %s", options.image)
             self._address = replace(self._address, url=await self._container.start())
-        self.door = Door(
+        self.pool = SessionPool(
             self._address,
             options.reconnect,
             most=options.max_sessions,
@@ -127,33 +127,33 @@ class OpenEnvToolset:
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
 
-        async def enter() -> Play:
-            door = self.door
-            if door is None:
+        async def enter() -> OpenEnvEpisode:
+            pool = self.pool
+            if pool is None:
                 raise ToolsetError("the toolset wasn't started")
-            connection = await door.enter()
+            connection = await pool.enter()
             try:
-                return self._play(door, connection, episode)
+                return self._new_episode(pool, connection, episode)
             except BaseException:
-                await door.leave(connection)
+                await pool.leave(connection)
                 raise
 
-        return Opening(enter, self._session, lambda play: play.door.leave(play.connection))
+        return QueuedSession(enter, self._session, lambda play: play.pool.leave(play.connection))
 
     async def stop(self) -> None:
         """Close what is left."""
-        self.door = self._catalog = self._reader = None
+        self.pool = self._catalog = self._reader = None
         container, self._container = self._container, None
         if container is not None:
             await uninterrupted(container.stop())
 
-    def _play(self, door: Door, connection: OpenEnvConnection, episode: EpisodeContext) -> Play:
+    def _new_episode(self, pool: SessionPool, connection: OpenEnvConnection, episode: EpisodeContext) -> OpenEnvEpisode:
         """An episode in a session. Raises DataError."""
         options = self._options
         arguments = {"episode_id": uuid.uuid4().hex}
         arguments.update(reset_arguments(options, self._context.name, self._context.seed, episode))
-        return Play(
-            door,
+        return OpenEnvEpisode(
+            pool,
             connection,
             arguments,
             step_timeout=options.step_timeout,
@@ -161,7 +161,7 @@ class OpenEnvToolset:
             final=options.reward == "final",
         )
 
-    def _session(self, play: Play) -> ToolSession:
+    def _session(self, play: OpenEnvEpisode) -> ToolSession:
         """What the rollout gets of an episode."""
         if self._catalog is not None:
             return ToolsSession(
@@ -175,8 +175,8 @@ class OpenEnvToolset:
         assert self._reader is not None
         assert self._field is not None
         action = self._options.action
-        game = OpenEnvGame(play, self._field.name, action.constants)
-        return TalkSession(game, self._reader, self._show, action.invalid_reward)
+        game = OpenEnvText(play, self._field.name, action.constants)
+        return TextSession(game, self._reader, self._show, action.invalid_reward)
 
     # What the server has.
 
@@ -239,10 +239,10 @@ class OpenEnvToolset:
         return ActionReader(options, self._field.kind)
 
 
-class OpenEnvGame:
+class OpenEnvText:
     """An episode as a talk sees it: an action is one field."""
 
-    def __init__(self, play: Play, field: str, constants: Mapping[str, Any]) -> None:
+    def __init__(self, play: OpenEnvEpisode, field: str, constants: Mapping[str, Any]) -> None:
         self._play = play
         self._field = field
         self._constants = constants

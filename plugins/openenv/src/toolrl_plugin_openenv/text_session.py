@@ -8,16 +8,16 @@ from toolrl.errors import ToolError, ToolsetError
 from toolrl.protocols import Reply
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
+from toolrl_plugin_openenv.episode import ERRORS_IN_A_ROW, StepRefusedError, TextEnvironment
 from toolrl_plugin_openenv.observations import Show
-from toolrl_plugin_openenv.play import ERRORS_IN_A_ROW, Game, StepRefusedError
 
 NOTHING = "(nothing to see)"
 
 
-class TalkSession:
+class TextSession:
     """One episode. It has no tools."""
 
-    def __init__(self, game: Game, reader: ActionReader, show: Show, invalid_reward: float | None) -> None:
+    def __init__(self, game: TextEnvironment, reader: ActionReader, show: Show, invalid_reward: float | None) -> None:
         """`invalid_reward` is the step reward of a turn without a valid action."""
         self._game = game
         self._reader = reader

@@ -1,8 +1,8 @@
 """One episode in an environment: a reset, then steps, one at a time.
 
-`Play` is an episode of an OpenEnv server. A connection that breaks takes the server's side of the episode with it.
-Before the first step the episode begins anew in another session, unnoticed; later it is over. An episode that is over
-like this has no reward: asked for it, it fails, so that no model learns from a server that went away.
+A connection that breaks takes the server's side of the episode with it. Before the first step the episode begins anew
+in another session, unnoticed; later it fails when its reward is asked for, so that no model learns from a server that
+went away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import ToolsetError
 from toolrl_plugin_openenv.connection import FullError, LostError, OpenEnvConnection, SlowError
-from toolrl_plugin_openenv.door import Door
+from toolrl_plugin_openenv.session_pool import SessionPool
 from toolrl_plugin_openenv.wire import (
     FATAL,
     INVALID,
@@ -43,7 +43,7 @@ class NotMadeError(Exception):
     """A step that wasn't made: the episode is over, or what came before was given up. The message is for the model."""
 
 
-class Game(Protocol):
+class TextEnvironment(Protocol):
     """An environment as a talk sees it."""
 
     async def begin(self) -> Observed:
@@ -85,12 +85,12 @@ class Rewards:
         return self.last if self.final else (self.apart or None)
 
 
-class Play:
+class OpenEnvEpisode:
     """See the module's docstring. Steps of one turn may be asked for at once: they are made in that order."""
 
     def __init__(
         self,
-        door: Door,
+        pool: SessionPool,
         connection: OpenEnvConnection,
         arguments: Mapping[str, Any],
         *,
@@ -102,7 +102,7 @@ class Play:
         self.connection = connection
         self.rewards = Rewards(final)
         self.done = False
-        self.door = door
+        self.pool = pool
         self._arguments = arguments
         self._step_timeout = step_timeout
         self._reset_timeout = reset_timeout
@@ -141,7 +141,7 @@ class Play:
             return answer
 
     async def reward(self) -> float | None:
-        """See Game."""
+        """See TextEnvironment."""
         if self._broken is not None:
             raise self._broken
         return self.rewards.rest()
@@ -206,7 +206,7 @@ class Play:
         old.late = lambda _: None
         await old.close()
         try:
-            self.connection = await self.door.open()
+            self.connection = await self.pool.open()
             self.connection.late = self._late
             return await self._asked(message, self._reset_timeout)
         except (LostError, FullError, ToolsetError) as error:

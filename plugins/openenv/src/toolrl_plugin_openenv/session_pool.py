@@ -1,4 +1,4 @@
-"""The way into a server: how many sessions are open at once, and how a session is opened.
+"""The sessions of a server: how many are open at once, and how one is opened.
 
 An episode takes a place, then opens a session. Where the server is full, because it takes fewer sessions or others use
 them, the episodes wait in line: the first asks again now and then, and whenever one of ours ends.
@@ -28,7 +28,7 @@ FULL_DELAY = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Door:
+class SessionPool:
     """Opens and closes the sessions of one toolset."""
 
     def __init__(

@@ -12,7 +12,7 @@ from toolrl.protocols import ToolSession
 P = TypeVar("P")
 
 
-class Opening(AbstractAsyncContextManager[ToolSession], Generic[P]):
+class QueuedSession(AbstractAsyncContextManager[ToolSession], Generic[P]):
     """Takes a place with `enter`, makes the session there with `make`, and gives the place back with `leave`."""
 
     def __init__(
