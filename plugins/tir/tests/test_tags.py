@@ -60,14 +60,6 @@ def test_quotes_that_protect_nothing(code, rest, parse):
     assert turn.content == rest
 
 
-def test_a_long_first_line(read):
-    padding = "1 + " * 600
-    assert read(f"<python>{padding}'</python>'</python>") == [f"{padding}'", "!stray_close"]
-    assert read(f"<python>\n{padding}'</python>'</python>") == [f"{padding}'</python>'"]
-    for length in range(1985, 2005):
-        assert read(f"<python>{'x' * length}</python>") == ["x" * length]
-
-
 @pytest.mark.parametrize("run", ["```", "~~~", "`````"])
 @pytest.mark.parametrize("word", ["", "python", " py "])
 def test_a_fence_inside_the_tags(run, word, read):

@@ -39,7 +39,7 @@ from toolrl_plugin_tir.syntax import (
     PYTHON_OPEN,
     THINK_CLOSE,
 )
-from toolrl_plugin_tir.tags import PythonTags, find_opener, holds_close
+from toolrl_plugin_tir.tags import find_opener, find_tag, holds_close
 
 
 class TirScanner(TurnScanner):
@@ -60,7 +60,6 @@ class TirScanner(TurnScanner):
             self.MARKS, self.OPENERS = patterns(tuple(tool.markers for tool in marked))
         self._closes: dict[tuple[str, ...], re.Match[str] | None] = {}
         """By end markers: the first of them behind the block that asked last."""
-        self._tags = PythonTags()
         self._awaited = self._stops
 
     def awaited(self) -> tuple[str, ...]:
@@ -150,7 +149,7 @@ class TirScanner(TurnScanner):
 
     def _python(self, start: int, body: int) -> Block | None:
         text = self.text
-        tag = self._tags.find(text, body, self.ended)
+        tag = find_tag(text, body, self.ended)
         if isinstance(tag, str):
             return self._wait(PYTHON_CLOSE)
         if tag is not None and tag.group()[1] == "/":
