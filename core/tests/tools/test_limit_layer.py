@@ -98,23 +98,6 @@ def test_nobody_holds_a_permit_while_he_waits_to_try_again(scene: Any, virtual: 
     assert [(who, round(at)) for who, at in times] == [("a", 0), ("b", 0), ("a", 100)]
 
 
-def test_cancelled_anywhere_a_call_leaves_no_permit_behind(scene: Any, virtual: Any) -> None:
-    async def main() -> None:
-        endpoints = Endpoints()
-        search = scene(Busy(), {"concurrency": 2}, endpoints=endpoints)
-        for moment in (0, 0.5, 1.0, 1.5, 2.0):
-            tasks = [asyncio.create_task(search.ask(str(n))) for n in range(8)]
-            await asyncio.sleep(moment)
-            for task in tasks[::2]:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        limiter = await endpoints.limiter("engine", PolicyOptions(concurrency=2))
-        assert isinstance(limiter, LocalLimiter)
-        assert [limiter.claim() is not None for _ in range(3)] == [True, True, False]
-
-    virtual(main())
-
-
 def test_who_shares_a_limit(scene: Any, virtual: Any) -> None:
     endpoints, server = Endpoints(), Busy()
 
@@ -318,36 +301,3 @@ def test_a_task_that_does_not_stop_keeps_its_permit_too(
     virtual(main())
     assert search.begun == pytest.approx([0, 20])
     assert "was cancelled and didn't end within 1 s; it is left to itself" in caplog.text
-
-
-def test_an_attempt_that_does_not_end_holds_its_own_permit_alone(
-    scene: Any, virtual: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 1.0)
-    left = [1]
-
-    async def stubborn_once(call: ToolCall) -> str:
-        if not left[0]:
-            return "ok"
-        left[0] -= 1
-        try:
-            await asyncio.sleep(20)
-        except asyncio.CancelledError:
-            await asyncio.sleep(20)  # The mistake under test.
-        return "late"
-
-    policy = {"timeout": 2, "concurrency": 2, "retry": {"on_timeout": True, "first_delay": 1, "jitter": 0}}
-    endpoints = Endpoints()
-    search = scene(stubborn_once, policy, traits=ToolTraits(idempotent=True), endpoints=endpoints)
-
-    async def main() -> None:
-        assert (await search.ask()).result.text == "ok"
-        limiter = await endpoints.limiter("engine", search.options)
-        first = limiter.claim()
-        assert first is not None
-        assert limiter.claim() is None
-        first.release()
-        await asyncio.sleep(60)
-        assert [limiter.claim() is not None for _ in range(3)] == [True, True, False]
-
-    virtual(main())

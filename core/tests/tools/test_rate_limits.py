@@ -184,18 +184,6 @@ def test_whatever_the_schedule_the_rate_is_kept_and_no_token_is_lost(rate: float
         assert begun[0][0] == begun[0][1]
 
 
-@pytest.mark.parametrize("start", [1.1e5, 1e7 + 0.3])
-def test_a_token_that_is_missing_by_less_than_the_clock_can_show(start: float) -> None:
-    async def main() -> float:
-        await asyncio.sleep(start)
-        limit, clock = RateLimit(12345.7), asyncio.get_running_loop().time
-        for _ in range(500):
-            await limit.take()
-        return clock() - start
-
-    assert run_in_virtual_time(main()) == pytest.approx(499 / 12345.7, rel=0.1)
-
-
 def test_of_both_limits_the_permit_comes_first() -> None:
     limiter = LocalLimiter(LimitSpec(concurrency=1, per_second=1.0, burst=1))
     begun: list[float] = []

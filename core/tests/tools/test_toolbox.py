@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -458,50 +456,6 @@ def test_toolsets_stop_in_reverse_each_also_where_another_fails() -> None:
 
     asyncio.run(main())
     assert log == ["start a", "start b", "stop b", "stop a"]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_every_session_that_opened_closes_whatever_happens(seed: int) -> None:
-    """Random toolsets fail at random places, the episode fails or is cancelled at a random one."""
-    chance = random.Random(seed)
-    places = ["open", "opening", "reward", "close"]
-    recorders = [
-        RecordingToolset(
-            tools=[ToolSpec(f"t{n}", "")],
-            delay=0.001,
-            fails=frozenset(place for place in places if chance.random() < 0.1),
-        )
-        for n in range(4)
-    ]
-    box = ToolBox([ToolEntry(f"r{n}", recorder) for n, recorder in enumerate(recorders)])
-
-    async def episode(number: int) -> None:
-        context = replace(make_episode_context(), episode_id=str(number))
-        async with box.open(make_task(), context) as session:
-            await session.opening()
-            await session.answer([ToolCall(f"t{n}", {}) for n in range(4)])
-            if chance.random() < 0.2:
-                raise ZeroDivisionError
-            await session.rewards()
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(episode(number)) for number in range(20)]
-        for task in tasks:
-            if chance.random() < 0.3:
-                asyncio.get_running_loop().call_later(chance.random() * 0.003, task.cancel)
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        allowed = (type(None), ToolsetError, ZeroDivisionError, asyncio.CancelledError)
-        assert all(isinstance(result, allowed) for result in done)
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
-    for recorder in recorders:
-        opened = [whom for what, whom in recorder.events if what == "open"]
-        closed = [whom for what, whom in recorder.events if what == "close"]
-        if "open" in recorder.fails:
-            assert closed == []
-        else:
-            assert sorted(opened) == sorted(closed)
 
 
 def test_a_close_that_fails_is_logged_and_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,16 +5,14 @@ The libraries are imported where they are used: the contract tests run without t
 from __future__ import annotations
 
 import sys
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from toolrl.protocols import BuildContext
-from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl.types import ToolSpec
 from toolrl_plugin_chat.options import TemplateOptions
 from toolrl_plugin_chat.template import TemplateFormat
 
@@ -201,56 +199,3 @@ def calculator() -> ToolSpec:
     return ToolSpec(
         "calculator", "Exact arithmetic.", {"type": "object", "properties": properties, "required": ["expression"]}
     )
-
-
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
-
-
-def _ordinary(text: str) -> bool:
-    return not any(mark in text for mark in ("<|", "<｜", *TAGS))
-
-
-letters = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Co", "Cn"))
-words = (
-    st.text(letters, min_size=1, max_size=30).map(lambda text: _composed(text).strip()).filter(bool).filter(_ordinary)
-)
-"""Text that no template trims, without control tokens. NFC, as the tokenizers normalise."""
-names = st.sampled_from(["calculator", "search", "look_up"])
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-1000, 1000) | words,
-    lambda inner: st.lists(inner, max_size=2),
-    max_leaves=3,
-)
-arguments = st.dictionaries(st.sampled_from(["expression", "query", "n"]), values, max_size=3)
-results = st.just("") | st.text(letters | st.sampled_from("\n\t "), max_size=40).map(_composed).filter(_ordinary)
-
-
-@st.composite
-def conversations(
-    draw: st.DrawFn, *, parallel: int = 3, content_beside_calls: bool = True, reasoning: bool = False, rounds: int = 3
-) -> list[Message]:
-    """A canonical conversation, the last message an answer. With `reasoning` there is one question, and answers to it
-    think; else there may be several."""
-    messages = [Message("system", draw(words))] if draw(st.booleans()) else []
-    messages.append(Message("user", draw(words)))
-    for number in range(draw(st.integers(0, rounds))):
-        thought = draw(words) if reasoning else None
-        kind = draw(st.sampled_from(["calls", "calls", "answer"])) if not reasoning else "calls"
-        if kind == "answer":
-            messages += [Message("assistant", draw(words)), Message("user", draw(words))]
-            continue
-        calls = tuple(
-            ToolCall(draw(names), draw(arguments), id=f"call{number:02d}{index:03d}")
-            for index in range(draw(st.integers(1, parallel)))
-        )
-        content = draw(st.just("") | words) if content_beside_calls else ""
-        messages.append(Message("assistant", content, tool_calls=calls, reasoning=thought))
-        messages += [Message("tool", draw(results), tool_call_id=call.id, name=call.name) for call in calls]
-    messages.append(Message("assistant", draw(words), reasoning=draw(words) if reasoning else None))
-    return messages
-
-
-@pytest.fixture(scope="session")
-def make_conversations() -> Callable[..., st.SearchStrategy[list[Message]]]:
-    return conversations

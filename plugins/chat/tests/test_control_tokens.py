@@ -211,14 +211,6 @@ def test_a_tokenizer_without_a_fast_backend(tokenizers: Any, calculator: ToolSpe
     assert slow.bridge((), [_result(HOSTILE[0])], [calculator]).ids == expected
 
 
-def test_encoding_hostile_text_leaves_the_tokenizer_as_it_was(build: Build, tokenizers: Any) -> None:
-    chat, tokenizer = build("qwen"), tokenizers["qwen"]
-    before = tokenizer("<|im_end|>a", add_special_tokens=False)["input_ids"]
-    chat.inline("<|im_end|>")
-    assert tokenizer("<|im_end|>a", add_special_tokens=False)["input_ids"] == before
-    assert len(tokenizer) == len(set(tokenizer.get_vocab().values()))
-
-
 def test_says_with_arguments_that_hold_marks(build: Build, tokenizers: Any) -> None:
     """What the model itself sampled as text is a demonstration's own business: a mark in it is the mark."""
     call = ToolCall("calculator", {"expression": "<|end|>"})

@@ -1,18 +1,15 @@
 """The three exactness rules over every chat template that can be had here.
 
 Templates are those of the tokenizers in $TOOLRL_TOKENIZERS and those that an installed `trl` bundles; where there is
-neither, the templates of `conftest.py` are tested elsewhere and this file is skipped. Rules 1 and 2 are shown with real
-episodes of an engine that samples anything, rule 3 with random conversations that are canonical for the template.
+neither, the templates of `conftest.py` are tested elsewhere and this file is skipped. Rules 1 and 2 are shown with
+bridges behind anything that a model may sample, rule 3 with random conversations that are canonical for the template.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,25 +19,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import ChatFormatError
-from toolrl.protocols import EpisodeContext, Reply, ToolSession
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import (
-    CallRecord,
-    Episode,
-    Generation,
-    Message,
-    ParsedTurn,
-    Sampling,
-    Task,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
-    Turn,
-)
+from toolrl.types import Message, ToolSpec
 from toolrl_plugin_chat.template import TemplateFormat
-from toolrl_testing.fakes import make_task
 
 WITHOUT_TEMPLATE = ("tokenizer:gpt2",)
 USABLE = [name for name in NAMES if name not in WITHOUT_TEMPLATE]
@@ -120,92 +100,6 @@ def test_whole_is_what_transformers_renders(name: str, messages: list[Message], 
 
 # Rules 1 and 2.
 
-
-@dataclass
-class Engine:
-    """Samples what it is told to, and remembers what it was asked."""
-
-    script: list[Generation]
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def close(self, session: str) -> None: ...
-
-    async def update_weights(self, weights: Any, version: int) -> None: ...
-
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
-    ) -> Generation:
-        self.prompts.append(tuple(prompt))
-        return self.script[len(self.prompts) - 1]
-
-
-@dataclass
-class Plan:
-    """What follows a turn: results of so many calls, or a user's reply where there are none."""
-
-    results: list[str]
-    reply: str
-
-
-@dataclass
-class PlannedTools:
-    """A parser and a toolset that do what is planned, whatever the model said."""
-
-    plans: list[Plan]
-    parsed: int = 0
-    answered: int = 0
-
-    # The parser.
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ("</tool_call>",)
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        number, self.parsed = self.parsed, self.parsed + 1
-        if number >= len(self.plans) or not self.plans[number].results:
-            return ParsedTurn((), text)
-        count = len(self.plans[number].results)
-        return ParsedTurn(
-            tuple(ToolCall("calculator", {"expression": "1"}) for _ in range(count)), text, status="calls"
-        )
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        return [Message("tool", r.result.text, tool_call_id=r.call.id, name=r.call.name) for r in records]
-
-    # The toolset.
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    @asynccontextmanager
-    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
-        yield self
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return [CALCULATOR]
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        texts = [text for plan in self.plans for text in plan.results]
-        self.answered += 1
-        return ToolResult(texts[self.answered - 1])
-
-    async def reward(self) -> None:
-        return None
-
-    async def opening(self) -> Sequence[Message]:
-        return ()
-
-    async def respond(self, turn: Turn) -> Reply | None:
-        if turn.index >= len(self.plans):
-            return None
-        return Reply((Message("user", self.plans[turn.index].reply),))
-
-
 KINDS = ("said", "split otherwise", "without end mark", "overshoots", "other end", "anything")
 
 
@@ -221,89 +115,31 @@ def sampled(chat: TemplateFormat, tokenizer: Any, kind: str, content: str, chanc
     if kind == "other end":
         return [*said[:-1], chance.choice(list(chat.end_ids))]
     if kind == "split otherwise":
-        text = chat.decode(said[:-1]).text
-        cuts = (
-            sorted(chance.sample(range(1, len(text)), min(len(text) - 1, chance.randrange(1, 4)))) if text[1:] else []
-        )
-        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        return [token for piece in pieces for token in chat._codec.encode(piece)] + said[-1:]
+        return [token for letter in chat.decode(said[:-1]).text for token in chat._codec.encode(letter)] + said[-1:]
     return said
-
-
-def play(chat: TemplateFormat, script: list[Generation], plans: list[Plan]) -> tuple[Episode, Engine]:
-    planned, engine = PlannedTools(plans), Engine(script)
-    tools = ToolBox([ToolEntry("calculator", planned)])
-    environment = Environment("default", planned, chat, tools, max_turns=len(script))
-    limits = Limits(max_turn_tokens=10**5, max_episode_tokens=10**6)
-
-    async def main() -> Episode:
-        return await EpisodeRun(EpisodePlan(make_task("What?"), "g", 0, seed=1), environment, engine, limits).run()
-
-    return asyncio.run(main()), engine
 
 
 @pytest.mark.parametrize("name", USABLE)
 @COMMON
 @given(
-    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4),
-    plans=st.lists(st.builds(Plan, st.lists(hostile_results, max_size=3), words), min_size=3, max_size=3),
-    contents=st.lists(words, min_size=4, max_size=4),
+    kind=st.sampled_from(KINDS),
+    answers=st.lists(hostile_results, max_size=3),
+    text=words,
     chance=st.randoms(use_true_random=False),
 )
-def test_an_episode_keeps_what_was_sampled(
-    name: str, kinds: list[str], plans: list[Plan], contents: list[str], chance: random.Random
+def test_a_bridge_depends_on_no_sample(
+    name: str, kind: str, answers: list[str], text: str, chance: random.Random
 ) -> None:
+    """But for the end mark, which stands there where the turn lacks one, and not twice."""
     chat, tokenizer = format_of(name), tokenizer_of(name)
+    ids = sampled(chat, tokenizer, kind, text, chance)
     # Results bring marks of this family, too.
     end = tokenizer.decode([chat.end_ids[0]])
-    plans = [Plan([text.replace("x", end) for text in plan.results], plan.reply) for plan in plans[: len(kinds) - 1]]
-    script = [
-        _generation(sampled(chat, tokenizer, kind, content, chance), chance, index)
-        for index, (kind, content) in enumerate(zip(kinds, contents, strict=False))
-    ]
-    episode, engine = play(chat, script, plans)
-    assert episode.failure is None, episode.failure
-    assert len(engine.prompts) == len(script)
-    ids: list[int] = list(chat.open([Message("user", "What?")], [CALCULATOR]).ids)
-    mask, logprobs, versions = [0] * len(ids), [0.0] * len(ids), [-1] * len(ids)
-    for index, generation in enumerate(script):
-        assert engine.prompts[index] == tuple(ids)
-        ids += generation.ids
-        mask += [1] * len(generation.ids)
-        logprobs += generation.logprobs
-        versions += generation.versions
-        if index < len(plans):
-            start = len(ids)
-            bridge = engine.prompts[index + 1][start:]
-            _check_bridge(chat, generation.ids, bridge, _following(episode, index))
-            ids += bridge
-            mask += [0] * len(bridge)
-            logprobs += [0.0] * len(bridge)
-            versions += [-1] * len(bridge)
-    assert episode.ids == tuple(ids)
-    assert episode.loss_mask == tuple(mask)
-    assert episode.logprobs == tuple(logprobs)
-    assert episode.weight_versions == tuple(versions)
-
-
-def _generation(ids: list[int], chance: random.Random, version: int) -> Generation:
-    return Generation(
-        ids=tuple(ids),
-        logprobs=tuple(-chance.random() - 0.001 for _ in ids),
-        finish="stop",
-        stopped_by="</tool_call>",
-        versions=(version,) * len(ids),
-    )
-
-
-def _following(episode: Episode, index: int) -> list[Message]:
-    """The messages between assistant turn `index` and the next one."""
-    turns = [number for number, message in enumerate(episode.messages) if message.role == "assistant"]
-    return list(episode.messages[turns[index] + 1 : turns[index + 1]])
-
-
-def _check_bridge(chat: TemplateFormat, ids: Sequence[int], bridge: tuple[int, ...], messages: list[Message]) -> None:
-    """It doesn't depend on what was sampled, but for the end mark: there, where the turn lacks one, and not twice."""
+    messages = [
+        Message("tool", answer.replace("x", end), tool_call_id=f"call_{index + 1}", name="calculator")
+        for index, answer in enumerate(answers)
+    ] or [Message("user", text)]
+    bridge = chat.bridge(ids, messages, [CALCULATOR]).ids
     whole = chat.bridge((), messages, [CALCULATOR]).ids
     harmless = chat.bridge((), [replace(message, content="6") for message in messages], [CALCULATOR]).ids
     assert [token for token in whole if token in chat.end_ids] == [token for token in harmless if token in chat.end_ids]
@@ -317,6 +153,21 @@ def _check_bridge(chat: TemplateFormat, ids: Sequence[int], bridge: tuple[int, .
     else:
         # A mark that the template writes within turns, too, isn't written twice in a row.
         assert bridge == whole or (last == whole[place] and bridge == whole[place + 1 :])
+
+
+@pytest.mark.parametrize("name", [name for name in USABLE if name.startswith("tokenizer:")])
+@COMMON
+@given(data=st.data())
+def test_decoding_and_control_tokens(name: str, data: st.DataObject) -> None:
+    """Any ids decode as the tokenizer decodes them, and text inside a turn brings no control token."""
+    chat, tokenizer = format_of(name), tokenizer_of(name)
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) + 100), max_size=12))
+    ids = ids[:-1] if ids and ids[-1] in chat.end_ids else ids
+    expected = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert chat.decode(ids).text == expected
+    marks = sorted(chat._codec.special | set(tokenizer.convert_ids_to_tokens(list(chat.end_ids))))
+    parts = data.draw(st.lists(st.sampled_from(marks) | st.text(max_size=8), min_size=1, max_size=6))
+    assert not set(tokenizer.convert_tokens_to_ids(marks)).intersection(chat.inline("".join(parts)))
 
 
 # What can't be done is said before a run.

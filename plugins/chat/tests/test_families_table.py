@@ -41,13 +41,6 @@ def test_the_table_is_current() -> None:
             assert str(made.row(f"{origin}:{name}")) == cells, name
 
 
-def test_the_table_takes_its_place_in_a_page() -> None:
-    made = load()
-    page = f"# Title\n\n{made.BEGIN}\n\nold\n\n{made.END}\n\nMore.\n"
-    assert made.page_with(page, "new") == f"# Title\n\n{made.BEGIN}\n\nnew\n\n{made.END}\n\nMore.\n"
-    assert made.page_with(made.page_with(page, "a"), "b") == made.page_with(page, "b")
-
-
 @pytest.mark.skipif(not TRL_NAMES, reason="no trl is installed")
 def test_every_bundled_template_is_in_the_table() -> None:
     made = load()

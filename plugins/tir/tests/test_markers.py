@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from toolrl.types import Markers, ToolCall, ToolSpec
 from toolrl_plugin_tir.parser import TirParser
@@ -85,24 +82,3 @@ def test_generation_ends_where_a_call_may_be_complete() -> None:
     assert read("<unit>1 km", stopped_by="</unit>") == [("unit", {"text": "1 km"})]
     assert TirParser().parse("The END", tools=TOOLS, stopped_by="END").status == "continue"
     assert TirParser().parse("<unit>1 END", tools=TOOLS, stopped_by="END").status == "continue"
-
-
-PIECES = st.sampled_from(
-    ["<unit>", "</unit>", "```bash", "```", "\n", " ", "x", "CALL", "END", "<bash>", "</bash>", "```python", "<python>",
-     "</python>", "<calculator>", "</calculator>", "<think>", "</think>", '{"query": "a", "k": 1}', "<look>", "</look>"]
-)  # fmt: skip
-
-
-@given(st.lists(PIECES, max_size=14))
-def test_spans_share_no_character(pieces: list[str]) -> None:
-    whole = TirParser().parse("".join(pieces), tools=TOOLS)
-    spans = sorted([*whole.content_spans, *(item.span for item in whole.items)])
-    assert all(first[1] <= second[0] for first, second in pairwise(spans))
-
-
-@pytest.mark.parametrize(
-    "text", ["<unit>", "<unit>x\n", "CALL ", "```bash\n", "</unit>", "<unit>`", "\n ```bash", "```x``` "]
-)
-def test_hostile_texts_take_linear_time(text: str) -> None:
-    TirParser().parse(text * (400_000 // len(text)), tools=TOOLS)
-    TirParser().stops_for(text * (400_000 // len(text)), TOOLS)
