@@ -160,7 +160,7 @@ def test_failures_of_long_ago_do_not_count(scene: Any, virtual: Any) -> None:
     virtual(main())
 
 
-def test_who_queued_before_it_opened_is_turned_away_when_it_is_his_turn(scene: Any, virtual: Any) -> None:
+def test_a_call_that_queued_before_it_opened_is_rejected_when_its_turn_comes(scene: Any, virtual: Any) -> None:
     server = Server("hang")
     tool = scene(server, {**POLICY, "concurrency": 3})
 

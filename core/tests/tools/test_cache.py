@@ -84,7 +84,7 @@ def test_where_the_one_that_runs_is_cancelled_the_next_takes_its_place(scene: An
 
 
 @pytest.mark.parametrize("error", [ToolError("nothing found"), ValueError("bad page"), SystemExit(2)])
-def test_errors_are_shared_by_who_waits_and_never_kept(scene: Any, virtual: Any, error: BaseException) -> None:
+def test_errors_are_shared_by_waiting_calls_and_never_kept(scene: Any, virtual: Any, error: BaseException) -> None:
     async def respond(call: ToolCall) -> str:
         await asyncio.sleep(1)
         raise error

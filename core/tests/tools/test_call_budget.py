@@ -18,7 +18,7 @@ def outcomes(records: Any) -> list[str]:
     return [record.result.error or record.result.text for record in records]
 
 
-def test_the_first_calls_of_a_turn_run_and_the_others_are_told_so(scene: Any) -> None:
+def test_the_first_calls_of_a_turn_run_and_the_others_are_answered(scene: Any) -> None:
     tool = scene(ok, {"max_calls_per_turn": 2})
 
     async def main() -> None:

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
+from toolrl.errors import ToolsetError
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools import lifecycle as lifecycle_module
+from toolrl.tools.cancellation import CLEANUP_SECONDS
+from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolSpec
-from toolrl_testing.fakes import FakeChatFormat, FixedReward, ScriptedEngine, make_build_context, make_task
+from toolrl_testing.clock import run_in_virtual_time
+from toolrl_testing.fakes import (
+    FakeChatFormat,
+    FixedReward,
+    ScriptedEngine,
+    make_build_context,
+    make_episode_context,
+    make_task,
+)
 
 ONCE = ["create", "execute", "calc_reward", "release"]
+SESSION_SECONDS = 20.0
 
 
 class Staged(Tool):
-    """Notes its stages; one of them may raise, or wait until it is cancelled."""
+    """Notes its stages. One of them may raise, or wait until it is cancelled; a stubborn one then begins anew, once."""
 
     spec = ToolSpec("stage", "")
 
-    def __init__(self, raises: str = "", hangs: str = "", *, error: BaseException | None = None) -> None:
+    def __init__(
+        self, raises: str = "", hangs: str = "", *, error: BaseException | None = None, stubborn: bool = False
+    ) -> None:
         super().__init__()
         self.stages: list[str] = []
         self.reached = asyncio.Event()
         self._raises = raises
         self._hangs = hangs
         self._error = error if error is not None else OSError("gone")
+        self._stubborn = stubborn
 
     async def _note(self, stage: str) -> None:
         self.stages.append(stage)
@@ -38,7 +55,12 @@ class Staged(Tool):
             raise self._error
         if stage == self._hangs:
             self.reached.set()
-            await asyncio.sleep(600)
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if not self._stubborn:
+                    raise
+                await asyncio.sleep(3600)  # The mistake under test.
 
     async def create(self, instance_id: str, **kwargs: Any) -> None:
         await self._note("create")
@@ -192,3 +214,79 @@ def test_a_stage_that_ends_as_its_episode_is_cancelled_counts(stage: str) -> Non
 
     asyncio.run(main())
     assert tool.stages == (["create", "calc_reward", "release"] if stage == "create" else ONCE)
+
+
+# Stages that don't let themselves be stopped.
+
+
+def box_of(tool: Tool) -> ToolBox:
+    policy = PolicyOptions(session_timeout=SESSION_SECONDS)
+    return ToolBox([ToolEntry("t", as_toolset(tool, None, make_build_context()), policy=policy)])
+
+
+async def live(tool: Tool, *, rewarded: bool = True) -> None:
+    async with box_of(tool).open(make_task(), make_episode_context()) as session:
+        await session.answer([ToolCall("stage", {})])
+        if rewarded:
+            await session.rewards()
+
+
+@pytest.mark.parametrize(
+    ("slow", "rewarded", "fails", "stages", "seconds"),
+    [
+        # A stage that goes on is waited for before the release.
+        ("create", True, True, ["create", "release"], SESSION_SECONDS + CLEANUP_SECONDS + RELEASE_SECONDS),
+        ("calc_reward", True, True, ONCE, SESSION_SECONDS + CLEANUP_SECONDS + RELEASE_SECONDS),
+        ("calc_reward", False, False, ONCE, RELEASE_SECONDS + CLEANUP_SECONDS),
+        ("release", True, False, ONCE, RELEASE_SECONDS + CLEANUP_SECONDS),
+    ],
+)
+def test_a_stage_that_swallows_its_cancellation_ends_in_time(
+    slow: str, rewarded: bool, fails: bool, stages: list[str], seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = Staged(hangs=slow, stubborn=True)
+
+    async def main() -> float:
+        with pytest.raises(ToolsetError, match="no answer within 20 s") if fails else nullcontext():
+            await live(tool, rewarded=rewarded)
+        return asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(main()) == pytest.approx(seconds, abs=1)
+    assert tool.stages == stages
+    assert f"tool 'stage': {slow} was cancelled and didn't end within 5 s; it is left to itself" in caplog.text
+
+
+@pytest.mark.parametrize("stage", ["create", "execute"])
+def test_what_never_ends_does_not_keep_the_process(stage: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Immortal(Staged):
+        async def _note(self, stage: str) -> None:
+            while stage == self._hangs:
+                with suppress(asyncio.CancelledError):  # The mistake under test.
+                    await asyncio.sleep(3600)
+
+    box = box_of(Immortal(hangs=stage))
+
+    async def main() -> None:
+        await box.start()
+        with suppress(ToolsetError):
+            async with box.open(make_task(), make_episode_context()) as session:
+                (record,) = await session.answer([ToolCall("stage", {})])
+                assert record.result.error == "timeout"
+        await box.stop()
+
+    run_in_virtual_time(main())  # Ends.
+    assert "1 tool calls or stages never ended, although they were cancelled twice" in caplog.text
+
+
+@pytest.mark.parametrize(("slow", "rewarded"), [("create", False), ("execute", False), ("calc_reward", True)])
+def test_an_event_loop_that_shuts_down_leaves_nothing_unreleased(slow: str, rewarded: bool) -> None:
+    tool = Staged(hangs=slow)
+
+    async def main() -> None:
+        tool.reached = asyncio.Event()
+        task = asyncio.create_task(live(tool, rewarded=rewarded))
+        await tool.reached.wait()
+        assert not task.done()  # asyncio.run cancels it, and whatever it waits for.
+
+    asyncio.run(main())
+    assert tool.stages == (["create", "release"] if slow == "create" else ONCE)

@@ -63,7 +63,7 @@ def test_a_rate_spaces_the_beginnings(scene: Any, virtual: Any) -> None:
     assert search.begun == pytest.approx([0, 0.5, 1, 1.5, 2])
 
 
-def test_a_call_that_waits_too_long_is_told_so(scene: Any, virtual: Any) -> None:
+def test_a_call_that_waits_too_long_is_answered(scene: Any, virtual: Any) -> None:
     search = scene(Busy(10.0), {"concurrency": 1, "queue_timeout": 15})
 
     async def main() -> None:
@@ -79,7 +79,7 @@ def test_a_call_that_waits_too_long_is_told_so(scene: Any, virtual: Any) -> None
     assert len(search.begun) == 3
 
 
-def test_nobody_holds_a_permit_while_he_waits_to_try_again(scene: Any, virtual: Any) -> None:
+def test_no_permit_is_held_between_retries(scene: Any, virtual: Any) -> None:
     times: list[tuple[Any, float]] = []
 
     async def respond(call: ToolCall) -> str:
@@ -98,7 +98,7 @@ def test_nobody_holds_a_permit_while_he_waits_to_try_again(scene: Any, virtual: 
     assert [(who, round(at)) for who, at in times] == [("a", 0), ("b", 0), ("a", 100)]
 
 
-def test_who_shares_a_limit(scene: Any, virtual: Any) -> None:
+def test_calls_that_share_a_limit(scene: Any, virtual: Any) -> None:
     endpoints, server = Endpoints(), Busy()
 
     def tool_of(entry: str, policy: dict[str, Any], endpoint: str | None = None) -> Any:
@@ -120,7 +120,7 @@ def test_who_shares_a_limit(scene: Any, virtual: Any) -> None:
     virtual(main())
 
 
-def test_two_users_who_ask_for_different_limits_on_one_name_get_an_error(scene: Any, virtual: Any) -> None:
+def test_two_limits_under_one_name_are_an_error(scene: Any, virtual: Any) -> None:
     endpoints = Endpoints()
 
     def use(**policy: Any) -> Any:
@@ -176,7 +176,7 @@ class Cluster:
         self.closed += 1
 
 
-def test_one_name_in_two_scopes_is_told(scene: Any, virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_name_in_two_scopes_is_logged(scene: Any, virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
     endpoints = Endpoints(Cluster)
 
     async def main() -> None:

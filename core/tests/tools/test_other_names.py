@@ -84,7 +84,7 @@ def test_equal_calls_under_two_names_run_once() -> None:
     assert one.calls == ["one-pure"]
 
 
-def test_a_call_that_cant_be_read_is_told_the_arguments() -> None:
+def test_a_call_that_cant_be_read_is_answered_with_the_arguments() -> None:
     (record,) = answers([Prefixed("one", "a")], [CallError("invalid_json", "No JSON.", "a")])
     assert record.result.text == "No JSON. Arguments of 'a': {}"
 

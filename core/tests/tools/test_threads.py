@@ -164,7 +164,7 @@ def test_the_end_of_an_abandoned_function_is_reported() -> None:
     asyncio.run(main())
 
 
-def test_idle_threads_end_when_the_pool_is_told_so_and_new_ones_start() -> None:
+def test_idle_threads_end_on_demand_and_new_ones_start() -> None:
     async def main(pool: ThreadPool) -> set[threading.Thread]:
         together = threading.Barrier(5)
 

@@ -348,7 +348,7 @@ def test_the_tool_answers() -> None:
         answer({"expression": "1/0"})
 
 
-def test_what_the_model_is_told() -> None:
+def test_the_description_for_the_model() -> None:
     spec = build(CalculatorOptions(description="Calculates."), BuildContext(name="calculator")).spec
     assert spec.name == "calculator"
     assert spec.description == "Calculates."

@@ -36,7 +36,7 @@ def own_ids(chat: TemplateFormat, tokenizer: Any, messages: list[Message], tools
 
 @pytest.mark.parametrize("name", CANONICAL)
 @settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
-@given(messages=conversations(), tools=st.sampled_from([[CALCULATOR], [], [CALCULATOR, SEARCH]]))
+@given(messages=conversations(hostile=False), tools=st.sampled_from([[CALCULATOR], [], [CALCULATOR, SEARCH]]))
 def test_turn_by_turn_equals_the_whole(
     name: str, messages: list[Message], tools: list[ToolSpec], build: Build, tokenizers: Any
 ) -> None:

@@ -18,7 +18,7 @@ def test_a_parser_that_reads_them_is_fine() -> None:
     assert calls_are_read(FakeChatFormat(), HermesParser(), LOOK) is None
 
 
-def test_one_that_does_not_is_told() -> None:
+def test_a_parser_that_does_not_is_reported() -> None:
     remark = calls_are_read(FakeChatFormat(), Qwen3CoderParser(), LOOK)
     assert remark is not None
     assert "reads no call in the form that the chat format writes" in remark

@@ -131,7 +131,7 @@ class TokenBuffer:
 
     @property
     def pieces(self) -> tuple[tuple[Origin, int], ...]:
-        """Who wrote what, in order: origin and number of tokens."""
+        """The pieces in order: origin and number of tokens."""
         return tuple(self._pieces)
 
     def check(self) -> None:

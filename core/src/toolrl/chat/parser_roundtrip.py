@@ -1,5 +1,5 @@
-"""Does the parser read what the chat format writes? Asked before a run: a model whose calls nobody reads looks like one
-that makes none."""
+"""Checks before a run that the parser reads what the chat format writes: a model whose calls are not read looks like a
+model that makes none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calls_are_read(chat: ChatFormat, parser: ToolParser, tool: ToolSpec) -> str 
         said = chat.say(Message("assistant", "", tool_calls=(call,)))
         opened = chat.open([Message("user", "x")], (tool,)).in_thinking
     except ChatFormatError:
-        return None  # Its calls are of another kind, such as code, or it says more about it in a trial of its own.
+        return None  # Its calls are of another kind, such as code, or its own trial reports more.
     decoded = chat.decode(said)
     if isinstance(parser, ReadsTokens):
         turn: ParsedTurn = parser.parse_ids(said, decoded, tools=(tool,), prompt_in_thinking=opened)
@@ -30,5 +30,5 @@ def calls_are_read(chat: ChatFormat, parser: ToolParser, tool: ToolSpec) -> str 
     shown = decoded.text if len(decoded.text) <= _SHOWN else f"{decoded.text[:_SHOWN]}…"
     return (
         f"it reads no call in the form that the chat format writes, {shown!r}: where the model writes calls like that, "
-        "none is run. Choose the parser of the model's family, or a chat_format that tells of this parser's form"
+        "none is run. Choose the parser of the model's family, or a chat_format that describes this parser's form"
     )

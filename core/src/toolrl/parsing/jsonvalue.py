@@ -81,7 +81,7 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
 
 
 def read_valid(text: str, start: int) -> tuple[Any, int] | None:
-    """`read_json` for who doesn't ask why there is none: a failure costs little."""
+    """`read_json` without a reason where there is no value: a failure costs little."""
     if start > _NEAR:
         read = read_json(text, start)
         return None if isinstance(read, JsonFault) else read

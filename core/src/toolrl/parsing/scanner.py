@@ -2,8 +2,8 @@
 
 A turn's text is cut, without a gap, into content, thinking blocks and items. In content the next known tag decides:
 `<think>` opens thinking, which its first closing tag ends; any other tag is handed to `read_block`, which a parser
-implements, and which says what item stands there and where it ends. Calls inside a closed thinking block are drafts. An
-opening tag inside a thinking block that never closes ends the thinking, unless the parser is told otherwise.
+implements; it returns the item that stands there and its end. Calls inside a closed thinking block are drafts. An
+opening tag inside a thinking block that never closes ends the thinking, unless `call_ends_thinking` is off.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TurnScanner(ABC):
         thinking: bool = False,
     ) -> None:
         """`options` are the parser's, with `call_ends_thinking`. `stopped_by` is the stop string that ended generation,
-        in the text or cut from it; `thinking` says that the text begins inside a thinking block."""
+        in the text or cut from it; `thinking`: the text begins inside a thinking block."""
         self.text = text
         self.options = options
         self.tools = tools
@@ -204,7 +204,12 @@ class ScannedParser:
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
         """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
-        return self.SCANNER(text, self.options, tools, stopped_by=stopped_by, thinking=prefilled_thinking).read()
+        scanner = self.SCANNER(text, self.options, tools, stopped_by=stopped_by, thinking=prefilled_thinking)
+        return self.revised(scanner.read(), text, tools)
+
+    def revised(self, turn: ParsedTurn, text: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
+        """The turn as a subclass changes it after reading."""
+        return turn
 
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
         """A tool message for each item, in order."""

@@ -95,7 +95,7 @@ async def _call(worker: WorkerProcess, target: str, arguments: Mapping[str, Any]
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """The reply; raises what it says was raised."""
+    """The reply. Raises the error that it reports."""
     if "crash" in reply:
         crash = ProcessCrashError(str(reply["crash"]["message"]))
         crash.add_note(str(reply["crash"]["traceback"]))

@@ -27,7 +27,7 @@ MAX_PROBLEMS = 4
 
 
 class Signature:
-    """The parameters of a tool function: those the model fills in, and the one that gets the episode's context."""
+    """The parameters of a tool function: the model's arguments, and the place of the episode's context."""
 
     def __init__(self, function: Callable[..., Any], name: str, description: str | None) -> None:
         self.injected = context_parameter(function)

@@ -125,7 +125,7 @@ class ExpressionEvaluator:
 
 
 def _parsed(source: str) -> ast.Expression:
-    """The syntax tree. Python's own warnings of odd spellings, such as `1if 1else 2`, are for nobody's log."""
+    """The syntax tree. Python's own warnings of odd spellings, such as `1if 1else 2`, stay out of the log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, mode="eval")

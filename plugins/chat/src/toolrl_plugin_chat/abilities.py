@@ -15,7 +15,7 @@ from toolrl_plugin_chat.rendering import Dict, Renderer, Shape, call_id
 from toolrl_plugin_chat.thinking import marks_in
 
 PROBE = f"zq{secrets.token_hex(8)}qz"
-"""Stands for a content or for an argument; found again in the rendered text. Nobody outside can know it, so no tool's
+"""Stands for a content or for an argument; found again in the rendered text. It is random, so that no tool's
 description can pass for it."""
 RESULT = "zqRESULTqz"
 ANSWER = "zqANSWERqz"
@@ -82,7 +82,7 @@ def _plain_shape(renderer: Renderer) -> Shape:
         messages = [shape.text("user", QUESTION), shape.text("assistant", ANSWER), shape.text("user", PROBE)]
         if _in_order(renderer.attempt(messages), QUESTION, ANSWER, PROBE):
             return shape
-    # Neither: rendering without a guard says what the template has against it.
+    # Neither: rendering without a guard raises the template's own error.
     renderer([Shape().text("user", QUESTION)], generation_prompt=True)
     return Shape()
 

@@ -1,7 +1,7 @@
 """An assistant message as the model would have sampled it, in the words of a template.
 
 The message is rendered within a made-up conversation. What stands before it is the generation prompt, what stands
-behind it is known from the turn's end; what remains is what a model says.
+behind it is known from the turn's end; what remains is the model's own text.
 """
 
 from __future__ import annotations

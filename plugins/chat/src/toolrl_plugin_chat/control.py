@@ -111,7 +111,7 @@ class Shield:
         return value
 
     def hide_in_spec(self, spec: ToolSpec, pattern: re.Pattern[str]) -> ToolSpec:
-        """The same for all that a tool says of itself."""
+        """The same for a tool's name, description and parameters."""
         return replace(
             spec,
             name=self.hide(spec.name, pattern),

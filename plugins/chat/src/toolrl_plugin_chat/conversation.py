@@ -1,6 +1,6 @@
 """Messages in the form that a template takes: its own where it has one, toolrl's where it hasn't.
 
-Decided once: who tells the model of its tools, whether calls go into `tool_calls` or into the text, and whether
+Decided once: what describes the tools to the model, whether calls go into `tool_calls` or into the text, and whether
 results are messages of role `tool` or stand in a user message.
 """
 
@@ -30,7 +30,7 @@ class Conversation:
         self._abilities = abilities
         native = abilities.tools and abilities.calls
         self.own_preamble = options.preamble == "always" or (options.preamble == "auto" and not native)
-        """Tools are told by toolrl's preamble."""
+        """Tools are described by toolrl's preamble."""
         self.native_calls = abilities.calls and not self.own_preamble
         """Calls go into `tool_calls`."""
         takes_role = abilities.tool_role if self.native_calls else abilities.plain_tool_role

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class TemplateOptions(BaseModel):
-    """Options of the chat format `template`."""
+class TurnEndOptions(BaseModel):
+    """What ends a turn."""
 
     model_config = ConfigDict(extra="forbid")
+
+    turn_end: list[str] = Field(
+        default_factory=list,
+        description="Texts, each one token of the vocabulary, that end an assistant turn besides the template's end "
+        "marks, the end-of-sequence token and what the model's generation_config.json names. Without a template, "
+        "demonstrations end with the first, or with the end-of-sequence token where there is none.",
+    )
+
+
+class SourceOptions(TurnEndOptions):
+    """Options of formats that render with a chat template."""
 
     chat_template: str | None = Field(
         None, description="Instead of the tokenizer's own: a path to a Jinja file, or the template itself."
@@ -18,11 +29,19 @@ class TemplateOptions(BaseModel):
     template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Variables for the template, such as `enable_thinking: false`."
     )
-    preamble: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="Who tells the model of its tools. auto: the template, and toolrl's own preamble in the system "
-        "message where the template ignores them; always: toolrl's preamble; never: nobody but the template.",
+
+
+class LayoutOptions(TurnEndOptions):
+    """Options of formats that lay conversations out as plain text."""
+
+    add_bos: bool | None = Field(
+        None, description="Begin with the beginning-of-sequence token; None does as the tokenizer itself does."
     )
+
+
+class PreambleOptions(BaseModel):
+    """How tools are described to the model."""
+
     preamble_style: Literal["full", "short"] = Field(
         "full",
         description="full: Qwen's wording with each tool's JSON Schema; short: one line a tool, for small models.",
@@ -30,28 +49,31 @@ class TemplateOptions(BaseModel):
     preamble_text: str | None = Field(
         None, description="Own wording of the preamble instead of a style; `{tools}` stands for the tools' lines."
     )
-    tool_role: Literal["auto", "tool", "user"] = Field(
-        "auto",
-        description="Where tool results stand. tool: in messages of role tool; user: as <tool_response> in a user "
-        "message; auto: role tool where the template renders tools and calls itself, else user.",
-    )
-    turn_end: list[str] = Field(
-        default_factory=list,
-        description="Texts, each one token of the vocabulary, that end an assistant turn besides the template's end "
-        "marks, the end-of-sequence token and what the model's generation_config.json names.",
-    )
 
     @model_validator(mode="after")
-    def _preamble_names_tools(self) -> TemplateOptions:
+    def _preamble_names_tools(self) -> Self:
         if self.preamble_text is not None and "{tools}" not in self.preamble_text:
             raise ValueError("preamble_text must hold {tools}, where the tools' lines go")
         return self
 
 
-class PlainOptions(BaseModel):
-    """Options of the chat format `plain`. A message is its role's prefix, its content and its role's suffix."""
+class TemplateOptions(SourceOptions, PreambleOptions):
+    """Options of the chat format `template`."""
 
-    model_config = ConfigDict(extra="forbid")
+    preamble: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="What describes the tools. auto: the template, and toolrl's own preamble in the system message "
+        "where the template ignores them; always: toolrl's preamble; never: the template alone.",
+    )
+    tool_role: Literal["auto", "tool", "user"] = Field(
+        "auto",
+        description="Where tool results stand. tool: in messages of role tool; user: as <tool_response> in a user "
+        "message; auto: role tool where the template renders tools and calls itself, else user.",
+    )
+
+
+class PlainOptions(LayoutOptions, PreambleOptions):
+    """Options of the chat format `plain`. A message is its role's prefix, its content and its role's suffix."""
 
     system_prefix: str = Field("", description="Before a system message.")
     system_suffix: str = Field("\n\n", description="After a system message.")
@@ -65,26 +87,8 @@ class PlainOptions(BaseModel):
     assistant_suffix: str = Field("\n\n", description="After an assistant message that another message follows.")
     tool_prefix: str = Field("Result: ", description="Before a tool's result.")
     tool_suffix: str = Field("\n\n", description="After a tool's result.")
-    turn_end: list[str] = Field(
-        default_factory=list,
-        description="Texts, each one token of the vocabulary, that end an assistant turn besides the end-of-sequence "
-        "token and what the model's generation_config.json names. Demonstrations end with the first, or with the "
-        "end-of-sequence token where there is none.",
-    )
-    add_bos: bool | None = Field(
-        None, description="Begin with the beginning-of-sequence token; None does as the tokenizer itself does."
-    )
-    preamble: bool = Field(True, description="Tell the model of its tools, in the system message.")
+    preamble: bool = Field(True, description="Describe the tools to the model, in the system message.")
     preamble_style: Literal["full", "short"] = Field(
         "short",
         description="full: Qwen's wording with each tool's JSON Schema; short: one line a tool, for small models.",
     )
-    preamble_text: str | None = Field(
-        None, description="Own wording of the preamble instead of a style; `{tools}` stands for the tools' lines."
-    )
-
-    @model_validator(mode="after")
-    def _preamble_names_tools(self) -> PlainOptions:
-        if self.preamble_text is not None and "{tools}" not in self.preamble_text:
-            raise ValueError("preamble_text must hold {tools}, where the tools' lines go")
-        return self

@@ -1,8 +1,8 @@
 """Tools, calls and results in plain messages, for templates that know of none and for base models.
 
 The form is the one that Hermes and Qwen models use: JSON Schemas in `<tools>`, calls as JSON in `<tool_call>`,
-results in `<tool_response>` inside a user message. The parser `hermes` reads it. `short` tells the same in one line a
-tool.
+results in `<tool_response>` inside a user message. The parser `hermes` reads it. `short` describes each tool in
+one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Wording:
     """How tools, calls and results are written into plain messages, where the template doesn't do it or isn't to."""
 
     preamble: Callable[[Sequence[ToolSpec]], str]
-    """What tells of the tools; empty where there is nothing to tell."""
+    """The description of the tools; empty for no description."""
     with_calls: Callable[[str, Sequence[ToolCall]], str]
     """An assistant's content with its calls."""
     results: Callable[[Sequence[Message]], str]
@@ -50,7 +50,7 @@ class Wording:
 
 
 def preamble(specs: Sequence[ToolSpec], style: Literal["full", "short"], own_text: str | None = None) -> str:
-    """What tells a model of its tools. `own_text` replaces the style's wording, `{tools}` in it the tools' lines."""
+    """The description of a model's tools. `own_text` replaces the style's wording, `{tools}` in it the tools' lines."""
     if style == "full":
         lines = [json.dumps(spec.as_function(), ensure_ascii=False) for spec in specs]
     else:

@@ -39,7 +39,7 @@ class TemplateFormat(WholeFormat):
     """See the module. Stateless; built once and shared by all episodes of an environment."""
 
     def __init__(self, options: TemplateOptions | None, context: BuildContext, wording: Wording | None = None) -> None:
-        """`wording`: how a subclass tells of its tools in plain messages."""
+        """`wording`: how a subclass describes tools in plain messages."""
         self._where = context.where or "chat_format"
         self._options = options or TemplateOptions()
         self._codec = Codec(context.tokenizer, self._where)

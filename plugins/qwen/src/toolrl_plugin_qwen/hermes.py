@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from toolrl.parsing import Block, JsonFault, TurnScanner, mend_json, read_json, reads_a_call
+from toolrl.parsing import Block, JsonFault, mend_json, read_json, reads_a_call
 from toolrl.parsing.jsonvalue import WHITESPACE, excerpt, near
 from toolrl.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.options import HermesOptions
-from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser
+from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 
 _TAG = re.compile("</?tool_call>")
 _CLOSING = re.compile(WHITESPACE.pattern + CLOSE)
@@ -31,34 +31,31 @@ def form(name: str | None = None) -> str:
     return f'Write a call as {OPEN}\n{{"name": "{name or "TOOL"}", "arguments": {{"ARGUMENT": VALUE}}}}\n{CLOSE}'
 
 
-class HermesScanner(TurnScanner):
+class HermesScanner(QwenScanner):
     """The state machine of a turn."""
 
     MARKS = re.compile("</?tool_call>|<think>")
     OPENERS = re.compile(OPEN)
-    STOP = CLOSE
-    _mended = 0
-    """Characters that were looked at to be mended."""
+    FORM = form
 
     def read_block(self, start: int, tag: str) -> Block:
         text = self.text
         if tag == CLOSE:
-            message = f"{CLOSE} closes no call: there is no {OPEN} before it. {form()}"
-            return self.error("stray_close", message, start, start + len(CLOSE))
+            return self.stray_close(start)
         body = WHITESPACE.match(text, start + len(OPEN)).end()  # type: ignore[union-attr]  # it matches nothing, too
         if text.startswith(CLOSE, body):
-            return self._empty(start, body + len(CLOSE))
+            return self.empty(start, body + len(CLOSE))
         if body == len(text) or text.startswith(OPEN, body):
             stopped = body == len(text) and self.stopped_by == CLOSE
-            return self._empty(start, body) if stopped else self._unclosed(start, body)
+            return self.empty(start, body) if stopped else self.unclosed(start, body)
         read = read_json(text, body)
         if not isinstance(read, JsonFault):
             return self._closed(start, read[0], read[1], False)
-        if not self.options.repair or read.kind != "invalid_json" or self._mended >= MAX_MENDED:
+        if not self.options.repair or read.kind != "invalid_json" or self.mended >= MAX_MENDED:
             return self._broken(start, body, read)
         mended = mend_json(text, body)
         block = self._closed(start, *mended, True) if mended is not None else self._broken(start, body, read)
-        self._mended += block.end - start
+        self.mended += block.end - start
         return block
 
     def _closed(self, start: int, value: Any, value_end: int, recovered: bool) -> Block:
@@ -73,7 +70,7 @@ class HermesScanner(TurnScanner):
         if tag is None and self.stopped_by == CLOSE and after == len(text):
             return self._judge(start, len(text), value, recovered)
         if (tag is None and self.stopped_by != CLOSE) or (tag is not None and tag.group() == OPEN):
-            return self._unclosed(start, tag.start() if tag else len(text), name)
+            return self.unclosed(start, tag.start() if tag else len(text), name)
         end = tag.end() if tag else len(text)
         message = f"After the JSON object came {excerpt(text, after, end)}, where only {CLOSE} may follow. {form(name)}"
         return self.error("extra_data", message, start, end, name=name)
@@ -91,7 +88,7 @@ class HermesScanner(TurnScanner):
         if fault.kind == "too_deep":
             return self.error("too_deep", f"The call can't be read: {fault.reason}. {form()}", start, end)
         if not closed:
-            return self._unclosed(start, end)
+            return self.unclosed(start, end)
         message = f"The call is not valid JSON: {fault.reason}, near {near(text, fault.position, end)}. {form()}"
         return self.error("invalid_json", message, start, end)
 
@@ -121,13 +118,6 @@ class HermesScanner(TurnScanner):
             return self.error("bad_arguments", message, start, end, name=name)
         return self.call(name, arguments, start, end, recovered=recovered)
 
-    def _empty(self, start: int, end: int) -> Block:
-        return self.error("empty", f"The call is empty: nothing stands between its tags. {form()}", start, end)
-
-    def _unclosed(self, start: int, end: int, name: str | None = None) -> Block:
-        message = f"The call was not closed with {CLOSE}, so it was not run. {form(name)}"
-        return self.error("unclosed", message, start, end, name=name)
-
 
 _KINDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}
 
@@ -143,7 +133,6 @@ class HermesParser(QwenParser):
 
     SCANNER = HermesScanner
     OPTIONS = HermesOptions
-    FORM = form
 
 
 def check() -> str:

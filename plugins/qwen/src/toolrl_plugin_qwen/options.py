@@ -5,15 +5,16 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class HermesOptions(BaseModel):
-    """Options of the parser `hermes`."""
+class QwenOptions(BaseModel):
+    """What both parsers take."""
 
     model_config = ConfigDict(extra="forbid")
 
     repair: bool = Field(
         False,
-        description="Accept trailing commas, single quotes, raw line breaks in strings, Python's True, False and None, "
-        "and arguments written as a string of JSON; such a call is marked `recovered`, so that a reward can see it.",
+        description="Accept trailing commas, single quotes, raw line breaks in strings, Python's True, False and None: "
+        "`hermes` in calls, and arguments written as a string of JSON; `qwen3_coder` in objects and lists of values. "
+        "Such a call is marked `recovered`, so that a reward can see it.",
     )
     lenient_json: bool = Field(
         False,
@@ -32,20 +33,9 @@ class HermesOptions(BaseModel):
     )
 
 
-class Qwen3CoderOptions(BaseModel):
+class HermesOptions(QwenOptions):
+    """Options of the parser `hermes`."""
+
+
+class Qwen3CoderOptions(QwenOptions):
     """Options of the parser `qwen3_coder`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    repair: bool = Field(
-        False,
-        description="Mend objects and lists in values: trailing commas, single quotes, raw line breaks in strings, "
-        "Python's True, False and None; such a call is marked `recovered`.",
-    )
-    lenient_json: bool = Field(
-        False, description="Also take a JSON object without tags, bare or in a code fence, that names a known tool."
-    )
-    call_ends_thinking: bool = Field(
-        True, description="In a thinking block that is never closed, a call's opening tag ends the thinking."
-    )
-    stop_after_call: bool = Field(False, description="End the turn with its first call's closing tag.")

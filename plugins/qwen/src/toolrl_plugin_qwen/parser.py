@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from toolrl.parsing import ScannedParser, take_bare_calls
+from toolrl.parsing import Block, ScannedParser, TurnScanner, take_bare_calls
 from toolrl.types import ParsedTurn, ToolSpec
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
+class QwenScanner(TurnScanner):
+    """The errors that both formats know."""
+
+    STOP = CLOSE
+    FORM: ClassVar[Callable[..., str]]
+    """How a call is written, for the model; with the tool's name where it is known."""
+    mended = 0
+    """Characters that were looked at to be mended."""
+
+    def stray_close(self, start: int) -> Block:
+        message = f"{CLOSE} closes no call: there is no {OPEN} before it. {type(self).FORM()}"
+        return self.error("stray_close", message, start, start + len(CLOSE))
+
+    def empty(self, start: int, end: int) -> Block:
+        message = f"The call is empty: nothing stands between its tags. {type(self).FORM()}"
+        return self.error("empty", message, start, end)
+
+    def unclosed(self, start: int, end: int, name: str | None = None) -> Block:
+        message = f"The call was not closed with {CLOSE}, so it was not run. {type(self).FORM(name)}"
+        return self.error("unclosed", message, start, end, name=name or None)
+
+
 class QwenParser(ScannedParser):
     """Calls in `<tool_call>` tags, and bare ones where `lenient_json` is set."""
 
-    FORM: ClassVar[Callable[[], str]]
-    """How a call is written, for the model."""
+    SCANNER: ClassVar[type[QwenScanner]]
 
     def stops(self, turn_text: str) -> Sequence[str]:
         """Nothing, so that a turn may hold several calls; the closing tag where `stop_after_call` is set."""
         return (CLOSE,) if self.options.stop_after_call else ()
 
-    def parse(
-        self,
-        text: str,
-        *,
-        tools: Sequence[ToolSpec],
-        finish: Literal["stop", "length", "abort"] = "stop",
-        stopped_by: str | None = None,
-        prefilled_thinking: bool = False,
-    ) -> ParsedTurn:
-        """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
-        turn = super().parse(
-            text, tools=tools, finish=finish, stopped_by=stopped_by, prefilled_thinking=prefilled_thinking
-        )
+    def revised(self, turn: ParsedTurn, text: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
+        """With the bare calls that `lenient_json` allows."""
         if not self.options.lenient_json:
             return turn
-        return take_bare_calls(turn, text, tools, type(self).FORM(), repair=self.options.repair)
+        return take_bare_calls(turn, text, tools, self.SCANNER.FORM(), repair=self.options.repair)

@@ -21,12 +21,12 @@ import re
 from functools import cached_property
 from typing import Any
 
-from toolrl.parsing import Block, TurnScanner, reads_a_call
+from toolrl.parsing import Block, reads_a_call
 from toolrl.parsing.jsonvalue import encodable, excerpt
 from toolrl.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.coercion import coerce, declared
 from toolrl_plugin_qwen.options import Qwen3CoderOptions
-from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser
+from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 from toolrl_plugin_qwen.values import Value, ValueEnds
 
 FUNCTION_CLOSE, PARAMETER_CLOSE = "</function>", "</parameter>"
@@ -47,15 +47,12 @@ def form(name: str | None = None) -> str:
     )
 
 
-class Qwen3CoderScanner(TurnScanner):
+class Qwen3CoderScanner(QwenScanner):
     """The state machine of a turn."""
 
     MARKS = re.compile("</?tool_call>|<function=|<think>")
     OPENERS = re.compile("<tool_call>|<function=")
-    STOP = CLOSE
-
-    _mended = 0
-    """Characters that were looked at to be mended."""
+    FORM = form
     _next = -1
     """Where a function begins behind another one, in the same outer tags."""
 
@@ -70,8 +67,7 @@ class Qwen3CoderScanner(TurnScanner):
     def read_block(self, start: int, tag: str) -> Block:
         text = self.text
         if tag == CLOSE:
-            message = f"{CLOSE} closes no call: there is no {OPEN} before it. {form()}"
-            return self.error("stray_close", message, start, start + len(CLOSE))
+            return self.stray_close(start)
         if tag != OPEN:
             return self._function(start, start, wrapped=start == self._next)
         body = self._space(start + len(OPEN))
@@ -79,12 +75,11 @@ class Qwen3CoderScanner(TurnScanner):
             return self._function(start, body, wrapped=True)
         stopped = body == len(text) and self.stopped_by == CLOSE
         if text.startswith(CLOSE, body) or stopped:
-            message = f"The call is empty: nothing stands between its tags. {form()}"
-            return self.error("empty", message, start, min(body + len(CLOSE), len(text)))
+            return self.empty(start, min(body + len(CLOSE), len(text)))
         return self._malformed(start, body, "expected <function=TOOL>")
 
     def _function(self, start: int, at: int, *, wrapped: bool) -> Block:
-        """A function tag at `at`; `wrapped` says that the outer tag stands before it."""
+        """A function tag at `at`; `wrapped`: the outer tag stands before it."""
         head = _FUNCTION.match(self.text, at)
         if head is None:
             return self._malformed(start, at, "expected <function=TOOL>", wrapped=wrapped, skip=1)
@@ -125,7 +120,7 @@ class Qwen3CoderScanner(TurnScanner):
     def _open_value(self, start: int, value: Value, name: str) -> Block:
         self.open_from(start)  # the model may be quoting a call
         if value.end == value.resume:
-            return self._unclosed(start, value.end, name)
+            return self.unclosed(start, value.end, name)
         message = f"The call can't be read: a parameter was not closed with {PARAMETER_CLOSE}. {form(name)}"
         return self.error("malformed", message, start, value.resume, name=name or None)
 
@@ -145,7 +140,7 @@ class Qwen3CoderScanner(TurnScanner):
         tag = (_TAG if wrapped else _NEXT).search(self.text, at + skip)
         stopped = tag is None and self.stopped_by == CLOSE
         if not stopped and (tag is None or tag.group() != CLOSE):
-            return self._unclosed(start, tag.start() if tag else len(self.text), name)
+            return self.unclosed(start, tag.start() if tag else len(self.text), name)
         end = tag.end() if tag else len(self.text)
         message = f"The call can't be read: {reason}, got {excerpt(self.text, at, end)}. {form(name)}"
         return self.error(kind, message, start, end, name=name or None)
@@ -162,16 +157,12 @@ class Qwen3CoderScanner(TurnScanner):
         arguments: dict[str, Any] = {}
         for key, text in values.items():
             text = _trimmed(text)
-            repair = self.options.repair and self._mended < MAX_MENDED and text.lstrip()[:1] in ("{", "[")
-            self._mended += len(text) if repair else 0
+            repair = self.options.repair and self.mended < MAX_MENDED and text.lstrip()[:1] in ("{", "[")
+            self.mended += len(text) if repair else 0
             value, mended = coerce(text, declared(schema, key), schema, repair=repair)
             arguments[key] = value
             recovered = recovered or mended
         return self.call(name, arguments, start, end, recovered=recovered)
-
-    def _unclosed(self, start: int, end: int, name: str | None = None) -> Block:
-        message = f"The call was not closed with {CLOSE}, so it was not run. {form(name)}"
-        return self.error("unclosed", message, start, end, name=name or None)
 
     def _space(self, at: int) -> int:
         """The index after whitespace."""
@@ -195,7 +186,6 @@ class Qwen3CoderParser(QwenParser):
 
     SCANNER = Qwen3CoderScanner
     OPTIONS = Qwen3CoderOptions
-    FORM = form
 
 
 def check() -> str:

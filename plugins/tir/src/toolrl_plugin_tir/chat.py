@@ -1,7 +1,7 @@
 """The chat formats: `tir` for models with a chat template, `torl` for base models.
 
-Both leave the tools out of the template's hands, since it would tell of another syntax. `tir` tells of them in the
-system message; ToRL's prompt asks for programs and tells nothing. Results stand inside the turn; only behind an end
+Neither hands the tools to the template, which would describe another syntax. `tir` describes them in the system
+message; ToRL's prompt asks for programs and describes nothing. Results stand inside the turn; only behind an end
 mark that the model sampled do they follow in a message of their own.
 """
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
-from toolrl_plugin_chat.options import PlainOptions, TemplateOptions
+from toolrl_plugin_chat.options import PlainOptions, SourceOptions, TemplateOptions
 from toolrl_plugin_chat.plain import PlainFormat
 from toolrl_plugin_chat.preamble import Wording
 from toolrl_plugin_chat.template import TemplateFormat
@@ -26,15 +26,11 @@ class TirFormat(TemplateFormat):
 
     def __init__(self, options: TirFormatOptions | None, context: BuildContext) -> None:
         options = options or TirFormatOptions()
-        template = TemplateOptions(
-            chat_template=options.chat_template,
-            template_kwargs=options.template_kwargs,
-            turn_end=options.turn_end,
-            preamble="always",
-        )
+        shared = options.model_dump(include=set(SourceOptions.model_fields))
+        template = TemplateOptions(**shared, preamble="always")
         self._place = context.where or "chat_format"
         self._marked: dict[str, MarkedTool] = {}
-        """By name, of all tools that prompts told of; those of one environment have one form each."""
+        """By name, all tools that prompts described; those of one environment have one form each."""
         wording = Wording(
             preamble=lambda specs: preamble(specs, options.preamble_text),
             with_calls=lambda content, calls: as_text(content, calls, self._marked),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, Field
+
+from toolrl_plugin_chat.options import LayoutOptions, SourceOptions
 
 
 class TirParserOptions(BaseModel):
@@ -19,26 +19,13 @@ class TirParserOptions(BaseModel):
     )
 
 
-class TirFormatOptions(BaseModel):
+class TirFormatOptions(SourceOptions):
     """Options of the chat format `tir`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    chat_template: str | None = Field(
-        None, description="Instead of the tokenizer's own: a path to a Jinja file, or the template itself."
-    )
-    template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Variables for the template, such as `enable_thinking: false`."
-    )
-    turn_end: list[str] = Field(
-        default_factory=list,
-        description="Texts, each one token of the vocabulary, that end an assistant turn besides the template's end "
-        "marks, the end-of-sequence token and what the model's generation_config.json names.",
-    )
     preamble_text: str | None = Field(
         None,
-        description="Own wording of what the system message tells of the tools; `{tools}` in it stands for the "
-        "paragraphs on the tools. Empty: nothing is told.",
+        description="Own wording of the tools' description in the system message; `{tools}` in it stands for the "
+        "paragraphs on the tools. Empty: no description.",
     )
 
 
@@ -49,23 +36,12 @@ INSTRUCTION = (
 )
 
 
-class TorlOptions(BaseModel):
+class TorlOptions(LayoutOptions):
     """Options of the chat format `torl`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     introduction: str = Field(
         INTRODUCTION, description="The first line of a prompt; a system message stands in its place."
     )
     instruction: str = Field(
         INSTRUCTION, description="What the user asks for before each question. Empty: the question alone."
-    )
-    turn_end: list[str] = Field(
-        default_factory=list,
-        description="Texts, each one token of the vocabulary, that end an assistant turn besides the end-of-sequence "
-        "token and what the model's generation_config.json names. Demonstrations end with the first, or with the "
-        "end-of-sequence token where there is none.",
-    )
-    add_bos: bool | None = Field(
-        None, description="Begin with the beginning-of-sequence token; None does as the tokenizer itself does."
     )

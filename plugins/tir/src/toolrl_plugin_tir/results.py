@@ -27,7 +27,7 @@ def inline_results(records: Sequence[CallRecord]) -> str:
 
 
 def _text(record: CallRecord) -> str:
-    """What the model reads. Images and videos can't stand in a text, so it is told that there were some."""
+    """What the model reads. Images and videos can't stand in a text, so a line names them."""
     media = record.result.media
     if not media:
         return record.result.text

@@ -2,7 +2,7 @@
 
 In content the next mark decides. A fence that opens a call, `<python>` and `<calculator>` are read to their ends; any
 other fence and inline code in three backticks is content in which nothing counts. While a construct is open, `awaited`
-says what would end it: generation has to stop there and nowhere else.
+lists what would end it: generation has to stop there and nowhere else.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ print(2**10)
 
 
 def preamble(specs: Sequence[ToolSpec], own_text: str | None = None) -> str:
-    """What tells of the tools; empty where there are none."""
+    """The description of the tools; empty where there are none."""
     how = {**_HOW, **{tool.name: f"Write {tool.form}" for tool in marked_tools(specs)}}
     told = [" ".join((f"{spec.name}:", *spec.description.split(), how[spec.name])) for spec in specs]
     text = _PREAMBLE if own_text is None else own_text
@@ -58,7 +58,7 @@ def plain(message: Message, tools: Mapping[str, MarkedTool]) -> Message:
 def _call(call: ToolCall, tools: Mapping[str, MarkedTool]) -> str:
     if call.name in tools:
         return tools[call.name].write(call.arguments)
-    if call.name not in ARGUMENTS:  # A demonstration's, of a tool that no prompt told of yet.
+    if call.name not in ARGUMENTS:  # A demonstration's, of a tool that no prompt described yet.
         (tool,) = marked_tools([ToolSpec(call.name, "", {"properties": {key: {} for key in call.arguments}})])
         return tool.write(call.arguments)
     key = ARGUMENTS.get(call.name)
