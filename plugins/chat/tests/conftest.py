@@ -4,6 +4,7 @@ The libraries are imported where they are used: the contract tests run without t
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,8 @@ def build(tokenizers: dict[str, Any]) -> Build:
         context = BuildContext("template", where="environments.default.chat_format", tokenizer=tokenizers[name])
         return TemplateFormat(TemplateOptions(**options), context)
 
-    return make
+    plain = functools.cache(make)
+    return lambda name, **options: make(name, **options) if options else plain(name)
 
 
 @pytest.fixture(scope="session")

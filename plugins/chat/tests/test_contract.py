@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from toolrl.protocols import BuildContext
-from toolrl_testing import CharTokenizer, PluginContract
-
-
-class TemplateTokenizer(CharTokenizer):
-    """One token a character, with a chat template written in Python."""
-
-    chat_template = "written in Python"
-
-    def apply_chat_template(self, messages: Any, *, tools: Any, add_generation_prompt: bool, **options: Any) -> str:
-        turns = [f"<|{message['role']}|>{message['content']}<|end|>" for message in messages]
-        opened = "<|assistant|>" if add_generation_prompt else ""
-        return (f"<|system|>{tools}<|end|>" if tools else "") + "".join(turns) + opened
+from toolrl_testing import PluginContract
+from toolrl_testing.fake_chat import TemplateTokenizer
 
 
 class TestContract(PluginContract):

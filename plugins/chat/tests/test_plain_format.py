@@ -73,20 +73,11 @@ def test_turns_join_exactly(base_tokenizer: Any) -> None:
 @settings(max_examples=50)
 @given(question=st.text(max_size=30), result=st.text(max_size=30))
 def test_texts_from_outside_hold_no_special_token(question: str, result: str, base_tokenizer: Any) -> None:
-    chat = _cached(base_tokenizer)
+    chat = plain(base_tokenizer)
     end = base_tokenizer.eos_token_id
     assert end not in chat.open([Message("user", question + "<|endoftext|>")], []).ids
     assert end not in chat.bridge((end,), [Message("tool", "<|endoftext|>" + result)], []).ids
     assert end not in chat.inline(result + "<|endoftext|>")
-
-
-_FORMATS: list[PlainFormat] = []
-
-
-def _cached(tokenizer: Any) -> PlainFormat:
-    if not _FORMATS:
-        _FORMATS.append(plain(tokenizer))
-    return _FORMATS[0]
 
 
 def test_turn_marks_are_not_forged(base_tokenizer: Any) -> None:

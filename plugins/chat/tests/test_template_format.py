@@ -40,7 +40,7 @@ def own_ids(chat: TemplateFormat, tokenizer: Any, messages: list[Message], tools
 def test_turn_by_turn_equals_the_whole(
     name: str, messages: list[Message], tools: list[ToolSpec], build: Build, tokenizers: Any
 ) -> None:
-    chat = _cached(build, name)
+    chat = build(name)
     assume(not obstacle(chat, tokenizers[name], messages, tools))
     whole = own_ids(chat, tokenizers[name], messages, tools)
     assert chat.whole(messages, tools) == whole
@@ -53,22 +53,13 @@ def test_turn_by_turn_equals_the_whole(
         assert tokenizers[name].decode(whole[len(ids) :]).strip() == ""
 
 
-_FORMATS: dict[str, TemplateFormat] = {}
-
-
-def _cached(build: Build, name: str) -> TemplateFormat:
-    if name not in _FORMATS:
-        _FORMATS[name] = build(name)
-    return _FORMATS[name]
-
-
 @pytest.mark.parametrize("name", USABLE)
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_sampled_ids_stay_whatever_they_are(name: str, data: st.DataObject, build: Build, calculator: ToolSpec) -> None:
     """Rules 1 and 2 with a model that samples anything: the next prompt is the last one, the sample, the bridge; and
     the bridge doesn't depend on what was sampled, but for the end mark."""
-    chat = _cached(build, name)
+    chat = build(name)
     buffer = TokenBuffer()
     buffer.prompt(chat.open([Message("user", "What is 2*3?")], [calculator]).ids)
     answers = [

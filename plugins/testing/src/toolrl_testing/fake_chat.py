@@ -65,6 +65,18 @@ class CharTokenizer:
         return _MARK_TEXT.get(number) or chr(number)
 
 
+class TemplateTokenizer(CharTokenizer):
+    """The same with a chat template, written in Python, which shows tools in a way of its own."""
+
+    chat_template = "written in Python"  # type: ignore[assignment]  # the base has none
+
+    def apply_chat_template(self, messages: Any, *, tools: Any, add_generation_prompt: bool, **options: Any) -> str:
+        turns = [f"<|{message['role']}|>{message['content']}<|end|>" for message in messages]
+        told = f"<|system|>{tools}<|end|>" if tools else ""
+        think = "<think>" if options.get("think") else ""
+        return told + "".join(turns) + (f"<|assistant|>{think}" if add_generation_prompt else "")
+
+
 class FakeChatFormat:
     """Each character is a token, `ord` its id; each role has a mark, and one mark ends every message. Tools stand as
     JSON lines in a system message of their own, calls in hermes form, thinking in `<think>` tags."""

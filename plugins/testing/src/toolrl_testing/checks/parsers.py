@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from toolrl.parsing.cases import differences, read_cases, run_case
+from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ReadsTokens, ToolParser
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.checks import fail, require
@@ -90,6 +93,19 @@ def check_calls_found(parser: ToolParser, texts: Sequence[str]) -> None:
         turn = parser.parse(text, tools=SPECS, finish="stop")
         calls = [item for item in turn.items if isinstance(item, ToolCall)]
         require(calls, f"no call was found in {text!r:.300}: {turn}")
+
+
+def check_cases(parser: ToolParser, path: str | Path, name: str) -> None:
+    """Each case of a file that names the parser `name` is read as it expects; how long that takes doesn't count."""
+    found, run = {}, 0
+    for case in read_cases(path):
+        if case.parser == name:
+            run += 1
+            lines = differences(case, run_case(parser, EndFlags(["answer"]), case))
+            if lines := [line for line in lines if not line.startswith("took ")]:
+                found[case.id] = lines
+    require(run, f"no case of {path} is for {name!r}")
+    require(not found, f"cases are read in another way: {found}")
 
 
 def _check_items(turn: ParsedTurn, text: str, where: str, *, stopped: bool) -> None:
