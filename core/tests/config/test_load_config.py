@@ -51,8 +51,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
         ("trainer.stps=5", "trainer.stps: unknown key; did you mean 'steps'? (by --set)"),
         ("model={}", "model.path: missing, and it has no default (by --set)"),
         ("model=5", "model: Input should be a mapping (got 5) (by --set)"),
-        ("trainer=null", "trainer: Input should be a mapping (got null) (by --set)"),
-        ("seed=[1]", "seed: Input should be a valid integer (got a list) (by --set)"),
         ("model.dtype=int8", "model.dtype: Input should be 'auto', 'float32' or 'bfloat16' (got 'int8') (by --set)"),
         ("trainer.betas=[0.9]", "trainer.betas[1]: missing, and it has no default (by --set)"),
         ("trainer.betas=0.9", "trainer.betas: Input should be a list (got 0.9) (by --set)"),
@@ -73,16 +71,9 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
             "the plugin 'demo' gives failing, half, hermes. (by --set)",
         ),
         ("sft={}", "sft: give exactly one of `data` and `from_run` (by --set)"),
-        ("data.train=null", None),
-        ("data.train.use=''", "data.train.use: String should have at least 1 character (got '') (by --set)"),
         (
             "environments.default.tools[0]=5",
             "environments.default.tools[0]: Input should be a component's name or a mapping with `use` (got 5) "
-            "(by --set)",
-        ),
-        (
-            "environments.default.tools[1].options.server.url=5",
-            "environments.default.tools[1].options.server.url: Input should be a valid string (got 5) [calculator] "
             "(by --set)",
         ),
         (
@@ -101,10 +92,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
             "[calculator] (by --set)",
         ),
         (
-            "environments.default.tools[1].options.rate=11",
-            "environments.default.tools[1].options.rate: Input should be ≤ 10 (got 11) [calculator] (by --set)",
-        ),
-        (
             "environments.default.tools[1].options.nothing=11",
             "environments.default.tools[1].options.nothing: unknown key; there are: precision, mode, path, server, "
             "servers, named, key, rate [calculator] (by --set)",
@@ -112,10 +99,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
         (
             "environments.default.tools[0].options.x=1",
             "environments.default.tools[0].options.x: unknown key; it takes no options [bare] (by --set)",
-        ),
-        (
-            "environments.default.tools[1].policy.timeout=-1",
-            "environments.default.tools[1].policy.timeout: Input should be > 0 (got -1) (by --set)",
         ),
         (
             "environments.default.tools[1].policy.timout=1",
@@ -126,7 +109,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
             "engine: there is no engine named 'zzz'; installed: transformers; `toolrl list-plugins` shows",
         ),
         ("sft.data.use=rws", "sft.data: there is no data set named 'rws'; installed: lost, rows; did you mean 'rows'?"),
-        ("observers=[consol]", "observers[0]: there is no observer named 'consol'; installed: console; did you mean"),
         ("data.eval=lost", "data.eval: component 'lost': its options"),
         (
             "environments.default.rewards=[badmodel]",
@@ -134,10 +116,7 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
         ),
     ],
 )
-def test_a_mistake_and_its_line(tree: dict[str, Any], registry: Registry, override: str, problem: str | None) -> None:
-    if problem is None:
-        assert check_config(tree, [override], registry=registry).config.data.train is None
-        return
+def test_a_mistake_and_its_line(tree: dict[str, Any], registry: Registry, override: str, problem: str) -> None:
     found = problems(tree, registry, override)
     assert found[0].startswith(problem), found
     if problem.endswith("(by --set)"):
