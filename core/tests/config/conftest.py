@@ -33,6 +33,8 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    old_names: ClassVar = {"digits": "precision"}
+
     precision: int = Field(3, ge=1, description="Digits.")
     mode: Literal["fast", "exact"] = Field("fast", description="How.")
     path: str | list[str] = Field("x", description="A file or several.")

@@ -55,6 +55,9 @@ def test_an_old_name_is_read_as_the_present_one(tree: dict[str, Any], registry: 
     loaded = check_config(tree, ["algorithm.kl_penalty=0.5"], registry=registry)
     assert loaded.resolved["algorithm"]["kl_coef"] == 0.5
     assert "algorithm.kl_penalty: is called `kl_coef` now" in remarks(loaded.config, registry)
+    of_tool = "environments.default.tools[1]"
+    found = told(tree, registry, f"{of_tool}.options={{digits: 4}}")
+    assert f"{of_tool}.options.digits: is called `precision` now" in found
     with pytest.raises(ConfigError, match="algorithm.kl_penalty: unknown key"):
         check_config(tree, ["algorithm.kl_penalty=0.5", "algorithm.kl_coef=1"], registry=registry)
 

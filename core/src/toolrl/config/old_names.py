@@ -25,7 +25,8 @@ def rename_old_keys(tree: dict[str, Any], config: type[BaseModel], registry: Reg
     lines = list(_renamed(tree, config))
     for site in sites(tree):
         try:
-            lines += _renamed(site.options, options_model(registry.get(site.kind, site.name).component), site.path)
+            model = options_model(registry.get(site.kind, site.name).component)
+            lines += _renamed(site.options, model, (*site.path, "options"))
         except PluginError:
             continue  # Checking the component reports it.
     return lines
