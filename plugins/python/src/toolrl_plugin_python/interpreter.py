@@ -7,7 +7,6 @@ import json
 import os
 import re
 import secrets
-import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -92,12 +91,12 @@ class Interpreter:
         token = secrets.token_hex(8)
         self._output.restart()
         self._keeper.watch(self._job)
-        request = json.dumps({"token": token, "code": code, "seconds": seconds, "fresh": last}).encode()
+        request = json.dumps({"token": token, "code": code, "seconds": seconds, "fresh": last}).encode() + b"\n"
         kind: Kind = "timeout"
         detail = ""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + GRACE_SECONDS):
-                await self._channel.send(struct.pack("!I", len(request)) + request)
+                await self._channel.send(request)
                 kind, detail = _read_answer(await self._channel.receive(), token)
         took = time.monotonic() - begin
         if not last and kind in ("ok", "exception", "exit"):

@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import signal
-import struct
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -278,7 +277,7 @@ def _stdin_file(data: bytes) -> int:
 def job_file(
     argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], limits: ProgramLimits, fetch: Sequence[str]
 ) -> int:
-    """A descriptor of the job: its length, the job as JSON, the contents of the files one after another."""
+    """A descriptor of the job: a line of JSON, then the contents of the files one after another."""
     if not argv:
         raise ValueError("argv is empty: expected a program and its arguments")
     for name in (*files, *fetch):
@@ -292,10 +291,9 @@ def job_file(
         "fetch": list(fetch),
         "fetch_bytes": limits.scratch_mb * _MB,
     }
-    raw = json.dumps(job).encode()
     handle = os.memfd_create("job", os.MFD_CLOEXEC)
     try:
-        for part in (struct.pack("!Q", len(raw)), raw, *files.values()):
+        for part in (json.dumps(job).encode() + b"\n", *files.values()):
             _write(handle, part)
     except BaseException:
         os.close(handle)

@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import stat
-import struct
 import time
 import traceback
 from collections.abc import Callable
@@ -249,8 +248,10 @@ def _or_say_why(program: Program) -> None:
 
 def _read_job() -> tuple[dict[str, Any], int]:
     """The job, as `sandbox.job_file` writes it, and where the contents of its files begin."""
-    (length,) = struct.unpack("!Q", os.pread(JOB, 8, 0))
-    return json.loads(os.pread(JOB, length, 8)), 8 + int(length)
+    with open(JOB, "rb", closefd=False) as file:
+        file.seek(0)
+        line = file.readline()
+    return json.loads(line), len(line)
 
 
 def _write_file(name: str, offset: int, size: int) -> None:

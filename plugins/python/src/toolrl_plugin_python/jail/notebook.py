@@ -17,7 +17,6 @@ import json
 import linecache
 import os
 import signal
-import struct
 import sys
 import threading
 import types
@@ -28,7 +27,6 @@ from toolrl_plugin_python.jail import cell, shown
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
 from toolrl_plugin_python.jail.walls import JobPlace
 
-MAX_REQUEST = 64 << 20
 _REPEAT_SECONDS = 0.25
 
 
@@ -49,11 +47,13 @@ def serve(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     notebook = Notebook(settings, limits, place.scratch)
     os.write(3, b"ready\n")
     process = os.getpid()
-    while (request := _read_request(3)) is not None:
-        outcome = notebook.run(request)
-        if os.getpid() != process:  # a child that the cell forked has come back here
-            os._exit(0)
-        os.write(3, f"{request['token']} {outcome}\n".encode(errors="replace"))
+    with open(3, "rb", closefd=False) as requests:
+        for line in requests:
+            request = json.loads(line)
+            outcome = notebook.run(request)
+            if os.getpid() != process:  # a child that the cell forked has come back here
+                os._exit(0)
+            os.write(3, f"{request['token']} {outcome}\n".encode(errors="replace"))
 
 
 def _prepare(settings: Settings, place: JobPlace) -> None:
@@ -80,25 +80,6 @@ def _exit(code: object = None) -> NoReturn:
 
 def _no_input(prompt: object = "") -> NoReturn:
     raise EOFError("input() can't be used here: there is no one to answer. Put the values into the code.")
-
-
-def _read_request(channel: int) -> dict[str, Any] | None:
-    head = _read_exactly(channel, 4)
-    if head is None:
-        return None
-    body = _read_exactly(channel, min(struct.unpack("!I", head)[0], MAX_REQUEST))
-    return None if body is None else json.loads(body)
-
-
-def _read_exactly(channel: int, count: int) -> bytes | None:
-    parts = []
-    while count > 0:
-        part = os.read(channel, min(count, 1 << 20))
-        if not part:
-            return None
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 class StoppedError(BaseException):
