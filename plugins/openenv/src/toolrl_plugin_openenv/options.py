@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from toolrl.config.frame import OldNames
 from toolrl_plugin_openenv.container import check_docker
-
-_log = logging.getLogger(__name__)
 
 
 class ActionOptions(BaseModel):
@@ -110,6 +108,7 @@ class ReconnectOptions(BaseModel):
     """What happens where a server can't be reached, or its connection breaks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    old_names: ClassVar[OldNames] = {"replay": None}
 
     attempts: int = Field(
         8,
@@ -119,14 +118,6 @@ class ReconnectOptions(BaseModel):
     )
     first_delay: float = Field(0.5, gt=0, description="Seconds after the first failure; twice as many after each more.")
     max_delay: float = Field(15.0, gt=0, description="The wait doesn't grow above so many seconds.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_replay(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "replay" in value:
-            _log.warning("reconnect.replay has no effect: an episode whose connection breaks after a step fails")
-            return {key: item for key, item in value.items() if key != "replay"}
-        return value
 
 
 class OpenEnvOptions(EpisodeOptions):
