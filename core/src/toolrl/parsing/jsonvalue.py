@@ -3,8 +3,7 @@
 Method: the C decoder reads from where the value begins to where it ends or fails. Outside its strings JSON holds
 neither `<` nor a backslash, so where it fails, one regular expression that knows strings finds how far the value can
 have reached. Because two readings that start outside and inside the same string disagree about every later quote, any
-character is read at most twice, however many readings a text provokes. The decoder's error costs O(position), as it
-counts lines from the text's beginning; far from there the reach is cut out first.
+character is read at most twice, however many readings a text provokes.
 
 Stricter than Python's `json`: numbers are finite, strings can be encoded as UTF-8, nesting is at most `MAX_DEPTH`.
 Of equal keys the last one counts, as everywhere in Python.
@@ -15,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any
@@ -26,9 +25,6 @@ MAX_DEPTH = 128
 WHITESPACE = re.compile(r"[ \t\n\r]*")
 """What JSON calls whitespace, no more: a no-break space or a byte order mark is an error."""
 
-_NEAR = 1 << 16
-_WINDOW = 4096
-_LONGEST_WORD = len("-Infinity")
 _REACH = re.compile(r'(?:[^"<\\]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NO_BRACKET = re.compile(r"[^{}\[\]]+")
@@ -60,19 +56,16 @@ def reach(text: str, start: int) -> int:
 
 def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
     """The value that begins at `start` and the index after it, or why there is none. No whitespace is skipped."""
-    # The decoder stops where the value ends or fails; it gets a slice only because its error counts the lines before.
-    source, first = (text, start) if start <= _NEAR else (text[start : reach(text, start)], 0)
     try:
-        value, end = _SCAN(source, first)
+        value, end = _SCAN(text, start)
     except StopIteration as stop:
-        return _fault(text, start, start + stop.value - first, "Expecting value")
+        return _fault(text, start, stop.value, "Expecting value")
     except json.JSONDecodeError as error:
-        return _fault(text, start, start + error.pos - first, error.msg)
+        return _fault(text, start, error.pos, error.msg)
     except RecursionError:
         return JsonFault("too_deep", _TOO_DEEP, start, reach(text, start))
     except ValueError as error:
         return JsonFault("invalid_json", str(error), start, reach(text, start))
-    end += start - first
     if _too_deep(text, start, end):
         return JsonFault("too_deep", _TOO_DEEP, start, reach(text, start))
     if not _encodable(value, text, start, end):
@@ -80,32 +73,14 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
     return value, end
 
 
+read_json_in_prose = read_json
+"""The name that plugins may still use."""
+
+
 def read_valid(text: str, start: int) -> tuple[Any, int] | None:
-    """`read_json` without a reason where there is no value: a failure costs little."""
-    if start > _NEAR:
-        read = read_json(text, start)
-        return None if isinstance(read, JsonFault) else read
-    try:
-        value, end = _SCAN(text, start)
-    except (StopIteration, ValueError, RecursionError):
-        return None
-    return None if _too_deep(text, start, end) or not _encodable(value, text, start, end) else (value, end)
-
-
-def read_json_in_prose(text: str, start: int) -> tuple[Any, int] | JsonFault:
-    """`read_json` where no tag bounds the value: in windows that double, so that it costs what the value is long."""
-    window = _WINDOW
-    while True:
-        piece = text[start : start + window]
-        read = read_json(piece)
-        whole = start + window >= len(text)
-        if not isinstance(read, JsonFault):
-            return read[0], start + read[1]
-        # Where the window cut the value, reading fails at its end, or at the string that reaches over it.
-        cut = read.kind == "invalid_json" and read.position >= min(reach(piece, 0), window - _LONGEST_WORD)
-        if whole or not cut:
-            return replace(read, position=start + read.position, resume=start + read.resume)
-        window *= 2
+    """`read_json` without a reason where there is no value."""
+    read = read_json(text, start)
+    return None if isinstance(read, JsonFault) else read
 
 
 def encodable(text: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolrl.parsing.jsonvalue import JsonFault, near, read_json_in_prose
+from toolrl.parsing.jsonvalue import JsonFault, near, read_json
 from toolrl.parsing.mend import MAX_LENGTH, mend_json
 from toolrl.parsing.scanner import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
@@ -109,7 +109,7 @@ class _BareCallReader:
 
     def _value(self, piece: str, begin: int) -> tuple[tuple[Any, int] | JsonFault, bool]:
         """The object that begins at `begin`, and whether it had to be mended."""
-        read = read_json_in_prose(piece, begin)
+        read = read_json(piece, begin)
         if not isinstance(read, JsonFault) or read.kind != "invalid_json" or self.left <= 0:
             return read, False
         mended = mend_json(piece, begin)
