@@ -126,10 +126,10 @@ async def assemble(
     workers: bool = False,
     ranks: Ranks = ONE,
 ) -> AsyncIterator[Assembly]:
-    """Build and start a run of `total_steps` training steps, 0 for a command that makes none. With `resume` it goes on
-    from its last checkpoint (None for a command that can't), with `overwrite` a run of its name is deleted once all is
-    started; `observers` stand for the config's. With `workers` the config's rollout workers sample, if it asks for any.
-    Of several `ranks` the first one writes the run folder and notifies observers.
+    """Build and start a run of `total_steps` training steps, 0 for a command that makes none. `resume` continues
+    from its last checkpoint (None for a command that can't), `overwrite` deletes a run of its name once all is started;
+    `observers` replace the config's. With `workers` the config's rollout workers sample, if it asks for any. The first
+    of several `ranks` writes the run folder and notifies observers.
 
     `data` names the data sets that the command needs, such as `data.train`, and whether each has to be there. They are
     built first: a missing file is reported before a model is loaded. At the end everything is stopped in reverse order;
@@ -153,8 +153,7 @@ async def assemble(
         weights = model.weights(0, folder.directory)
         here = None
         if not (workers and config.cluster.rollout_workers):
-            # No other command samples while it trains.
-            trains = total_steps > 0 and "data.train" in (data or {})
+            trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
             here = builder.environments(), engine
         limits = builder.limits()
