@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 import transformers
 
 from toolrl.errors import EngineError
-from toolrl.types import Sampling
 from toolrl_plugin_transformers import check as check_module
 from toolrl_plugin_transformers import direct
 from toolrl_plugin_transformers.cache import SlotCache
@@ -157,38 +155,3 @@ def test_where_it_is_wrong_the_module_is_used(
 
 def test_the_doctors_check_says_what_it_found() -> None:
     assert "agrees with a plain forward pass" in check()
-
-
-def test_transposed_weights_follow_the_modules(
-    build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
-) -> None:
-    """Written to in place or replaced, told or not."""
-    module = build(transformers.Qwen2Config(**sizes))
-    prompt = [5, 9, 2, *range(20)]
-
-    def change(kind: str) -> None:
-        part = module.model.layers[0].mlp.up_proj
-        with torch.no_grad():
-            if kind == "in place":
-                part.weight.mul_(1.7)
-            elif kind == "replaced":
-                part.weight = torch.nn.Parameter(part.weight * 0.4)
-            else:  # Past the counter of writes: an engine has to be told.
-                part.weight.data.add_(0.3)
-
-    async def run() -> None:
-        async with engine(module) as running:
-            direct_pass = running._started().batch.runner.direct
-            assert direct_pass is not None
-            assert direct_pass._turned
-            found = []
-            for number, kind in enumerate(("in place", "replaced", "replaced", "told", "in place")):
-                change(kind)
-                if kind == "told":
-                    await running.update_weights(weights(module, number), number)
-                got = await running.generate(prompt, Sampling(6, seed=3), session="the one")
-                assert got.logprobs == pytest.approx(plain_logprobs(module, prompt, got.ids), abs=1e-4)
-                found.append(got.logprobs)
-            assert len(set(found)) == len(found)
-
-    asyncio.run(run())

@@ -116,7 +116,6 @@ class Batch:
     def refresh(self, version: int) -> None:
         """The weights are new: nothing cached counts any more, and rows go on from their tokens so far."""
         self.version = version
-        self.runner.renew()
         self.waiting.extendleft(reversed(self.rows))
         self._set_rows([])
         for session in self.store:

@@ -3,9 +3,6 @@
 A transformers layer makes some eighty calls for each decoding step; where the model is small or few episodes decode
 they take longer than the arithmetic. This makes about twenty-five. It stands in for a module only where every part is
 exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after the check at start.
-
-On a CPU, products of few rows with a weight are slower the way that torch stores it than transposed, so small models in
-float32 get transposed copies. `renew` is how this learns of new weights.
 """
 
 from __future__ import annotations
@@ -20,16 +17,12 @@ from torch import Tensor, nn
 from toolrl_plugin_torch.head import wide_linear
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.memory import total_memory
 from toolrl_plugin_transformers.prefixes import Prefixes, attend
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
-_COPIES = 0.05
-"""Part of the memory that transposed weights may take. Not of what is free: products with them are rounded otherwise,
-and a deterministic run that is resumed must choose as it did before."""
 
 
 class Direct:
@@ -46,13 +39,6 @@ class Direct:
         self._kv_heads = config.num_key_value_heads
         self._rotary = module.model.rotary_emb
         self._cos, self._sin = self._angles(0)
-        self._turned: dict[Any, Tensor] = {}
-        """Transposed weights by module."""
-        if _pays_to_turn(module):
-            linear = [part for part in without_parts(module) if type(part) is nn.Linear]
-            self._turned = {part: part.weight.new_empty(part.weight.shape[::-1]) for part in linear}
-        self._seen: list[tuple[int, int]] = []
-        self._stale = True
 
     @classmethod
     def of(cls, module: Any) -> Direct | None:
@@ -87,16 +73,6 @@ class Direct:
         """False while a hook or an adapter of another kind hangs on the module, which this would pass by."""
         return _untouched(self._module)
 
-    def renew(self) -> None:
-        """The weights have changed."""
-        self._stale = True
-
-    def check_weights(self) -> None:
-        """Detect weights that were replaced or written to without a call of `renew`."""
-        now = [(id(part.weight), part.weight._version) for part in self._turned]
-        self._stale |= now != self._seen
-        self._seen = now
-
     def __call__(
         self,
         slots: SlotCache,
@@ -110,10 +86,6 @@ class Direct:
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
         decoding rows the first `shared` columns are those of the first row, or the first are those in `prefixes`."""
-        if self._stale:
-            for part, turned in self._turned.items():
-                turned.copy_(part.weight.t())
-            self._stale = False
         batch, width = ids_BT.shape
         rows = slice(first, first + batch)
         index = slots.write_index(first, columns_BT, heads_last=True)
@@ -149,8 +121,7 @@ class Direct:
         if type(module) is not nn.Linear:
             y = adapted(x, module)
             return y if out is None else out.copy_(y)
-        weight = self._turned.get(module)
-        weight = module.weight.t() if weight is None else weight
+        weight = module.weight.t()
         return torch.mm(x, weight, out=out) if module.bias is None else torch.addmm(module.bias, x, weight, out=out)
 
     def _project(
@@ -190,13 +161,6 @@ def _scaled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 @cache
 def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(value, dtype=dtype, device=device)
-
-
-def _pays_to_turn(module: Any) -> bool:
-    """Whether a module's weights are to be copied, transposed."""
-    weights = [part.weight for part in without_parts(module) if type(part) is nn.Linear]
-    plain = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in weights)
-    return plain and sum(weight.numel() * weight.itemsize for weight in weights) <= _COPIES * total_memory()
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

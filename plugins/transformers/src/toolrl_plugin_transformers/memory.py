@@ -24,19 +24,13 @@ def default_cache_tokens(shape: CacheShape) -> int:
 
 def available_memory() -> int:
     """Bytes of main memory that a process can still get, a container's limit respected."""
-    found = [total_memory()]
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        found.append(int(text))
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         if "MemAvailable" in fields:
             found.append(int(fields["MemAvailable"].split()[0]) * 1024)
     return min(found)
-
-
-def total_memory() -> int:
-    """Bytes of main memory, or a container's limit: the same whenever a run is repeated."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-        return min(physical, int(text))
-    return physical

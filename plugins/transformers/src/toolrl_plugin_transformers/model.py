@@ -84,8 +84,6 @@ class ModelRunner:
             return
         self._entered = True
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
-        if self._direct is not None:
-            self._direct.check_weights()
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -115,11 +113,6 @@ class ModelRunner:
         """Whether decoding makes use of what groups of rows have in common. On a GPU the calls cost more than reading;
         in 16 bits the kernels round less inside than several steps do."""
         return self._direct is not None and self.device.type == "cpu" and self.shape.dtype.itemsize > 2
-
-    def renew(self) -> None:
-        """The weights have changed."""
-        if self.direct is not None:
-            self.direct.renew()
 
     def prefill(
         self,
