@@ -45,40 +45,6 @@ def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(caplo
     assert "Desk didn't stop within 60 s; it is left as it is" in caplog.text
 
 
-@pytest.mark.parametrize("error", [ValueError("no list"), SystemExit(3)])
-def test_a_session_that_opens_and_cannot_say_its_tools_is_closed_at_once(error: BaseException) -> None:
-    closed: list[bool] = []
-
-    class Mute:
-        async def start(self) -> None: ...
-
-        async def stop(self) -> None: ...
-
-        @asynccontextmanager
-        async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[Any]:
-            try:
-                yield self
-            finally:
-                closed.append(True)
-
-        def specs(self) -> list[ToolSpec]:
-            raise error
-
-        async def call(self, call: ToolCall) -> ToolResult:
-            return ToolResult("")
-
-        async def reward(self) -> None: ...
-
-    async def main() -> None:
-        box = ToolBox([ToolEntry("mute", Mute())])
-        with pytest.raises(ToolsetError, match=rf"mute: opening a session failed: .*{type(error).__name__}"):
-            async with box.open(make_task(), make_episode_context()):
-                pass
-        assert closed == [True]
-
-    asyncio.run(main())
-
-
 class Odd:
     """A toolset of which one method isn't what it has to be."""
 
@@ -112,12 +78,17 @@ def refuse(*_: Any) -> Any:
     raise KeyError("no such thing")
 
 
+def leave(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
         ({"open": refuse}, "opening a session failed: KeyError"),
         ({"open": lambda task, episode: None}, "opening a session failed: AttributeError: .*__aenter__"),
         ({"specs": refuse}, r"opening a session failed: specs\(\) or traits\(\): KeyError"),
+        ({"specs": leave}, r"opening a session failed: specs\(\) or traits\(\): SystemExit"),
         ({"specs": lambda: ["odd"]}, r"opening a session failed: specs\(\) or traits\(\): AttributeError"),
         ({"traits": lambda name: {"pure": True}}, r"traits\('odd'\) gave dict, expected toolrl.tools.ToolTraits"),
         ({"traits": {"odd": True}}, r"specs\(\) or traits\(\): TypeError: 'dict' object is not callable"),

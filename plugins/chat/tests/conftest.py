@@ -164,22 +164,6 @@ def base_tokenizer(backend_json: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json), eos_token="<|endoftext|>")
 
 
-@pytest.fixture
-def blank_first() -> Any:
-    """A SentencePiece-like tokenizer that puts `▁` before a text's first word, but not behind a special token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    backend.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
-    alphabet = [chr(code) for code in range(33, 127)] + ["\n", "▁"]
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(["the answer is what you say it is, and so on"] * 4, trainer)
-    backend.add_special_tokens([*SPECIAL, *TAGS])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", bos_token="<|bos|>")
-
-
 Build = Callable[..., TemplateFormat]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from small_tokenizers import llama_2
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from toolrl_plugin_chat.decoding import Decoder
@@ -20,27 +21,7 @@ Build = Callable[..., TemplateFormat]
 @pytest.fixture(scope="module")
 def metaspace() -> Any:
     """Like Llama 2's: `▁` for blanks, bytes as tokens, a leading blank that decoding takes off again."""
-    backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=["<unk>", "<s>", "</s>", *byte_tokens], show_progress=False
-    )
-    backend.train_from_iterator(["the answer is what you say it is, and so on"] * 4, trainer)
-    # The trainer makes special tokens of the bytes; in a vocabulary they are ordinary ones.
-    plain = Tokenizer(models.BPE(**_model(backend), byte_fallback=True, unk_token="<unk>"))
-    plain.normalizer, plain.decoder = backend.normalizer, backend.decoder
-    return PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", bos_token="<s>", unk_token="<unk>")
-
-
-def _model(backend: Tokenizer) -> dict[str, Any]:
-    import json
-
-    model = json.loads(backend.to_str())["model"]
-    return {"vocab": model["vocab"], "merges": [tuple(merge) for merge in model["merges"]]}
+    return PreTrainedTokenizerFast(tokenizer_object=llama_2(), unk_token="<unk>")
 
 
 @pytest.fixture(scope="module")

@@ -281,25 +281,6 @@ def test_the_shape_of_calls_is_found(written: str, instead: str, build: Build, t
     assert tokenizers["one_call"].decode(said) == 'to=calculator {"expression": "2*3"}<|call|>'
 
 
-def test_a_tokenizer_that_begins_texts_with_a_blank(blank_first: Any, tokenizers: Any, calculator: ToolSpec) -> None:
-    """What goes on from other text gets none, so that parts join to the ids of the whole."""
-    blank_first.chat_template = "{{ bos_token }}" + tokenizers["smollm"].chat_template
-    chat = TemplateFormat(None, BuildContext("template", tokenizer=blank_first))
-    messages = [
-        Message("user", "the answer"),
-        Message("assistant", "is"),
-        Message("user", "so"),
-        Message("assistant", "on"),
-    ]
-    ids = chat.turn_by_turn(messages, [])
-    assert chat.whole(messages, [])[: len(ids)] == ids
-    assert blank_first.decode(chat.inline("is it<|im_end|>")) == "is it<|im_end|>"
-    assert blank_first.convert_ids_to_tokens(chat.inline("is"))[0] != "▁is"
-    assert blank_first.convert_ids_to_tokens(blank_first("is", add_special_tokens=False)["input_ids"])[0].startswith(
-        "▁"
-    )
-
-
 def test_only_an_assistant_says(build: Build) -> None:
     with pytest.raises(ChatFormatError, match="role user can't be sampled"):
         build("qwen").say(Message("user", "Hi"))
