@@ -17,14 +17,8 @@ import pytest
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
 import ray
+from ray_nodes import STORE, ray_cluster
 
-SETTINGS = {
-    "RAY_gcs_server_request_timeout_seconds": "240",  # A busy machine takes long to start three nodes.
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-    "RAY_AUTH_MODE": "disabled",
-}
-STORE = 100 * 2**20
 LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
 """A tool whose limit all workers share; a killed one's permits come back."""
 WORKERS = {"rollout_workers": 2, "worker_cpus": 1}
@@ -62,27 +56,9 @@ def slow_site(workplace: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster(slow_site: Any) -> Iterator[Any]:
-    """Three nodes, two of them with a CPU, where the slow plugin is installed. Nothing is connected to it."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, os.environ.get(name, value))
-        patch.setenv("PYTHONPATH", str(slow_site.folder), prepend=os.pathsep)
-        yield from _cluster(Cluster)
-
-
-def _cluster(Cluster: Any) -> Iterator[Any]:
-    node = {"include_log_monitor": False, "object_store_memory": STORE}
-    made = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
-    try:
-        for _ in range(2):
-            made.add_node(**node, num_cpus=1)
-        made.wait_for_nodes()
+    """Three nodes, two of them with a CPU, where the slow plugin is installed."""
+    with ray_cluster([0, 1, 1], [slow_site.folder]) as made:
         yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
 
 
 def changes(made: Any, name: str, **sections: Any) -> dict[str, Any]:

@@ -14,15 +14,8 @@ import pytest
 
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
-import ray
+from ray_nodes import ray_cluster
 
-SETTINGS = {
-    "RAY_gcs_server_request_timeout_seconds": "240",  # A busy machine takes long to start three nodes.
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-    "RAY_AUTH_MODE": "disabled",
-}
-STORE = 100 * 2**20
 TRAINERS = {"trainer_workers": 2}
 
 BUMPY = {
@@ -71,24 +64,9 @@ def site(workplace: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster(site: Any) -> Iterator[Any]:
-    """Three nodes, where the plugin is installed. Nothing is connected to it."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, os.environ.get(name, value))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(site.folder), str(Path(__file__).parent)]), prepend=os.pathsep)
-        patch.setenv("OMP_NUM_THREADS", "1")
-        node = {"include_log_monitor": False, "object_store_memory": STORE}
-        made = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 1, "include_dashboard": False})
-        try:
-            made.add_node(**node, num_cpus=1)
-            made.add_node(**node, num_cpus=2)
-            made.wait_for_nodes()
-            yield made
-        finally:
-            ray.shutdown()
-            made.shutdown()
+    """Three nodes, where the plugin is installed."""
+    with ray_cluster([1, 1, 2], [site.folder, Path(__file__).parent]) as made:
+        yield made
 
 
 class Run:
