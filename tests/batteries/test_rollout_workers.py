@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
 import ray
-from ray_nodes import STORE, ray_cluster
 
 LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
 """A tool whose limit all workers share; a killed one's permits come back."""
@@ -55,7 +54,7 @@ def slow_site(workplace: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster(slow_site: Any) -> Iterator[Any]:
+def cluster(slow_site: Any, ray_cluster: Any) -> Iterator[Any]:
     """Three nodes, two of them with a CPU, where the slow plugin is installed."""
     with ray_cluster([0, 1, 1], [slow_site.folder]) as made:
         yield made
@@ -242,7 +241,7 @@ def test_a_node_that_is_lost_loses_no_episode(cluster: Any, slow_site: Any, own_
     try:
         wait_for(lambda: (folder / ".status.json").exists(), process)
         cluster.remove_node(list(cluster.worker_nodes)[-1])
-        cluster.add_node(include_log_monitor=False, object_store_memory=STORE, num_cpus=1)
+        cluster.add_node(include_log_monitor=False, object_store_memory=100 * 2**20, num_cpus=1)
         assert process.wait(timeout=240) == 0
     finally:
         process.kill()

@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
-from ray_nodes import ray_cluster
 
 TRAINERS = {"trainer_workers": 2}
 
@@ -63,7 +62,7 @@ def site(workplace: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster(site: Any) -> Iterator[Any]:
+def cluster(site: Any, ray_cluster: Any) -> Iterator[Any]:
     """Three nodes, where the plugin is installed."""
     with ray_cluster([1, 1, 2], [site.folder, Path(__file__).parent]) as made:
         yield made

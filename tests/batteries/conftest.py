@@ -21,7 +21,7 @@ STORE = 100 * 2**20
 
 
 @contextmanager
-def ray_cluster(cpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Any]:
+def _ray_cluster(cpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Any]:
     """Nodes with so many CPUs, the first one the head. Modules in `folders` can be imported there. Nothing is connected
     to it."""
     import ray
@@ -42,3 +42,9 @@ def ray_cluster(cpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Any]:
         finally:
             ray.shutdown()
             made.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Any:
+    """`with ray_cluster(cpus, folders) as cluster`: nodes with so many CPUs, the first one the head."""
+    return _ray_cluster
