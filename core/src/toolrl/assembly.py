@@ -75,7 +75,7 @@ class Assembly:
     """Whether to go on from the run's last checkpoint."""
     datasets: Mapping[str, TaskSource] = field(default_factory=dict)
     """Those that were built before the model was loaded, by their places in the config."""
-    watch: Callable[[], Mapping[str, float]] = dict
+    worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Metrics of the workers, since it was last asked."""
     phase: RunPhase = field(default_factory=RunPhase)
     """For `toolrl status`."""
@@ -173,7 +173,7 @@ async def assemble(
             await stack.enter_async_context(_status_file(folder, phase, sampler))
         built = (loaded, registry, backend, model, here[0] if here else {})
         started = (sampler.engine, sampler.runner, limits, folder, events)
-        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.watch, phase, ranks)
+        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
 
 
 def _new_folder(
@@ -217,7 +217,7 @@ class _Sampler:
 
     engine: TakesWeights
     runner: GroupSource | Rank0Rollout
-    watch: Callable[[], Mapping[str, float]] = dict
+    worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Metrics since it was last asked."""
     status: Callable[[], dict[str, Any]] = dict
     """For `toolrl status`."""

@@ -67,7 +67,7 @@ async def _train(assembly: Assembly) -> None:
         saver=saver,
         evaluator=assembly.evaluator(),
         evaluated={step for step, _ in evaluations},
-        watch=assembly.watch,
+        worker_metrics=assembly.worker_metrics,
         phase=assembly.phase,
     )
     assembly.events.run_start()

@@ -123,7 +123,7 @@ class Process:
         for task in self.worker._groups.values():
             task.cancel()
 
-    def last_words(self) -> list[str]:
+    def output_tail(self) -> list[str]:
         return ["WARNING the end is near"]
 
 
@@ -302,7 +302,7 @@ def test_whoever_dies_and_whenever_each_group_comes_once(seed: int) -> None:
     in_farm(main, lambda: Farm(workers=3, restarts=10**6))
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_last_words() -> None:
+def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_output_tail() -> None:
     async def main(farm: Farm) -> None:
         going = asyncio.create_task(farm.group(100.0))
         with pytest.raises(RunStoppedError) as caught:
@@ -367,7 +367,7 @@ def test_a_worker_that_one_message_did_not_reach_is_replaced(method: str) -> Non
         assert sum(isinstance(it, Group) for it in groups) == 4 - (method == "drop")
         await asyncio.sleep(1)
         assert len(farm.processes) == 3
-        assert [it.has.version for it in farm.pool._workers if it.has] == [1, 1]
+        assert [it.weights.version for it in farm.pool._workers if it.weights] == [1, 1]
 
     in_farm(main)
 
@@ -446,7 +446,7 @@ def test_a_starting_worker_gets_weights_that_came_meanwhile() -> None:
         await asyncio.sleep(0)
         await farm.pool.update_weights(FakeWeights(7), 7)
         await asyncio.sleep(1)
-        assert [it.has.version for it in farm.pool._workers if it.has] == [7, 7]
+        assert [it.weights.version for it in farm.pool._workers if it.weights] == [7, 7]
         assert [farm.living(n).worker._replica.engine.version for n in (0, 1)] == [7, 7]  # type: ignore[union-attr]
 
     in_farm(main)
@@ -454,9 +454,9 @@ def test_a_starting_worker_gets_weights_that_came_meanwhile() -> None:
 
 def test_weights_go_out_again_where_their_version_is_the_same() -> None:
     async def main(farm: Farm) -> None:
-        first = [it.has for it in farm.pool._workers]
+        first = [it.weights for it in farm.pool._workers]
         await farm.pool.update_weights(FakeWeights(0), 0)
-        assert all(it.has is not before for it, before in zip(farm.pool._workers, first, strict=True))
+        assert all(it.weights is not before for it, before in zip(farm.pool._workers, first, strict=True))
 
     in_farm(main)
 

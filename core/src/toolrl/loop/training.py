@@ -40,7 +40,7 @@ class TrainingLoop:
     evaluator: Evaluator | None = None
     evaluated: Collection[int] = ()
     """Steps whose evaluations an earlier process of this run has done."""
-    watch: Callable[[], Mapping[str, float]] = dict
+    worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Returns the workers' metrics since its last call."""
     phase: RunPhase = field(default_factory=RunPhase)
     _thread: UpdateThread = field(default_factory=UpdateThread)
@@ -90,7 +90,7 @@ class TrainingLoop:
                 "time/weights": done - updated,
                 "time/step": done - started,
             }
-            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times), **self.watch()}
+            metrics = {**episode_metrics(new), **metrics, **times, **self._speed(new, times), **self.worker_metrics()}
             self.events.step_end(StepReport(step, "train", metrics))
         if interrupted:
             raise asyncio.CancelledError
@@ -117,7 +117,7 @@ class TrainingLoop:
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
             with self.phase.during(f"evaluating after step {self.trainer.step}"):
-                metrics = {**await self.evaluator.run(self.trainer.step), **self.watch()}
+                metrics = {**await self.evaluator.run(self.trainer.step), **self.worker_metrics()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
             if self.saver.judge(self.trainer.step, metrics):
                 await self._save()

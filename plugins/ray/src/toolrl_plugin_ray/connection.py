@@ -113,7 +113,7 @@ def _join(config: ClusterConfig) -> None:
             raise ConfigError(
                 f"cluster.address: the Ray cluster {address or 'of this machine'!r} can't be "
                 f"{'joined' if address else 'started'}: {_first_line(error)}",
-                hint="`ray status --address ADDRESS` says how it is. Driver and nodes need the same versions of "
+                hint="`ray status --address ADDRESS` shows its state. Driver and nodes need the same versions of "
                 "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
             ) from error
 

@@ -107,7 +107,7 @@ class RayLimits:
         except (RayError, ConnectionError) as error:
             raise ConfigError(
                 f"policy.limit_scope: the limits of the Ray cluster can't be reached: {error}",
-                hint="`ray status` says how the cluster is. Every node needs toolrl and its plugins.",
+                hint="`ray status` shows its state. Every node needs toolrl and its plugins.",
             ) from error
         self._specs[name] = spec
         if self._renewing is None:

@@ -129,8 +129,8 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a started worker reports of itself."""
+class WorkerProcess:
+    """The process of a started worker."""
 
     pid: int
     node: str

@@ -98,7 +98,7 @@ class ActorHandle:
         with suppress(Exception):
             ray.kill(self._actor, no_restart=True)
 
-    def last_words(self) -> list[str]:
+    def output_tail(self) -> list[str]:
         """See WorkerHandle."""
         try:
             text = self._log.read_text(errors="replace")

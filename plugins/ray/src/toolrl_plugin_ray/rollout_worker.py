@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from toolrl.errors import ToolrlError
 from toolrl_plugin_ray.messages import (
     GroupOrder,
-    Hello,
     LogLine,
     WeightUpdate,
+    WorkerProcess,
     WorkerReport,
     WorkerSpec,
     pack_error,
@@ -54,7 +54,7 @@ class RolloutWorker:
         self._replica: PolicyReplica | None = None
         self._gate: asyncio.Semaphore | None = None
 
-    async def start(self, spec: WorkerSpec, update: WeightUpdate) -> Hello:
+    async def start(self, spec: WorkerSpec, update: WeightUpdate) -> WorkerProcess:
         """Build and start everything, with these weights. Raises what a component raises."""
         if _own_process():
             _forward_logs(self._add_log_line)
@@ -67,7 +67,7 @@ class RolloutWorker:
             await self._stack.aclose()
             raise _portable(error) from None
         self._gate = self._replica.runner.gate()
-        return Hello(os.getpid(), platform.node())
+        return WorkerProcess(os.getpid(), platform.node())
 
     async def deal(self, orders: Sequence[GroupOrder]) -> None:
         """Sample these groups as there is room."""

@@ -321,14 +321,14 @@ def _settle(job: PendingGroup, data: bytes) -> None:
 
 
 def _status(worker: WorkerSupervisor) -> dict[str, Any]:
-    place = {"pid": worker.hello.pid, "node": worker.hello.node} if worker.hello is not None else {}
+    place = {"pid": worker.process.pid, "node": worker.process.node} if worker.process is not None else {}
     return {
         "worker": worker.number,
         "state": worker.state,
         **place,
         "groups": len(worker.jobs),
         "episodes": worker.load,
-        "weights": worker.has.version if worker.has is not None else None,
+        "weights": worker.weights.version if worker.weights is not None else None,
         **worker.status,
     }
 

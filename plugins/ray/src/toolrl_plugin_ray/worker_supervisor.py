@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from toolrl.errors import RunStoppedError
 from toolrl.types import Group
-from toolrl_plugin_ray.messages import KEPT_LINES, GroupOrder, Hello, LogLine, WeightUpdate, WorkerReport
+from toolrl_plugin_ray.messages import KEPT_LINES, GroupOrder, LogLine, WeightUpdate, WorkerProcess, WorkerReport
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.worker_pool import WorkerPool
@@ -47,7 +47,7 @@ class WorkerHandle(Protocol):
         """End the process at once; may be called again."""
         ...
 
-    def last_words(self) -> Sequence[str]:
+    def output_tail(self) -> Sequence[str]:
         """The end of what the process printed, where it can be read from here."""
         ...
 
@@ -81,9 +81,9 @@ class WorkerSupervisor:
     """What the worker is sampling, by the orders' keys."""
     load: int = 0
     """Episodes that were dealt to it and haven't given their place back."""
-    has: WeightUpdate | None = None
+    weights: WeightUpdate | None = None
     """The weights that it samples from."""
-    hello: Hello | None = None
+    process: WorkerProcess | None = None
     deaths: int = 0
     """Since it last finished a group."""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -134,9 +134,9 @@ class WorkerSupervisor:
     async def update(self, update: WeightUpdate, part: WeightUpdate | None = None) -> None:
         """Hand weights over, where the worker doesn't have them yet; `part` is how this worker receives them. Raises
         WorkerLostError, EngineError."""
-        if self.has is not update:
+        if self.weights is not update:
             await self.ask("take_weights", part if part is not None else update)
-            self.has = update
+            self.weights = update
 
     async def close(self) -> None:
         """Ask the worker to take everything down, then end its process."""
@@ -152,22 +152,22 @@ class WorkerSupervisor:
 
     def last_lines(self) -> str:
         """The last lines of its log, for a message."""
-        printed = self.handle.last_words() if self.handle is not None else ()
+        printed = self.handle.output_tail() if self.handle is not None else ()
         lines = list(printed or self.log)[-KEPT_LINES:]
         return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
 
     async def _start(self) -> None:
-        self.has = None
+        self.weights = None
         self.handle = self.spawn(self.number)
         update = self.owner.current()
         async with self.owner.send_to_one(update, self.handle) as part:
-            self.hello = await self.ask("start", self.owner.spec(self.number), part)
-        self.has = update
-        while (newer := self.owner.current()) is not self.has:
+            self.process = await self.ask("start", self.owner.spec(self.number), part)
+        self.weights = update
+        while (newer := self.owner.current()) is not self.weights:
             async with self.owner.send_to_one(newer, self.handle) as part:
                 await self.update(newer, part)
         self.state = "ready"
-        _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.hello.pid, self.hello.node)
+        _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.process.pid, self.process.node)
         self.owner.ready(self)
 
     async def _listen(self) -> None:
@@ -190,7 +190,7 @@ class WorkerSupervisor:
         last_lines, handle = self.last_lines(), self.handle
         if handle is not None:
             handle.kill()
-        self.handle, self.hello, self.state = None, None, "starting"
+        self.handle, self.process, self.state = None, None, "starting"
         self.deaths += 1
         self.owner.lost(self, str(error), last_lines)
         if self.deaths > self.restarts:
