@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import ray
@@ -44,6 +44,9 @@ async def connected(config: ClusterConfig, check: Callable[[], None]) -> AsyncIt
         # In a thread: in the main one Ray would install signal handlers that end the process without saving anything.
         joining = asyncio.ensure_future(asyncio.to_thread(join))
         try:
+            done, _ = await asyncio.wait([joining], timeout=WARNING_SECONDS)
+            if not done:
+                _log.warning("waiting for %s for %g s", _described(config), WARNING_SECONDS)
             await asyncio.shield(joining)
         except asyncio.CancelledError:
             await asyncio.wait([joining])
@@ -104,18 +107,17 @@ def _join(config: ClusterConfig) -> None:
     address = config.address or os.environ.get("RAY_ADDRESS")
     local = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
-    with _warning_when_slow(address):
-        try:
-            if address:
-                _check_listens(address)
-            ray.init(**options, **({"address": address} if address else local))
-        except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, RayError) as error:
-            raise ConfigError(
-                f"cluster.address: the Ray cluster {address or 'of this machine'!r} can't be "
-                f"{'joined' if address else 'started'}: {_first_line(error)}",
-                hint="`ray status --address ADDRESS` shows its state. Driver and nodes need the same versions of "
-                "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
-            ) from error
+    try:
+        if address:
+            _check_listens(address)
+        ray.init(**options, **({"address": address} if address else local))
+    except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, RayError) as error:
+        raise ConfigError(
+            f"cluster.address: {_described(config)} can't be {'joined' if address else 'started'}: "
+            f"{_first_line(error)}",
+            hint="`ray status --address ADDRESS` shows its state. Driver and nodes need the same versions of "
+            "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
+        ) from error
 
 
 def _restore_signals() -> None:
@@ -134,16 +136,9 @@ def _check_listens(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
-@contextmanager
-def _warning_when_slow(address: str | None) -> Iterator[None]:
-    what = f"the Ray cluster {address!r}" if address else "a Ray cluster on this machine"
-    timer = threading.Timer(WARNING_SECONDS, _log.warning, ["waiting for %s for %g s", what, WARNING_SECONDS])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _described(config: ClusterConfig) -> str:
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    return f"the Ray cluster {address!r}" if address else "a Ray cluster on this machine"
 
 
 def _first_line(error: Exception) -> str:
