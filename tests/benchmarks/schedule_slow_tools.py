@@ -16,18 +16,16 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from toolrl.loop.batches import BatchSource, Demand, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.overlap import OverlappingBatches
-from toolrl.parsing.results import tool_messages
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import ParsedTurn, Task, ToolCall
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
+from toolrl.types import Task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_build_context, make_task
 
 GENERATION, UPDATE = 0.1, 0.5
 """Seconds."""
@@ -49,20 +47,6 @@ MODES: dict[str, Make] = {
 }
 
 
-class Calls:
-    """The text `call` is a call."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        items = (ToolCall("wait", {}, span=(0, len(text)), raw=text),) if text == "call" else ()
-        return ParsedTurn(items, content=text)
-
-    def render_results(self, records: Any) -> Any:
-        return tool_messages(records)
-
-
 async def measure(make: Make, steps: int, *, rows: int = 16, scale: float = 1.0, seed: int = 0) -> float:
     """Seconds a step, by the clock of the event loop; `scale` stretches all times, `seed` is the latencies'."""
     latencies, loop = random.Random(seed), asyncio.get_running_loop()
@@ -74,7 +58,9 @@ async def measure(make: Make, steps: int, *, rows: int = 16, scale: float = 1.0,
         return "done"
 
     box = ToolBox([ToolEntry("wait", as_toolset(wait, None, make_build_context("wait")))])
-    environment = Environment("default", Calls(), FakeChatFormat(), box)
+    environment = Environment(
+        "default", FakeParser(lambda text: ["wait"] if text == "call" else []), FakeChatFormat(), box
+    )
     engine = ScriptedEngine(["call", "end"], latency=scale * GENERATION)
     runner = Runner(engine, {"default": environment}, concurrency=4096)
     order = EndlessOrder([make_task(id=f"t{number}") for number in range(10_000)], seed=0)

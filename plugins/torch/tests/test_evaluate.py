@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,21 +13,10 @@ from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ParsedTurn, Score, Task
-from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
+from toolrl.types import Episode, Score, Task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
 
 CHAT = FakeChatFormat()
-
-
-class NoCalls:
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> Sequence[Any]:
-        return ()
 
 
 class FirstOfEach:
@@ -54,7 +42,7 @@ class Setup:
         self.episodes: list[Episode] = []
         room = Environment(
             "default",
-            NoCalls(),
+            FakeParser(),
             CHAT,
             ToolBox([ToolEntry("echo", self.tools)]),
             [NamedReward("first", reward or FirstOfEach())],

@@ -22,22 +22,11 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
-from toolrl.types import Episode, ParsedTurn, Score
+from toolrl.types import Episode, Score
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
-from toolrl_testing.fakes import FakeChatFormat, FakeWeights, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, FakeWeights, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
-
-
-class NoCalls:
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **_: Any) -> ParsedTurn:
-        return ParsedTurn(content=text)
-
-    def render_results(self, records: Any) -> tuple[()]:
-        return ()
 
 
 class Right:
@@ -107,7 +96,7 @@ class Setting:
         self.events = Seen()
         self.engine = ScriptedEngine(["x"])
         rewards = (NamedReward("right", Right()),)
-        environment = Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()), rewards)
+        environment = Environment("default", FakeParser(), FakeChatFormat(), ToolBox(()), rewards)
         trainer = {"steps": steps, "prompts_per_step": 2, **sections.pop("trainer", {})}
         frame = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": {"group_size": 2}}
         self.trainer = Counting(step=step, last_step=step, every=trainer.get("save_every", 0))
@@ -330,7 +319,7 @@ def test_a_resumed_fine_tuning_that_is_good_enough_trains_no_more(step: int) -> 
 def test_fine_tuning_that_never_gets_there_says_how_far_it_came() -> None:
     run = Setting()
     run.evaluator.runner = Runner(
-        run.engine, {"default": Environment("default", NoCalls(), FakeChatFormat(), ToolBox(()))}
+        run.engine, {"default": Environment("default", FakeParser(), FakeChatFormat(), ToolBox(()))}
     )
     with pytest.raises(RunStoppedError, match="after all 4 steps.*0.0%.*100.0%"):
         asyncio.run(fine_tuning(run).run())
