@@ -21,6 +21,7 @@ from toolrl_plugin_rlfactory.loading import call_accepted
 from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reading import ANSWER, ANSWER_END
 from toolrl_plugin_rlfactory.sharing import shared_env
+from toolrl_plugin_verl.texts import prompt_text, response_text
 
 
 class RLFactoryReward:
@@ -68,22 +69,16 @@ class RLFactoryReward:
         task = episode.task
         answer = copy.deepcopy(task.answer)
         prompt_ids, response_ids = episode.ids[: episode.prompt_length], episode.ids[episode.prompt_length :]
-        text = episode.model_text
-        if self._options.solution == "response":
-            text = str(self._tokenizer.decode(list(response_ids), skip_special_tokens=True))
+        text = response_text(episode, self._tokenizer) if self._options.solution == "response" else episode.model_text
         if episode.answer is not None and text.rfind(ANSWER) > text.rfind(ANSWER_END):
             text += ANSWER_END  # It ended generation as an end flag, and the engine cut it off.
-        if self._tokenizer is not None:
-            prompt = str(self._tokenizer.decode(list(prompt_ids), skip_special_tokens=True))
-        else:
-            prompt = "\n".join(message.content for message in task.messages)
         extra = copy.deepcopy(dict(task.extra))
         source, info = extra.get("data_source"), extra.get("extra_info", extra)
         if self.env.use_verify_tool:
             found = self.env.verify_tool(source, text, answer, info)
             answer = {**(answer if isinstance(answer, Mapping) else {"target": answer}), "verified_results": found}
         row = {"reward_model": {"ground_truth": answer}, "data_source": source, "extra_info": info}
-        return DataItem(prompt, text, prompt_ids, response_ids, row)
+        return DataItem(prompt_text(episode, self._tokenizer), text, prompt_ids, response_ids, row)
 
     def _steps(self, episode: Episode) -> dict[int, float]:
         texts = [turn.text for turn in episode.turns]
