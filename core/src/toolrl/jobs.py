@@ -13,7 +13,7 @@ from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop.batches import BatchSource, Demand, FixedRows, KeepsPosition, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import from_episodes
-from toolrl.loop.fine_tune import FineTuningLoop, StoredDemonstrations, TaskDemonstrations
+from toolrl.loop.fine_tune import Demonstrations, FineTuningLoop
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.overlap import OverlappingBatches
 from toolrl.loop.rank_rollout import Rank0Batches, Rank0Rollout
@@ -110,11 +110,11 @@ async def fine_tune(assembly: Assembly, settings: SftFrame) -> dict[str, Any]:
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
 
 
-def _demonstrations(assembly: Assembly, settings: SftFrame) -> TaskDemonstrations | StoredDemonstrations:
+def _demonstrations(assembly: Assembly, settings: SftFrame) -> Demonstrations:
     seed = assembly.config.seed
     if settings.data is not None:
         rows = assembly.tasks("sft.data", settings.data)
-        return TaskDemonstrations(EndlessOrder(rows, seed=seed, where="sft.data"), assembly.environments)
+        return Demonstrations(EndlessOrder(rows, seed=seed, where="sft.data"), assembly.environments)
     assert settings.from_run is not None, "a config has one of the two"
     items = from_episodes(_rolled_out(RunFolder.open(settings.from_run)), settings.min_reward)
     if not items:
@@ -123,7 +123,7 @@ def _demonstrations(assembly: Assembly, settings: SftFrame) -> TaskDemonstration
             "of evaluations don't count",
             hint="Lower sft.min_reward, or take another run.",
         )
-    return StoredDemonstrations(EndlessOrder(items, seed=seed))
+    return Demonstrations(EndlessOrder(items, seed=seed))
 
 
 def _rolled_out(folder: RunFolder) -> Iterator[Episode]:

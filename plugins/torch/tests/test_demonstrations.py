@@ -11,7 +11,7 @@ import pytest
 from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import Demonstration, encode_task, from_episodes
-from toolrl.loop.fine_tune import StoredDemonstrations, TaskDemonstrations
+from toolrl.loop.fine_tune import Demonstrations
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -122,9 +122,9 @@ def test_good_episodes_are_taken_as_the_tokens_they_are(make_episode: Any) -> No
 
 def test_sources_give_what_stands_at_a_position() -> None:
     tasks = [conversation(Message("assistant", str(number))) for number in range(3)]
-    source = TaskDemonstrations(EndlessOrder(tasks, seed=0, shuffle=False), environments())
+    source = Demonstrations(EndlessOrder(tasks, seed=0, shuffle=False), environments())
     taken = asyncio.run(source.take(2, 3))
     said = [CHAT.decode([i for i, bit in zip(item.ids, item.loss_mask, strict=True) if bit]).text for item in taken]
     assert said == ["2", "0", "1"]
-    stored = StoredDemonstrations(EndlessOrder(taken, seed=0, shuffle=False))
+    stored = Demonstrations(EndlessOrder(taken, seed=0, shuffle=False))
     assert asyncio.run(stored.take(1, 2)) == taken[1:]

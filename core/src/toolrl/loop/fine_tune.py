@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from toolrl.config.model import SftFrame
 from toolrl.errors import RunStoppedError
@@ -23,31 +22,18 @@ from toolrl.rollout.source import TakesWeights
 from toolrl.types import Task
 
 
-class DemonstrationSource(Protocol):
-    """Batches of demonstrations by position in an endless sequence."""
-
-    async def take(self, position: int, count: int) -> list[Demonstration]: ...
-
-
 @dataclass
-class TaskDemonstrations:
-    """Demonstrations from tasks whose messages hold the assistant's turns, encoded as they are needed."""
+class Demonstrations:
+    """Batches of demonstrations by position in an endless sequence: stored ones as they are; tasks, whose messages hold
+    the assistant's turns, are encoded when they are taken."""
 
-    order: EndlessOrder[Task]
-    environments: Mapping[str, Environment]
+    order: EndlessOrder[Task | Demonstration]
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    """For tasks."""
 
     async def take(self, position: int, count: int) -> list[Demonstration]:
-        return [await encode_task(task, self.environments) for task in self.order.take(position, count)]
-
-
-@dataclass
-class StoredDemonstrations:
-    """Demonstrations that are tokens already."""
-
-    order: EndlessOrder[Demonstration]
-
-    async def take(self, position: int, count: int) -> list[Demonstration]:
-        return self.order.take(position, count)
+        rows = self.order.take(position, count)
+        return [row if isinstance(row, Demonstration) else await encode_task(row, self.environments) for row in rows]
 
 
 @dataclass
@@ -56,7 +42,7 @@ class FineTuningLoop:
 
     settings: SftFrame
     trainer: Trainer
-    demonstrations: DemonstrationSource
+    demonstrations: Demonstrations
     engine: TakesWeights
     events: Events
     saver: Saver
