@@ -79,8 +79,8 @@ class Engine(ScriptedEngine):
         self.closed = deque(maxlen=1)  # type: ignore[assignment]
 
     def _next_text(self, prompt: Sequence[int], session: str) -> str:
-        turn = self._said[session]
-        self._said[session] += 1
+        turn = self._answered[session]
+        self._answered[session] += 1
         if turn >= TURNS:
             return "done"
         chance = random.Random(f"{session}/{turn}")
