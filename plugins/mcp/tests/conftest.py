@@ -48,6 +48,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def wait_until_gone(*pids: int, seconds: float = 15) -> None:
+    """Until these processes have ended; fails where one hasn't."""
+    end = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if alive(pid)], "processes are left"
+
+
 def open_files() -> int:
     """How many file descriptors this process has."""
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -124,6 +132,8 @@ class Rig:
     raw = str(SERVERS / "raw.py")
     toy = str(SERVERS / "toy.py")
     http_server = HttpServer
+    alive = staticmethod(alive)
+    wait_until_gone = staticmethod(wait_until_gone)
     children_of = staticmethod(children_of)
     files_by_number = staticmethod(files_by_number)
 

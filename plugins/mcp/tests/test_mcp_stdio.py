@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,6 @@ LINUX = sys.platform.startswith("linux")
 needs_linux = pytest.mark.skipif(not LINUX, reason="reads /proc")
 
 
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    except OSError:
-        return False
-
-
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
 
@@ -49,13 +40,6 @@ async def until(true: Callable[[], bool]) -> None:
 def nested(depth: int) -> Any:
     """A list in a list in a list …"""
     return functools.reduce(lambda inner, _: [inner], range(depth), 1)
-
-
-def wait_until_gone(*pids: int, seconds: float = 15) -> None:
-    end = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not [pid for pid in pids if alive(pid)], "processes are left"
 
 
 # Starts that fail.
@@ -386,13 +370,13 @@ async def test_what_a_server_started_ends_with_it(rig: Any, how: str) -> None:
         pids = [own]
         for ignore in (False, True):
             pids += map(int, (await rig.call(toolset, "children", ignore_term=ignore)).split())
-        assert all(map(alive, pids))
+        assert all(map(rig.alive, pids))
         if how != "stop":
             with pytest.raises(ToolError, match="was lost during the call"):
                 await rig.call(toolset, "crash")
             await rig.call(toolset, "whoami")
-            wait_until_gone(*pids)
-    wait_until_gone(*pids)
+            rig.wait_until_gone(*pids)
+    rig.wait_until_gone(*pids)
 
 
 @needs_linux
@@ -426,11 +410,11 @@ def test_the_death_of_the_run_ends_its_servers(rig: Any, tmp_path: Path) -> None
     assert run.stdout is not None
     *servers, fork = map(int, run.stdout.readline().split())
     run.stdout.close()
-    assert all(map(alive, servers))
+    assert all(map(rig.alive, servers))
     run.kill()
     run.wait()
     try:
-        wait_until_gone(*servers)
+        rig.wait_until_gone(*servers)
     finally:
         os.kill(fork, signal.SIGKILL)
 
@@ -441,7 +425,7 @@ async def test_a_guard_that_is_killed_takes_the_server_along(rig: Any) -> None:
         pid = int(await rig.call(toolset, "pid"))
         os.kill(parent_of(pid), signal.SIGKILL)
         await until(lambda: not toolset.servers["raw"].connections[0].usable)
-        await until(lambda: not alive(pid))
+        await until(lambda: not rig.alive(pid))
         assert int(await rig.call(toolset, "pid")) != pid
 
 

@@ -6,6 +6,8 @@ import asyncio
 import http.server
 import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,20 @@ async def test_a_server_that_forgot_the_session(rig: Any, toy: Toy) -> None:
         assert await rig.call(toolset, "add", a=3, b=4) == "7"
 
 
+@contextmanager
+def answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server that answers like this."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 class Refusing(http.server.BaseHTTPRequestHandler):
     """An HTTP server that is no MCP server: its path is the status that it answers with."""
 
@@ -168,13 +184,8 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize("kind", ["streamable-http", "sse"])
 @pytest.mark.parametrize("status", [200, 401, 404, 500])
 def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    entry = {"url": f"http://127.0.0.1:{server.server_port}/{status}", "type": kind}
-    entry["headers"] = {"Authorization": "Bearer hunter2"}
-
     async def work() -> None:
+        entry = {"url": f"{url}/{status}", "type": kind, "headers": {"Authorization": "Bearer hunter2"}}
         toolset = rig.toolset(rig.options(server=entry, start_timeout=3.0))
         with pytest.raises(ToolsetError, match="MCP server 'raw' didn't start: ") as caught:
             await toolset.start()
@@ -182,25 +193,17 @@ def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
         assert "Is it running, and are its `url`, `type` and `headers` right?" in str(caught.value)
         assert "hunter2" not in str(caught.value)
 
-    try:
+    with answering(Refusing) as url:
         rig.run(work)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
-class Hostile(http.server.BaseHTTPRequestHandler):
+class Hostile(Refusing):
     """An HTTP server that means no good."""
 
     sent = 0
 
     def do_GET(self) -> None:
         getattr(self, self.path.partition("?")[0].strip("/"))()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.do_GET()
 
     def redirect(self) -> None:
         self.send_response(307)
@@ -233,9 +236,6 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     def hangs_up(self) -> None:
         self.close_connection = True
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
 
 @pytest.mark.parametrize("kind", ["streamable-http", "sse"])
 @pytest.mark.parametrize(
@@ -248,24 +248,16 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     ],
 )
 def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    entry = {"url": f"http://127.0.0.1:{server.server_port}/{path}?key=hunter2", "type": kind}
-
     async def work() -> None:
+        entry = {"url": f"{url}/{path}?key=hunter2", "type": kind}
         toolset = rig.toolset(rig.options(server=entry, max_message_bytes=2**16))
         with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}") as caught:
             await toolset.start()
         assert "hunter2" not in str(caught.value)
 
     Hostile.sent = 0
-    try:
+    with answering(Hostile) as url:
         rig.run(work)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert Hostile.sent < 20_000_000
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import OPTIONS, logprobs_of, make_family, needs_vllm
+from vllm_help import OPTIONS, logprobs_of, make_family, most_sampled, needs_vllm
 from vllm_lora import MergedWeights, add_adapter, train
 
 from toolrl.errors import ConfigError, EngineError
@@ -96,7 +96,7 @@ def test_a_request_under_way_goes_on_with_the_new_adapter(tokenizer: Any, tmp_pa
         module, older = (add_adapter("qwen3", tied=True) for _ in range(2))
         async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
             task = asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=1), session="a"))
-            while not await running._driver.call(lambda: _sampled(running._driver.engine) > 4):
+            while not await running._driver.call(lambda: most_sampled(running._driver.engine) > 4):
                 pass
             async with running.hold():
                 train(module, 5)
@@ -109,11 +109,6 @@ def test_a_request_under_way_goes_on_with_the_new_adapter(tokenizer: Any, tmp_pa
             assert max(abs(a - b) for a, b in zip(done.logprobs[place:], new[place:], strict=True)) < TOLERANCE
 
     asyncio.run(run())
-
-
-def _sampled(engine: Any) -> int:
-    states = engine.output_processor.request_states.values()
-    return max((state.detokenizer.num_output_tokens() for state in states), default=0)
 
 
 @needs_vllm

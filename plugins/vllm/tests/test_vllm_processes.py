@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from vllm_help import OPTIONS, Weights, change, logprobs_of, make_family, make_model, needs_vllm
+from vllm_help import OPTIONS, Weights, change, logprobs_of, make_family, make_model, most_sampled, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
@@ -50,7 +50,7 @@ def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
                 asyncio.ensure_future(running.generate(PROMPT, Sampling(190, seed=n), session=str(n))) for n in range(8)
             ]
             driver = running._driver
-            while not await driver.call(lambda: _sampled(driver.engine) > 2):
+            while not await driver.call(lambda: most_sampled(driver.engine) > 2):
                 pass
             worker.send_signal(how)
             done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
@@ -67,11 +67,6 @@ def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
 
     asyncio.run(run())
     assert not workers()
-
-
-def _sampled(engine: Any) -> int:
-    states = engine.output_processor.request_states.values()
-    return max((state.detokenizer.num_output_tokens() for state in states), default=0)
 
 
 @needs_vllm

@@ -9,40 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from vllm_help import OPTIONS, change, make_model, make_tokenizer, needs_vllm
+from vllm_help import change, make_model, needs_vllm, run_config
 
 from toolrl.types import Episode, Score
 
 pytestmark = [needs_vllm, pytest.mark.timeout(600)]
 
 
-def config(folder: Path, **options: Any) -> Path:
-    """A run of three steps on a random model."""
-    model = make_model(tied=True)
-    model.save_pretrained(folder / "model")
-    make_tokenizer().save_pretrained(folder / "model")
-    rows = [{"messages": [{"role": "user", "content": f"{n} + {n}"}], "answer": str(2 * n)} for n in range(8)]
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = {
-        "model": {"path": str(folder / "model")},
-        "data": {"train": {"use": "jsonl", "options": {"path": str(folder / "tasks.jsonl")}}},
-        "environments": {
-            "default": {
-                "parser": "vllm/hermes",
-                "chat_format": {"use": "plain", "options": {"turn_end": ["<|im_end|>"]}},
-                "rewards": ["format"],
-            }
-        },
-        "engine": {"use": "vllm", "options": {**OPTIONS, **options}},
-        "rollout": {"max_turn_tokens": 16, "max_episode_tokens": 128},
-        "algorithm": {"preset": "grpo", "group_size": 4},
-        "trainer": {"steps": 3, "prompts_per_step": 2, "learning_rate": 1e-3},
-        "observers": [],
-        "run": {"dir": str(folder / "runs"), "name": "r"},
-        "threads": 1,
-    }
+def config(folder: Path) -> Path:
     path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(text))
+    path.write_text(yaml.safe_dump(run_config(folder, reward="format")))
     return path
 
 

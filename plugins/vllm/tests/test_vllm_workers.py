@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from vllm_help import OPTIONS, make_model, make_tokenizer, needs_vllm
+from vllm_help import needs_vllm, run_config
 
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
@@ -49,30 +48,11 @@ def site(folder: Path) -> Path:
     return folder
 
 
-def config(folder: Path, **options: Any) -> dict[str, Any]:
-    make_model(tied=True).save_pretrained(folder / "model")
-    make_tokenizer().save_pretrained(folder / "model")
-    rows = [{"messages": [{"role": "user", "content": f"{n} + {n}"}], "answer": str(2 * n)} for n in range(8)]
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    plain = {"use": "plain", "options": {"turn_end": ["<|im_end|>"]}}
-    return {
-        "model": {"path": "model"},
-        "data": {"train": {"use": "jsonl", "options": {"path": "tasks.jsonl"}}},
-        "environments": {"default": {"parser": "vllm/hermes", "chat_format": plain, "rewards": ["uneven"]}},
-        "engine": {"use": "vllm", "options": {**OPTIONS, **options}},
-        "rollout": {"max_turn_tokens": 16, "max_episode_tokens": 128},
-        "algorithm": {"preset": "grpo", "group_size": 4},
-        "trainer": {"steps": 3, "prompts_per_step": 2, "learning_rate": 1e-3, "save_every": 0},
-        "cluster": {"rollout_workers": 1, "worker_cpus": 1},
-        "observers": [],
-        "run": {"dir": "runs", "name": "r"},
-        "threads": 1,
-    }
-
-
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_worker_samples_from_the_weights_that_are_trained(tmp_path: Path, apart: bool) -> None:
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config(tmp_path, separate_process=apart)))
+    config = run_config(tmp_path, reward="uneven", separate_process=apart)
+    config["cluster"] = {"rollout_workers": 1, "worker_cpus": 1}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     paths = os.pathsep.join([str(site(tmp_path / "site")), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "toolrl", "train", "run.yaml", "--json"],

@@ -95,13 +95,9 @@ class Server:
             async with places:
                 await connection.start()
 
-        starts = [asyncio.ensure_future(start(connection)) for connection in self.connections]
         try:
-            await asyncio.gather(*starts)
+            await all_of([start(connection) for connection in self.connections])
         except BaseException:
-            for starting in starts:
-                starting.cancel()
-            await uninterrupted(asyncio.gather(*starts, return_exceptions=True))
             await self.stop()
             raise
 

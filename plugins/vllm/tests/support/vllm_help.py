@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,33 @@ def change(module: Any, seed: int = 1, *, by: float = 0.02) -> None:
         for parameter in module.parameters():
             step = torch.randn(parameter.shape, generator=generator) * by
             parameter.add_(step.to(parameter.dtype))
+
+
+def run_config(folder: Path, *, reward: str, **options: Any) -> dict[str, Any]:
+    """The config of a run of three steps on a random model, with its data in `folder`. `options` are the engine's."""
+    make_model(tied=True).save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    rows = [{"messages": [{"role": "user", "content": f"{n} + {n}"}], "answer": str(2 * n)} for n in range(8)]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plain = {"use": "plain", "options": {"turn_end": ["<|im_end|>"]}}
+    return {
+        "model": {"path": str(folder / "model")},
+        "data": {"train": {"use": "jsonl", "options": {"path": str(folder / "tasks.jsonl")}}},
+        "environments": {"default": {"parser": "vllm/hermes", "chat_format": plain, "rewards": [reward]}},
+        "engine": {"use": "vllm", "options": {**OPTIONS, **options}},
+        "rollout": {"max_turn_tokens": 16, "max_episode_tokens": 128},
+        "algorithm": {"preset": "grpo", "group_size": 4},
+        "trainer": {"steps": 3, "prompts_per_step": 2, "learning_rate": 1e-3},
+        "observers": [],
+        "run": {"dir": str(folder / "runs"), "name": "r"},
+        "threads": 1,
+    }
+
+
+def most_sampled(engine: Any) -> int:
+    """Tokens of the request of vLLM's engine that has the most."""
+    states = engine.output_processor.request_states.values()
+    return max((state.detokenizer.num_output_tokens() for state in states), default=0)
 
 
 def logprobs_of(module: Any, prompt: Any, sampled: Any, temperature: float = 1.0) -> list[float]:
