@@ -228,7 +228,10 @@ def _end_in_words(line: str) -> str:
     word, _, rest = line.partition(" ")
     if word == "error":
         return f"can't be run: {rest}"
-    return f"was killed by {signal.Signals(int(rest)).name}" if word == "signal" else f"ended ({line})"
+    if word == "signal":
+        names = {str(known.value): known.name for known in signal.Signals}
+        return f"was killed by {names.get(rest, line)}"
+    return f"ended ({line})"
 
 
 async def _read_messages(
