@@ -118,7 +118,7 @@ async def test_a_server_that_dies_ends_its_episodes_and_comes_back_for_others(re
     server = RealServer("guess", 8)
     server.start()
     try:
-        async with box_of(options(server.url, reconnect={"attempts": 40, "first_delay": 0.1, "max_delay": 1})) as box:
+        async with box_of(options(server.url, reconnect={"attempts": 300, "first_delay": 0.1, "max_delay": 1})) as box:
             async with episode(box) as session:
                 await session.opening()
                 await session.respond(turn("1"))
