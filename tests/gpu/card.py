@@ -7,7 +7,6 @@ import statistics
 from typing import Any
 
 from clock import Clock
-from results import table
 from settings import NotHereError, Settings
 
 DATA_SHEET = {
@@ -84,24 +83,3 @@ def launch_seconds(device: Any) -> float:
 def headline(figures: dict[str, Any]) -> str:
     rates = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in figures["matmul"].items())
     return f"{figures['name']}: copy {figures['bandwidth'] / 1e12:.3g} TB/s, {rates}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    sheet = figures["data_sheet"]
-    memory = figures["memory"]
-    rows = [
-        ["card", figures["name"], None],
-        ["memory, GiB", memory / 2**30 if memory else None, None],
-        ["copy, TB/s", figures["bandwidth"] / 1e12, sheet["bandwidth"] / 1e12 if sheet else None],
-        *(
-            [f"product in {name}, TFLOP/s", rate / 1e12, sheet[name] / 1e12 if name in sheet else None]
-            for name, rate in figures["matmul"].items()
-        ),
-        ["start of a kernel, µs", figures["launch_seconds"] * 1e6, None],
-        [
-            "software",
-            f"torch {figures['torch']}, transformers {figures['transformers']}, Python {figures['python']}",
-            None,
-        ],
-    ]
-    return table(["", "measured", "data sheet"], rows)

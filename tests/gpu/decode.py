@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from clock import Clock, Memory
-from results import table
 from settings import Settings
 
 GROUP = 8
@@ -203,29 +202,3 @@ def headline(figures: dict[str, Any]) -> str:
     best = max(rows, key=lambda row: row["tokens_per_second"])
     share = f", {best['of_limit']:.0%} of what memory allows" if best["of_limit"] else ""
     return f"{best['tokens_per_second']:,.0f} tokens/s at batch {best['batch']}{share}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            row["batch"], "in groups of 8" if row["shared"] else "all different", row.get("tokens_per_second"),
-            _ms(row.get("step_seconds")), _ms(row.get("limit_seconds")),
-            f"{row['of_limit']:.0%}" if row.get("of_limit") else None, row.get("whole_tokens_per_second"),
-            row["peak_bytes"] / 2**30 if row.get("peak_bytes") else None, row.get("error"),
-        ]
-        for row in figures["rows"]
-    ]  # fmt: skip
-    header = ["batch", "prompts", "tokens/s", "step, ms", "least, ms", "of the limit", "tokens/s with prompts",
-              "peak, GiB", ""]  # fmt: skip
-    lines = table(header, rows)
-    kernels = figures["kernels"]
-    if "error" in kernels:
-        lines += ["", f"Kernels were not counted: {kernels['error']}"]
-    elif kernels:
-        lines += ["", f"At batch {kernels['batch']} a step starts {kernels['each_step']:.0f} kernels, and the card is "
-                  f"busy {kernels['busy']:.0%} of the time."]  # fmt: skip
-    return [f"Prompts of {figures['prompt']} tokens, {figures['dtype']}.", "", *lines]
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1000 * seconds

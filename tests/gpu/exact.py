@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from results import table
 from settings import Settings
 
 DTYPES = ("float32", "bfloat16")
@@ -149,25 +148,3 @@ def headline(figures: dict[str, Any]) -> str:
     distances = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
     apart = figures["gradients"]["float64"]["shared"]["max"]
     return f"mismatch at most {distances}; shared gradients in float64 off by {apart:.1e}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    mismatch = [
-        [name, kind, values["mean"], values["max"]]
-        for name, kinds in figures["mismatch"].items()
-        for kind, values in kinds.items()
-    ]
-    gradients = [
-        [name, kind, values["max"], values["norm"]]
-        for name, kinds in figures["gradients"].items()
-        for kind, values in kinds.items()
-    ]
-    return [
-        f"Log-probabilities of the engine and of the trainer, {figures['tokens']} tokens:",
-        "",
-        *table(["type", "prompts", "mean difference", "greatest"], mismatch),
-        "",
-        "Gradients, relative to those of float64 without sharing:",
-        "",
-        *table(["type", "prompts", "greatest difference", "norm of the difference"], gradients),
-    ]

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import table
 from settings import PARTS, ROOT, NotHereError, NotYetError, Settings
 
 EXAMPLES = ROOT / "docs" / "examples" / "gsm8k"
@@ -211,18 +210,3 @@ def headline(figures: dict[str, Any]) -> str:
         return f"{len(figures['rows'])} evaluations so far"
     points = 100 * (with_tools - plain)
     return f"{with_tools:.1%} with {figures['tool']}, {plain:.1%} without: {points:+.1f} points"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    rows = [
-        [row["when"], "with" if row["tools"] else "without", f"{row['accuracy']:.1%}" if "accuracy" in row else None,
-         *(row.get(name) for name in METRICS[1:])]
-        for row in sorted(figures["rows"], key=lambda row: (row["when"] != "as it is", row["step"], not row["tools"]))
-    ]  # fmt: skip
-    speed = [[stage, *(times.get(f"time/{part}") for part in ("step", "rollout", "update"))]
-             for stage, times in figures["speed"].items()]  # fmt: skip
-    return [
-        *table(["when", figures["tool"], *METRICS], rows),
-        "",
-        *table(["stage", "step, s", "rollout, s", "update, s"], speed),
-    ]

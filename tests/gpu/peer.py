@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from results import table
 from settings import ROOT, NotHereError, Settings
 
 SIZES = {
@@ -50,13 +49,3 @@ def run(settings: Settings) -> dict[str, Any]:
 def headline(figures: dict[str, Any]) -> str:
     ratios = ", ".join(f"{row['model']} {row['mode']} {1 / row['ratio']:.2g}" for row in figures["rows"])
     return f"times as fast as TRL {figures['trl']}: {ratios}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    rows = [
-        [row["model"], row["mode"], side, *(row["seconds"][side][part] for part in ("rollout", "update", "step")),
-         row["ratio"] if side == "ours" else None]
-        for row in figures["rows"]
-        for side in ("ours", "trl")
-    ]  # fmt: skip
-    return table(["model", "completions", "", "rollout, s", "update, s", "step, s", "ours over TRL's"], rows)

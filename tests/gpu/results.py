@@ -76,14 +76,41 @@ class Results:
                 if result.reason:
                     blocks += ["```", result.reason.strip(), "```", ""]
                 if result.figures:
-                    blocks += [*self._module(key).tables(result.figures), ""]
+                    blocks += tables(result.figures)
         return "\n".join(blocks)
 
 
-def table(header: list[str], rows: list[list[Any]]) -> list[str]:
-    """A table in Markdown. Numbers are shortened, what is None is left empty."""
-    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
-    return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+def tables(figures: dict[str, Any]) -> list[str]:
+    """Figures as Markdown: a table of the single ones by their path, and one for each list of rows."""
+    single: list[dict[str, Any]] = []
+    lists: list[str] = []
+
+    def add(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                add(f"{path} {name}".strip(), inner)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lists.extend(_table([_flat(row) for row in value]))
+        else:
+            single.append({"figure": path, "value": value})
+
+    add("", figures)
+    return [*(_table(single) if single else []), *lists]
+
+
+def _flat(row: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """A row whose mappings are columns of their own."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        found |= _flat(value, f"{path}{name} ") if isinstance(value, dict) else {path + name: value}
+    return found
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows as a table. Numbers are shortened, what is None or missing is left empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    return [*lines, *(f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows), ""]
 
 
 def _cell(value: Any) -> str:

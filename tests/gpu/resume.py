@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from results import table
 from settings import ROOT, Settings
 
 WAIT = 200.0
@@ -80,8 +79,3 @@ def headline(figures: dict[str, Any]) -> str:
     if not apart:
         return f"the same bit for bit, killed after {figures['killed_after']} and resumed, and repeated"
     return f"not the same: {', '.join(apart)}: {'; '.join(figures['differences'][apart[0]][:3])}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    rows = [[name, "; ".join(found[:5]) or "none"] for name, found in figures["differences"].items()]
-    return table(["run", "what differs from the run that nobody touched"], rows)

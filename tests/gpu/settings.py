@@ -27,8 +27,7 @@ class Part:
     """One thing to measure."""
 
     module: str
-    """Beside this file; its `run(settings)` gives the figures, its `tables(figures)` Markdown, its
-    `headline(figures)` one line."""
+    """Beside this file; its `run(settings)` gives the figures, its `headline(figures)` one line."""
     seconds: float
     """That it takes on a fast card, about: with less left it isn't begun."""
     limit: float

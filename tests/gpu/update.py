@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from clock import Clock, Memory
-from results import table
 from settings import Settings
 
 GROUP = 8
@@ -143,23 +142,3 @@ def headline(figures: dict[str, Any]) -> str:
     share = f", utilisation {used:.0%}" if used else ""
     kind = "shared" if best["shared"] else "whole"
     return f"{best['tokens_per_second']:,.0f} tokens/s with prompts {kind}{share}"
-
-
-def tables(figures: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            f"{row['groups']} × {GROUP}", f"{row['prompt']} + {row['completion']}", row["budget"],
-            "once a group" if row["shared"] else "in every sequence", row.get("seconds"),
-            row.get("tokens_per_second"), row.get("trained_per_second"), _percent(row.get("of_measured_peak")),
-            _percent(row.get("of_data_sheet")), row["peak_bytes"] / 2**30 if row.get("peak_bytes") else None,
-            row.get("error"),
-        ]
-        for row in figures["rows"]
-    ]  # fmt: skip
-    header = ["episodes", "prompt and completion", "micro-batch", "prompts", "update, s", "tokens/s", "trained/s",
-              "of the measured peak", "of the data sheet's", "peak, GiB", ""]  # fmt: skip
-    return table(header, rows)
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:.1%}"
