@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from test_layers import imports  # noqa: E402 - beside this file
+
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/src/*/__init__.py")) + sorted(
     path.parent for path in ROOT.glob("plugins/*/src/*/__init__.py")
 )
@@ -17,20 +21,7 @@ PACKAGES = sorted(path.parent for path in ROOT.glob("*/src/*/__init__.py")) + so
 
 def _imports(path: Path) -> Iterator[str]:
     """What a module imports, also in functions, as `package.module.name`; imports for type checking are left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checking = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in checking:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    return (name for name, checking_only in imports(path) if not checking_only)
 
 
 def _modules(package: Path) -> dict[str, Path]:

@@ -47,9 +47,8 @@ def _part(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def _imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Imported module names, and whether the import is for type checking only. A string that is the name of a module of
-    core counts as an import of it: something will import it by that name."""
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """What a module imports, also in functions, as `package.module.name`, and whether for type checking only."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     checking = {
         id(inner)
@@ -61,8 +60,14 @@ def _imports(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, id(node) in checking) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, id(node) in checking
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
+            yield from ((f"{node.module}.{alias.name}", id(node) in checking) for alias in node.names)
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """The same with strings that are the name of a module of core: something will import it by that name."""
+    yield from imports(path)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
             yield node.value.partition(":")[0], False
 
 

@@ -1,13 +1,13 @@
 """No call to a helper process gets the answer to another, whatever is written to the pipe of the answers.
 
-Real helpers of all kinds run `helper_mischief.py`: frames that are forged, doubled, truncated, mixed or missing, and
+Real helpers run `helper_mischief.py` (a tool's process, which rewards and data sets use too, an interpreter, a program
+under test): frames that are forged, doubled, truncated, mixed or missing, and
 children that reply, too. An answer is that of its own call, or the call fails; the helper after it works.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import runpy
@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import ConfigError, RewardError
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.tools.process_tools import ProcessPool
-from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerError
+from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.types import ToolCall
 from toolrl_testing import make_episode_context
 
@@ -56,32 +56,6 @@ def misbehave(number: int, how: list[str]) -> str:
     \"\"\"Does.\"\"\"
     act(number, how, {"result": {"text": str(number)}})
     return str(number)
-"""
-MATH = """
-import json
-from worker_mischief import act
-
-def parse(text, parsing_timeout):
-    return [text]
-
-def verify(golds, said, timeout_seconds):
-    number, how = json.loads(said[0])
-    act(number, how, {"verdict": "right" if number % 2 else "wrong"})
-    return number % 2 == 1
-"""
-GYM = """
-from worker_mischief import act
-
-class Tasks:
-    def __init__(self, seed, how):
-        self.how = how
-    def __getitem__(self, index):
-        made = {"question": str(index), "answer": "", "metadata": {}}
-        act(index, self.how, {"entry": made})
-        return made
-
-def create_dataset(name, **config):
-    return Tasks(**config)
 """
 CELL = """
 for one in {how}:
@@ -126,45 +100,6 @@ async def process_tool(folder: Path) -> AsyncIterator[Ask]:
 
     yield ask
     pool.close_idle()
-
-
-@asynccontextmanager
-async def math(folder: Path) -> AsyncIterator[Ask]:
-    verifier = pytest.importorskip("toolrl_plugin_math.verifier")
-    (folder / "math_verify.py").write_text(MATH)
-    worker = verifier.worker()
-
-    async def ask(number: int, how: Sequence[str]) -> int | None:
-        seconds = SECONDS if how else 60.0
-        try:
-            text = json.dumps([number, list(how)])
-            said = await asyncio.to_thread(verifier.judge, worker, ["1"], text, seconds)
-        except RewardError:
-            return None
-        return None if said == "timeout" else number if said == ("right" if number % 2 else "wrong") else -1
-
-    yield ask
-    worker.close()
-
-
-@asynccontextmanager
-async def reasoning_gym(folder: Path) -> AsyncIterator[Ask]:
-    process = pytest.importorskip("toolrl_plugin_reasoning_gym.process")
-    (folder / "reasoning_gym").mkdir()
-    (folder / "reasoning_gym" / "__init__.py").write_text(GYM)
-    (folder / "reasoning_gym" / "factory.py").write_text("DATASETS = {'any': (object, object)}")
-    worker = process.worker()
-
-    async def ask(number: int, how: Sequence[str]) -> int | None:
-        request = {"do": "entry", "generator": "any", "config": {"seed": 0, "how": list(how)}, "index": number}
-        try:
-            reply = await asyncio.to_thread(worker.ask, request, SECONDS if how else 60.0)
-        except (ProcessCrashError, WorkerError):
-            return None
-        return int(reply["entry"]["question"])
-
-    yield ask
-    worker.close()
 
 
 @asynccontextmanager
@@ -218,7 +153,7 @@ async def program_under_test(folder: Path) -> AsyncIterator[Ask]:
 
 
 HELPERS: dict[str, Callable[[Path], AbstractAsyncContextManager[Ask]]] = {
-    helper.__name__: helper for helper in (process_tool, math, reasoning_gym, interpreter, program_under_test)
+    helper.__name__: helper for helper in (process_tool, interpreter, program_under_test)
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,6 @@ import ray
 LIMITED = {"use": "calculator", "policy": {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}}
 """A tool whose limit all workers share; a killed one's permits come back."""
 WORKERS = {"rollout_workers": 2, "worker_cpus": 1}
-MCP_SERVER = Path(__file__).with_name("mcp_calculator.py")
 
 
 SLOW_REWARD = {
@@ -193,31 +191,6 @@ def test_workers_are_killed_and_nothing_is_lost_or_counted_twice(
     assert any(seconds is not None for seconds in queued), "calls go through the cluster's limit"
 
 
-@pytest.mark.slow
-def test_each_worker_starts_mcp_servers_of_its_own(cluster: Any, own_place: Any, here: Any) -> None:
-    """What is sent to a worker is the config: a toolset opens its connections there, and closes them there."""
-    pytest.importorskip("mcp")
-    pytest.importorskip("toolrl_plugin_mcp")
-    notes = own_place.folder / "servers"
-    command = {"command": sys.executable, "args": [str(MCP_SERVER), str(notes)]}
-    tools = [{"use": "mcp", "options": {"servers": {"sums": command}, "names": "short"}}]
-    environment = {"default": {"tools": tools, "rewards": ["exact"], "max_turns": 3}}
-    config = changes(cluster, "mcp", environments=environment, trainer={"steps": 2, "save_every": 0})
-    done = here("train", own_place.config(config, name="mcp"), "--json", place=own_place)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("mcp")
-    calls = [record for it in run.episodes() for record in it.episode.calls]
-    assert any(record.result.error is None for record in calls), "a server answered"
-    servers = [[int(process) for process in line.split()] for line in notes.read_text().splitlines()]
-    workers = {worker_pid(run.directory, number) for number in range(2)}
-    assert len(servers) == 2, "nobody else started one"
-    assert workers <= {process for line in servers for process in line}
-    end = time.monotonic() + 60
-    while (left := [line[0] for line in servers if Path(f"/proc/{line[0]}").exists()]) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not left
-
-
 def worker_pid(folder: Path, number: int) -> int:
     """The process that was the last one in a place, by its log."""
     text = (folder / "workers" / f"worker-{number}.log").read_text()
@@ -259,15 +232,6 @@ def wait_for(condition: Any, process: Any, seconds: float = 120.0) -> None:
         assert process.poll() is None, "it ended"
         assert time.monotonic() < end, "it didn't come to that"
         time.sleep(0.05)
-
-
-def test_what_a_worker_cannot_build_is_told_as_in_one_process(cluster: Any, own_place: Any, here: Any) -> None:
-    broken = {"default": {"tools": [{"use": "calculator"}], "rewards": ["exact"], "chat_format": "plain"}}
-    config = own_place.config(changes(cluster, "broken", environments=broken), name="broken")
-    done = here("train", config, place=own_place)
-    plain = own_place.config({**changes(cluster, "broken2", environments=broken), "cluster": None}, name="broken2")
-    wanted = here("train", plain, place=own_place)
-    assert (done.returncode, done.stderr) == (wanted.returncode, wanted.stderr)
 
 
 def test_too_few_resources_and_no_cluster_are_config_errors(cluster: Any, own_place: Any, here: Any) -> None:

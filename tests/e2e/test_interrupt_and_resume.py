@@ -7,8 +7,6 @@ own; they are resumed in this one.
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import subprocess
 import time
@@ -267,10 +265,8 @@ def test_a_second_signal_ends_at_once(braked: Braked, here: Any, steps_of: Any) 
 
 # Resuming alone; no signal is needed for it.
 
-ONE_BY_ONE: dict[str, Any] = {
+RESUMED: dict[str, Any] = {
     "model": {"path": "runs/warm"},
-    # One episode at a time: what a model samples then doesn't depend on which others it is batched with.
-    "rollout": {"concurrency": 1},
     "algorithm": {"group_size": 2, "preset": "grpo", "kl_coef": 0.1},
     "trainer": {
         "steps": 4,
@@ -284,46 +280,18 @@ ONE_BY_ONE: dict[str, Any] = {
 }
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped(own_place: Any, here: Any) -> None:
-    """The same tasks, the same episodes, the same weights; the KL term's reference is the model of the start."""
-    from safetensors.torch import load_file
-
-    config = own_place.config(ONE_BY_ONE)
-    for name, arguments in (
-        ("whole", [["--set", "trainer.steps=4"]]),
-        ("parts", [["--set", "trainer.steps=2"], ["--set", "trainer.steps=4", "--resume"]]),
-    ):
-        for more in arguments:
-            done = here("train", config, "--set", f"run.name={name}", *more, place=own_place)
-            assert done.returncode == 0, done.stderr
-    whole, parts = own_place.run("whole"), own_place.run("parts")
-    sampled = [
-        {(item.step, item.episode.id): item.episode.ids for item in run.episodes(kind="train")}
-        for run in (whole, parts)
-    ]
-    assert len(sampled[0]) == 4 * 8
-    assert sampled[0] == sampled[1]
-    for first, second in zip(whole.metrics_lines("train"), parts.metrics_lines("train"), strict=True):
-        for name in ("loss", "kl", "grad_norm", "reward/mean", "entropy"):
-            assert second.metrics[name] == pytest.approx(first.metrics[name], rel=1e-4, abs=1e-6)
-    assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
-    weights = [load_file(run.checkpoints / "step-000004" / "model.safetensors") for run in (whole, parts)]
-    for name, value in weights[0].items():
-        assert (value - weights[1][name]).abs().max() <= 1e-5, name
-
-
 def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) -> None:
-    """With many episodes in flight, once in one go and once in two."""
+    """With many episodes in flight, once in one go and once in two; the KL term's reference is the start's."""
     from safetensors.torch import load_file
 
     settings = {
-        **ONE_BY_ONE,
+        **RESUMED,
         "deterministic": True,
         "rollout": {"concurrency": 6},
         "evaluation": {"every": 2, "tasks": 6},
         "data": {
             "eval": {"use": "arithmetic", "options": {"size": 6, "kinds": ["tiny_sum"], "seed": 9}},
-            "train": ONE_BY_ONE["data"]["train"],
+            "train": RESUMED["data"]["train"],
         },
     }
     config = own_place.config(settings)
@@ -336,6 +304,7 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
             assert done.returncode == 0, done.stderr
     whole, parts = own_place.run("whole"), own_place.run("parts")
     assert exact_metrics(whole) == exact_metrics(parts)
+    assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
     weights = [load_file(run.checkpoints / "step-000004" / "model.safetensors") for run in (whole, parts)]
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 
@@ -353,10 +322,10 @@ def exact_metrics(run: Any) -> list[tuple[int, str, dict[str, float]]]:
 def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here: Any) -> None:
     """Every row of data is trained on once, none by tokens older than allowed, over two resumptions."""
     settings = {
-        **ONE_BY_ONE,
+        **RESUMED,
         "rollout": {"max_staleness": 2, "concurrency": 16},
         "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}},
-        "trainer": {**ONE_BY_ONE["trainer"], "steps": 8, "prompts_per_step": 2, "updates_per_step": 1},
+        "trainer": {**RESUMED["trainer"], "steps": 8, "prompts_per_step": 2, "updates_per_step": 1},
     }
     config = own_place.config(settings)
     for steps, more in (("3", []), ("5", ["--resume"]), ("8", ["--resume"])):
@@ -388,65 +357,6 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
     assert done.returncode in (0, 1)
     if done.returncode:
         assert "Resume with the rollout.max_staleness that the run began with" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
-    """What was finished, and what can be trained on again, is in the checkpoint."""
-    settings = {
-        **ONE_BY_ONE,
-        "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
-        "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}, "rejection": {"level": "mean"}},
-        "trainer": {
-            **ONE_BY_ONE["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
-            "keep_checkpoints": 3,
-        },
-    }  # fmt: skip
-    config = own_place.config(settings)
-    arguments = ("train", config, "--set", "run.name=again")
-    done = here(*arguments, place=own_place)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("again")
-    for step in (4, 5):
-        shutil.rmtree(run.checkpoints / f"step-{step:06d}")
-    buffer = run.checkpoints / "step-000002" / "trainer" / "buffer.jsonl"
-    kept = [json.loads(line) for line in buffer.read_text().splitlines()]
-    assert any(group["uses"] for group in kept)
-    done = here(*arguments, "--resume", place=own_place)
-    assert done.returncode == 0, done.stderr
-
-    lines = run.metrics_lines("train")
-    assert [line.metrics["groups/replayed"] for line in lines] == [0.0, 1.0, 1.0, 1.0, 1.0]
-    assert [line.episodes for line in lines] == [4, 2, 2, 2, 2], "an episode is told of once"
-    assert all(line.metrics["episodes/trained"] == 4.0 for line in lines)
-    assert all(line.metrics["staleness/max"] <= 3 for line in lines)
-    assert all("importance/rejected" in line.metrics for line in lines)
-    stored = {item.episode.id: item.episode for item in run.episodes(kind="train")}
-    assert len(stored) == 12
-    for group in kept:
-        for episode in group["episodes"]:
-            # Those that waited are taken as they are; of those that were used some are not used again.
-            if episode["id"] in stored:
-                assert list(stored[episode["id"]].ids) == episode["ids"]
-
-
-def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:
-    settings = {
-        **ONE_BY_ONE,
-        "rollout": {"concurrency": 16, "temperature": 1.6},
-        "algorithm": {"group_size": 8, "preset": "dapo", "dynamic_sampling": True},
-        "trainer": {**ONE_BY_ONE["trainer"], "steps": 2, "prompts_per_step": 2},
-    }
-    config = own_place.config(settings)
-    for steps, more in (("1", []), ("2", ["--resume"])):
-        done = here(
-            "train", config, "--set", "run.name=full", "--set", f"trainer.steps={steps}", *more, place=own_place
-        )
-        assert done.returncode == 0, done.stderr
-    for line in own_place.run("full").metrics_lines("train"):
-        assert line.metrics["groups/flat"] == 0.0
-        assert line.metrics["episodes/trained"] == 16.0
-        assert line.episodes == 16 + 8 * line.metrics["groups/set_aside"]
 
 
 def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
@@ -529,26 +439,3 @@ def test_fine_tuning_goes_on_too(own_place: Any, here: Any, steps_of: Any) -> No
         losses.append([line.metrics["loss"] for line in lines])
         assert [line.step for line in lines] == [1, 2, 3, 4]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_a_probe_that_is_satisfied_ends_the_run_for_good(own_place: Any, here: Any, steps_of: Any) -> None:
-    demonstrations = {"kinds": ["tiny_sum"], "no_tool_share": 0.0, "random_result_share": 0.0}
-    sft = {
-        "data": {"use": "arithmetic_demos", "options": demonstrations},
-        "batch_size": 8,
-        "steps": 3,
-        "learning_rate": 1.0e-5,
-        "probe": {"every": 1, "accuracy": 0.05},
-    }
-    config = own_place.config({"model": {"path": "runs/warm"}, "sft": sft})
-    for more in ((), ("--resume",)):
-        done = here("sft", config, *more, "--json", place=own_place)
-        assert done.returncode == 0, done.stderr
-        assert done.json()["steps"] == 1
-        assert list(steps_of(own_place.run("grpo"), "sft")) == [1]
-    done = here(
-        "sft", config, "--overwrite", "--set", "sft.probe.accuracy=1.0", "--set", "sft.steps=1", place=own_place
-    )
-    assert done.returncode == 1
-    assert "after all 1 steps the probe's accuracy is" in done.stderr
-    assert own_place.run("grpo").summary()["status"] == "failed"

@@ -1,0 +1,58 @@
+"""Examples of the docs that run from their data to a report, with a few steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
+
+def run(name: str, folder: Path, *needs: str) -> str:
+    """What `example.py` of a folder prints."""
+    for need in ("torch", "transformers", "toolrl_plugin_transformers", *needs):
+        pytest.importorskip(need)
+    command = [sys.executable, str(EXAMPLES / name / "example.py"), "--dir", "runs", "--sft-steps", "3", "--steps", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "before GRPO" in done.stdout
+    assert "after GRPO" in done.stdout
+    assert (folder / "runs" / "grpo" / "report.html").is_file()
+    return done.stdout
+
+
+def test_pictures(tmp_path: Path) -> None:
+    run("geo3k", tmp_path, "pyarrow", "PIL", "toolrl_plugin_geo3k", "toolrl_plugin_qwen")
+
+
+def test_areals_tool_integrated_reasoning(tmp_path: Path) -> None:
+    run("tir", tmp_path, "math_verify", "toolrl_plugin_areal", "toolrl_plugin_python", "toolrl_plugin_calculator")
+
+
+def test_verls_sandbox_fusion_guide(tmp_path: Path) -> None:
+    needs = ("pyarrow", "aiohttp", "toolrl_plugin_verl", "toolrl_plugin_sandbox_fusion", "toolrl_plugin_qwen")
+    pytest.importorskip("toolrl_plugin_sandbox_fusion")
+    from toolrl.errors import ToolrlError
+    from toolrl_plugin_sandbox_fusion.serve import check
+
+    try:
+        check()
+    except ToolrlError as error:
+        pytest.skip(f"no program can be isolated here, so the server refuses to start: {error}")
+    said = run("sandbox-fusion", tmp_path, *needs)
+    assert "'wandb' isn't there" in said  # What the conversion couldn't carry over.
+    assert "for their place, on average" in said
+    work = tmp_path / "runs"
+    assert "${HERE}/sandbox_fusion_tool_config.yml" in (work / "grpo.yaml").read_text()
+    for step in (1, 2):
+        lines = [json.loads(line) for line in (work / "dumps" / f"{step}.jsonl").read_text().splitlines()]
+        assert len(lines) == 16 * 8
+        assert all({"input", "output", "gts", "score", "step"} <= set(line) for line in lines)
+        assert {line["step"] for line in lines} == {step}
+    assert len((work / "dumps" / "val" / "0.jsonl").read_text().splitlines()) == 96
