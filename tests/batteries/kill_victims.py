@@ -14,51 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 STORE = 100 * 2**20
 WORKERS = TRAINERS = 2
 QUIET = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", "RAY_AUTH_MODE": "disabled"}
-
-
-class Target(Protocol):
-    """A place that one process holds at a time."""
-
-    def pid(self) -> int | None:
-        """The process that is there now."""
-        ...
-
-    def doing(self) -> str:
-        """What it does now, for the count."""
-        ...
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        ...
-
-    def recovered(self, killed: set[int]) -> bool:
-        """Whether another one works in the place of those that were killed."""
-        ...
-
-    def heal(self) -> None:
-        """After it has recovered: put back what nobody but a person would."""
-        ...
-
-
-class Kind(Protocol):
-    """A kind of process that can be killed."""
-
-    steps: int
-    """Of a run, for each kill."""
-
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """What the run's config has in `environments.default.tools`, in `cluster` and in `trainer`."""
-        ...
-
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        """One to kill, chosen by chance; None where there is none yet."""
-        ...
 
 
 class Run:
@@ -103,24 +64,34 @@ class Run:
         return sum(tool["calls"] - tool["errors"] for it in found for tool in it.get("tools", {}).values())
 
 
-class _Place:
-    """What most targets share."""
+class Target:
+    """A place that one process holds at a time."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def pid(self) -> int | None:
+        """The process that is there now."""
+        raise NotImplementedError
+
+    def doing(self) -> str:
+        """What it does now, for the count."""
         raise NotImplementedError
 
     def kill(self) -> None:
+        """End it by SIGKILL."""
         if (pid := self.pid()) is not None:
             kill(pid)
 
+    def recovered(self, killed: set[int]) -> bool:
+        """Whether another one works in the place of those that were killed."""
+        raise NotImplementedError
+
     def heal(self) -> None:
-        pass
+        """After it has recovered: put back what only a person would."""
 
 
-class RolloutPlace(_Place):
+class RolloutPlace(Target):
     """A rollout worker."""
 
     def __init__(self, run: Run, number: int) -> None:
@@ -152,7 +123,7 @@ class Rollout:
         return RolloutPlace(run, chance.randrange(WORKERS)) if run.workers() else None
 
 
-class _Counting(_Place):
+class _Counting(Target):
     """A place whose recovery shows in calls that are answered again."""
 
     _struck = False
@@ -246,7 +217,7 @@ class Mcp:
         return place if run.good_calls(place.number) and place.pid() is not None else None
 
 
-class TrainerPlace(_Place):
+class TrainerPlace(Target):
     """A trainer worker, one rank of the group."""
 
     def __init__(self, run: Run, rank: int) -> None:
@@ -327,6 +298,8 @@ class Node:
         return NodePlace(run, chance.randrange(WORKERS), self.cluster) if run.workers() else None
 
 
+# A kind has `steps`, those of a run for each kill, `config(tool)`, what the run's config has in
+# `environments.default.tools`, in `cluster` and in `trainer`, and `target(run, chance)`, a place chosen by chance.
 KINDS: dict[str, type[Any]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node, "trainer": Trainer}
 
 

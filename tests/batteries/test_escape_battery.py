@@ -122,22 +122,3 @@ def test_what_hides_is_found_in_every_way(
     assert [it for it in report["results"] if it["succeeded"] or it["damage"]] == []
     assert report["next_call_failed"] == []
     assert report["attacks"] == len(hiding) > 10
-
-
-def test_where_nothing_isolates_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("toolrl_plugin_python.sandbox")
-    from toolrl.errors import ConfigError
-
-    def refuse(*arguments: object) -> None:
-        raise ConfigError("programs can't be isolated on this machine")
-
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "batteries"))
-    battery = importlib.import_module("escape_battery")
-    monkeypatch.setattr(battery, "way", refuse)
-    monkeypatch.setattr(sys, "argv", ["escape_battery.py", "--json"])
-    assert battery.main() == 2
-    printed = capsys.readouterr()
-    report = json.loads(printed.out)
-    assert (report["attacks"], report["succeeded"]) == (0, 0)
-    assert "can't be isolated" in report["error"]
-    assert "Nothing was examined" in printed.err

@@ -105,22 +105,3 @@ def _options(parser: argparse.ArgumentParser) -> set[str]:
         if isinstance(action, argparse._SubParsersAction):
             found |= {name for inner in action.choices.values() for name in _options(inner)}
     return found
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "toolrl trian x.yaml",
-        "toolrl train",
-        "toolrl train x.yaml --steps 5",
-        "toolrl new-plugin x --kind nothing",
-        "toolrl config",
-        "A=1 toolrl list-plugins --yaml | less",
-        "nox -s nothing",
-        "python docs/no.py",
-    ],
-)
-def test_a_wrong_command_is_found(line: str) -> None:
-    with pytest.raises(ValueError):
-        for words in commands(Block(ROOT / "README.md", 1, "sh", line)):
-            check(words)

@@ -77,12 +77,3 @@ def test_what_is_installed_is_in_the_clone(page: Page) -> None:
     for match in _LINE.finditer(page.path.read_text(encoding="utf-8")):
         words = [word for word in shlex.split(match[1]) if not word.startswith("-")]
         assert not list(problems(words)), f"pip install {match[1]}"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["toolrl-plugin-qwen"], ["toolrl[train]"], ["./plugins/qwen"], ["./core", "./plugins/areal[tools]"]],
-    ids=" ".join,
-)
-def test_a_line_that_does_not_work_is_found(words: list[str]) -> None:
-    assert list(problems(words))

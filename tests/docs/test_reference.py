@@ -45,18 +45,6 @@ def test_the_pages_need_no_torch() -> None:
 # That something is missing is found.
 
 
-@pytest.mark.parametrize("page", sorted(make.PAGES))
-def test_a_line_that_is_missing_is_found(page: str, tmp_path: Path) -> None:
-    for name, page_text in make.PAGES.items():
-        (tmp_path / name).write_text(page_text(), encoding="utf-8")
-    assert make.differences(tmp_path) == []
-    lines = (tmp_path / page).read_text(encoding="utf-8").splitlines(keepends=True)
-    row = max(number for number, line in enumerate(lines) if len(line) > 40)
-    (tmp_path / page).write_text("".join(lines[:row] + lines[row + 1 :]), encoding="utf-8")
-    (diff,) = make.differences(tmp_path)
-    assert f"+{lines[row].rstrip()}" in diff.splitlines()
-
-
 def test_a_page_that_is_missing_is_found(tmp_path: Path) -> None:
     assert len(make.differences(tmp_path)) == len(make.PAGES)
 

@@ -69,9 +69,7 @@ def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -
     "answer",
     [
         "It is <<2*3=7>>7.\n#### 7",
-        "It is <<20%*50=10>>10.\n#### 10",
         "It is <<10/3=3.33>>3.33.\n#### 3",
-        "It is six.\n#### 6",
         "It is <<1/0=0>>0.\n#### 0",
         "It is <<2*3=6>>6.\n#### six",
     ],
@@ -81,12 +79,6 @@ def test_what_no_tool_would_answer_is_left_out(script: dict[str, Any], tmp_path:
     assert rows(script, tmp_path, tool, {"question": "?", "answer": answer}) == []
 
 
-def test_a_program_that_ends_elsewhere_is_left_out(script: dict[str, Any], tmp_path: Path) -> None:
-    problem = {"question": "?", "answer": "It is <<2*3=6>>6, and one more.\n#### 7"}
-    assert rows(script, tmp_path, "python", problem) == []
-    assert len(rows(script, tmp_path, "calculator", problem)) == 2
-
-
 def test_the_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text((json.dumps(PEN) + "\n") * 3)
     dest = tmp_path / "new" / "demos.jsonl"
@@ -94,14 +86,3 @@ def test_the_file_is_written(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{dest}: 2 demonstrations\n"
     assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["default"] * 2
-
-
-def test_a_folder_that_is_not_there_is_told_and_costs_no_file(tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text("{}\n")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path / "none"), str(kept)], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no file matches")
-    assert kept.read_text() == "{}\n"

@@ -22,7 +22,6 @@ pytest.importorskip("toolrl_plugin_transformers")
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
-from toolrl.chat.images import load_image  # noqa: E402
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
 from toolrl.loop.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
@@ -252,11 +251,6 @@ def test_a_whole_processor_makes_the_same_ids() -> None:
 def test_a_processor_without_a_placeholder_is_told(policy: PolicyModel) -> None:
     with pytest.raises(ChatFormatError, match="doesn't say which token stands for an image"):
         Images(object(), policy.tokenizer, "here")
-
-
-def test_loading_keeps_a_pictures_contents() -> None:
-    grey = load_image(painted(0).convert("L"), "here")
-    assert grey.mode == "RGB"
 
 
 # The whole way.
