@@ -1,5 +1,5 @@
 """Kills a training run with SIGKILL at random moments, resumes it each time, and compares what comes of it, bit for
-bit, with a run that nobody touched.
+bit, with an uninterrupted run.
 
     python tests/batteries/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora] [--json OUT.json]
 
@@ -74,7 +74,7 @@ def battery(folder: Path, kills: int, seed: int, lora: dict[str, int] | None = N
     config = {**CONFIG, "model": model, "run": {"dir": str(folder), "name": "whole"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     started = time.monotonic()
-    assert train(folder, "whole").wait() == 0, "the run that nobody touches must end"
+    assert train(folder, "whole").wait() == 0, "the uninterrupted run must end"
     whole = time.monotonic() - started
     chance = random.Random(seed)
     killed: Counter[str] = Counter()

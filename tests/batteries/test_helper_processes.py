@@ -185,7 +185,7 @@ def test_an_answer_is_that_of_its_own_call(helper: str, folder: Path, monkeypatc
                 found = runner.run(ask(number, []))
                 if found is not None:
                     break
-            assert found == number, "the helper after the one that misbehaved"
+            assert found == number, "a helper works after another has misbehaved"
 
         check()
         runner.run(opened.__aexit__(None, None, None))

@@ -55,7 +55,7 @@ BUMPY_TOOL = {"default": {"tools": ["bumpy"], "rewards": ["exact"], "max_turns":
 
 @pytest.fixture(scope="module")
 def site(workplace: Any) -> Any:
-    """A plugin with a tool that stands where it is told to."""
+    """A plugin with a tool that waits while a file exists."""
     made = workplace.site("bumpy")
     made.add("bumpy", BUMPY)
     return made

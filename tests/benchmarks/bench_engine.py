@@ -1,7 +1,6 @@
 """Tokens a second of the embedded engine against transformers' own `generate`, on the same weights, in one process.
 
     python tests/benchmarks/bench_engine.py                 # one thread, both models, all batch sizes
-    python tests/benchmarks/bench_engine.py --continuous    # transformers' continuous batching too (slow on a CPU)
     python tests/benchmarks/bench_engine.py --json OUT.json
 
 Both sides sample at temperature 1 with no truncation and no stop, from equal prompts of `--prompt` tokens, for
@@ -97,17 +96,6 @@ def generate_side(module: Any, prompts: list[list[int]], new: int) -> Callable[[
     return run
 
 
-def continuous_side(module: Any, prompts: list[list[int]], new: int) -> Callable[[], int]:
-    """transformers' continuous batching."""
-    config = transformers.GenerationConfig(do_sample=True, max_new_tokens=new, eos_token_id=-1, pad_token_id=0)
-
-    def run() -> int:
-        out = module.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
-        return sum(len(result.generated_tokens) for result in out.values())
-
-    return run
-
-
 def engine_side(
     engine: TransformersEngine, loop: asyncio.AbstractEventLoop, prompts: list[list[int]], new: int
 ) -> Callable[[], int]:
@@ -157,7 +145,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--continuous", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -176,8 +163,6 @@ def main() -> None:
                     "generate": generate_side(module, prompts, args.new),
                     "engine": engine_side(engine, loop, prompts, args.new),
                 }
-                if args.continuous and group == 1:
-                    sides["continuous"] = continuous_side(module, prompts, args.new)
                 row = {"model": name, "batch": batch, "group": group, **measure(sides, args.rounds)}
                 print(json.dumps(row), flush=True)
                 rows.append(row)

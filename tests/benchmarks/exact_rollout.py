@@ -7,8 +7,8 @@ and in order. Halfway the engine is given new weights while requests are in flig
 with the record, id for id: see `check_episode`.
 
 Two of the figures say why. `not_canonical` counts the sampled sequences whose text, encoded again, gives other ids: a
-trainer that keeps texts trains on ids that nobody sampled. `rendered_otherwise` counts the episodes of several turns
-whose last prompt, rendered anew from the messages, is another than the one that the model answered.
+trainer that keeps texts trains on ids that were never sampled. `rendered_otherwise` counts the episodes of several
+turns whose last prompt, rendered anew from the messages, differs from the prompt that the model answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reference pages hold everything that the code has, and `make.py --check` tells where they don't."""
+"""The reference pages hold everything that the code has, and `make.py --check` shows where they don't."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
 def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     own_place: Any, here: Any, steps_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody gives the values of the start again: neither `--set` nor variables that aren't secret."""
+    """The values of the start need not be given again: neither `--set` nor variables that aren't secret."""
     for name, value in {"MODEL_OF_RUN": str(own_place.folder / "model"), "ROWS": "16", "NOTE": "s3cret"}.items():
         monkeypatch.setenv(name, value)
     options = {"size": "${ROWS}", "kinds": ["tiny_sum"], "split": "train"}

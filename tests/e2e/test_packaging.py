@@ -1,4 +1,4 @@
-"""What is published: the wheels of core and of every plugin, and a plugin that somebody else writes."""
+"""What is published: the wheels of core and of every plugin, and a plugin of another author."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_the_wheels_work_where_the_sources_are_not(wheels: dict[str, Wheel], tmp
     assert (elsewhere / "toolrl-plugin-demo" / "pyproject.toml").is_file()
 
 
-# A plugin that somebody else writes.
+# A plugin of another author.
 
 SCRIPT = {
     "plugin": """

@@ -26,7 +26,7 @@ def test_a_folder_of_its_own_is_made_anew(clear: Callable[[Path], None], tmp_pat
     assert [path.name for path in folder.iterdir()] == [".quickstart"]
 
 
-def test_what_somebody_else_made_is_left_alone(clear: Callable[[Path], None], tmp_path: Path) -> None:
+def test_other_files_are_left_alone(clear: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     for place in (tmp_path, tmp_path / "thesis.tex"):
         with pytest.raises(SystemExit, match="--dir"):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -127,7 +126,7 @@ def ranks(own_place: Any, process_environment: Any) -> Ranks:
     return Ranks(own_place, process_environment)
 
 
-def alike(ours: Any, expected: Any, *, but: Sequence[str] = ()) -> None:
+def alike(ours: Any, expected: Any) -> None:
     """Every line of metrics but times."""
     first, second = ours.metrics_lines(), expected.metrics_lines()
     assert [(line.step, line.kind, line.episodes) for line in first] == [

@@ -1,4 +1,4 @@
-"""A deterministic run on the device, killed and resumed, against one that nobody touched; and one that is repeated.
+"""A deterministic run on the device, killed and resumed, against an uninterrupted one; and one that is repeated.
 
 The run is that of `tests/batteries/kill_battery.py`, with its tiny model: the question is whether the device's kernels
 give the same bits again.

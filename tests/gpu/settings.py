@@ -1,4 +1,4 @@
-"""What a part is told, and which parts there are."""
+"""The parts that can be measured, and the settings that each gets."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_the_engine_stays_on_the_device_and_waits_for_its_tokens_alone(dtype: An
             draws += batch.sampled > before
         batch.leave()
         assert done == 8
-        assert batch.slots.slots == 0, "memory is kept while nobody samples"
+        assert batch.slots.slots == 0, "memory is kept while nothing is sampled"
         # Ids and log-probabilities, a step; one step may draw for new rows and for those there were.
         assert {place.split()[0] for place in gpu.waits} == {"tolist"}
         assert sum(gpu.waits.values()) <= 2 * 2 * draws + 8

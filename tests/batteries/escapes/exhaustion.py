@@ -180,7 +180,7 @@ def burn_time_by_grandchildren() -> str:
 def fill_sockets_behind_an_unreadable_program() -> str:
     return f"""
         import os, shutil, subprocess, sys
-        # Who executes a file that it can't read can't be looked into.
+        # A process whose program it can't read can't be inspected.
         shutil.copy(os.path.realpath(sys.executable), "program")
         os.chmod("program", 0o111)
         code = '''if True:

@@ -242,7 +242,7 @@ def take_a_descriptor_of_the_run() -> str:
 def take_a_handle_of_the_run() -> str:
     return """
         import ctypes
-        # Descriptor 3 leads to the run: who is at its other end?
+        # Descriptor 3 leads to the run: which process is at its other end?
         handle, size = ctypes.c_int(-1), ctypes.c_uint(4)
         if ctypes.CDLL(None).getsockopt(3, 1, 77, ctypes.byref(handle), ctypes.byref(size)) == 0:
             print("@WON@")

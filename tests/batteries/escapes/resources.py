@@ -213,7 +213,7 @@ def burn_time_by_children() -> str:
 def burn_time_by_forgotten_children() -> str:
     return """
         import os, signal, time
-        # What nobody waits for is in no parent's sum.
+        # Children that are not waited for are in no parent's sum.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         read, write = os.pipe()
         for _ in range(6):
