@@ -51,8 +51,8 @@ TIMEOUT = 4.0
 AT_ONCE = 3
 """Attacks that end by a limit run so many at a time."""
 LINGER_SECONDS = 0.3
-SEEN_SECONDS = 5.0
-"""So long a process that outlives its call is looked for where it has to be found."""
+LOOKS = 100
+"""So often a process that outlives its call is looked for where it has to be found."""
 _DOCKER_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
 _SOME_USER = 23456
 
@@ -155,8 +155,9 @@ class Battery:
         """True where a marked process is there when all should be over."""
         await asyncio.sleep(LINGER_SECONDS)
         # One that hops from number to number may be missed; where nothing holds it, it is there for some seconds.
-        until = time.monotonic() + SEEN_SECONDS * self._is_open
-        while not (found := any(self._world.lingering() for _ in range(20))) and time.monotonic() < until:
+        for _ in range(LOOKS if self._is_open else 1):
+            if found := any(self._world.lingering() for _ in range(20)):
+                break
             await asyncio.sleep(0.05)
         self._world.end_lingering()
         return found
