@@ -120,7 +120,7 @@ class Workplace:
             env=environment(site, env),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr)
