@@ -129,17 +129,10 @@ class JudgeReward:
 
 
 async def _all(questions: Iterable[Coroutine[Any, Any, Asked]]) -> list[Asked | ToolError]:
-    """All verdicts, and the errors in the place of those that there aren't. Any other error ends the others."""
-
-    async def one(question: Coroutine[Any, Any, Asked]) -> Asked | ToolError:
-        try:
-            return await question
-        except ToolError as error:
-            return error
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(question)) for question in questions]
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from None
-    return [task.result() for task in tasks]
+    """All verdicts, with the error in the place of a missing one. Raises any other error."""
+    found: list[Asked | ToolError] = []
+    for it in await asyncio.gather(*questions, return_exceptions=True):
+        if not isinstance(it, Asked | ToolError):
+            raise it
+        found.append(it)
+    return found
