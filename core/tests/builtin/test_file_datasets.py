@@ -309,6 +309,12 @@ class TestParquet:
         assert source[0].tools_kwargs == {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "72"}}}
         assert source[1].tools_kwargs == {"calculator": {"create_kwargs": {"digits": 3}}}
 
+    def test_row_groups_are_dropped_beyond_the_budget(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rows, "TABLE_BYTES", 1)
+        file = rows.ParquetRows(path)
+        assert [file[index]["extra_info"]["index"] for index in (0, 9, 1)] == [3, 4, 4]
+        assert len(file._tables) == 1
+
     def test_bad_rows_and_bad_files(self, path: Path) -> None:
         with pytest.raises(DataError, match="no value at 'answer'") as caught:
             read_parquet(path, fields={"answer": "answer"})[2]
