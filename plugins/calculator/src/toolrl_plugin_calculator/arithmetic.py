@@ -23,9 +23,13 @@ _ROOTS = 64
 """Roots up to this one are tried exactly."""
 
 
-def is_exact(value: Number) -> bool:
-    """Whether the value is an int or a Fraction."""
-    return isinstance(value, int | Fraction)
+def is_exact(*values: Number) -> bool:
+    """Whether all values are ints or Fractions."""
+    return all(isinstance(value, int | Fraction) for value in values)
+
+
+def _bits(value: Exact) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
 class BoundedArithmetic:
@@ -47,15 +51,10 @@ class BoundedArithmetic:
 
     def bounded(self, value: Number) -> Number:
         """The value, an int where it is known to be whole. Raises ToolError where it is too large or too small."""
-        if is_exact(value):
-            bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-            value = value.numerator if value.denominator == 1 else value
-        else:
-            bits = abs(self.context.mag(value)) if value else 0
-            value = value or 0
-        if bits > self.max_bits:
+        exact = is_exact(value)
+        if value and (_bits(value) if exact else abs(self.context.mag(value))) > self.max_bits:
             raise self.too_large()
-        return value
+        return value.numerator if exact and value.denominator == 1 else value or 0
 
     def too_large(self) -> ToolError:
         """The error for a number that is out of bounds."""
@@ -65,7 +64,7 @@ class BoundedArithmetic:
 
     def approximate(self, value: Number) -> Any:
         """The value as an mpf."""
-        return self.context.mpf(value.numerator) / value.denominator if is_exact(value) else value
+        return self.context.convert(value)
 
     def is_noise(self, value: Any, scale: Any) -> bool:
         """Whether |value| is within the guard digits of a calculation with numbers as large as `scale`."""
@@ -88,13 +87,15 @@ class BoundedArithmetic:
 
     # Operators.
 
+    def _alike(self, left: Number, right: Number) -> tuple[Number, Number]:
+        return (left, right) if is_exact(left, right) else (self.approximate(left), self.approximate(right))
+
     def add(self, left: Number, right: Number) -> Number:
         """left + right."""
-        if is_exact(left) and is_exact(right):
-            return self.bounded(left + right)
-        first, second = self.approximate(left), self.approximate(right)
-        total = first + second
-        return 0 if self.is_noise(total, max(abs(first), abs(second))) else self.bounded(total)
+        left, right = self._alike(left, right)
+        total = left + right
+        noise = not is_exact(total) and self.is_noise(total, max(abs(left), abs(right)))
+        return 0 if noise else self.bounded(total)
 
     def subtract(self, left: Number, right: Number) -> Number:
         """left - right."""
@@ -102,17 +103,15 @@ class BoundedArithmetic:
 
     def multiply(self, left: Number, right: Number) -> Number:
         """left · right."""
-        if not (is_exact(left) and is_exact(right)):
-            left, right = self.approximate(left), self.approximate(right)
+        left, right = self._alike(left, right)
         return self.bounded(left * right)
 
     def divide(self, left: Number, right: Number) -> Number:
         """left / right. Raises ToolError for a zero divisor."""
         if right == 0:
             raise ToolError("Division by zero.")
-        if is_exact(left) and is_exact(right):
-            return self.bounded(Fraction(left) / right)
-        return self.bounded(self.approximate(left) / self.approximate(right))
+        left, right = self._alike(left, right)
+        return self.bounded(Fraction(left) / right if is_exact(left) else left / right)
 
     def floor_divide(self, left: Number, right: Number) -> Number:
         """The floor of left / right."""
@@ -128,27 +127,21 @@ class BoundedArithmetic:
         if base == 0:
             if exponent < 0:
                 raise ToolError("Division by zero: 0 to a negative power.")
-            return 1 if exponent == 0 else 0
-        whole = isinstance(exponent, int)
-        if base < 0 and not whole:
+            return int(exponent == 0)
+        if base < 0 and not isinstance(exponent, int):
             raise ToolError("A negative number to a power that isn't whole has no real value.")
-        if is_exact(base) and is_exact(exponent):
-            root = self._exact_root(base, exponent.denominator)
-            if root is not None:
-                return self._whole_power(root, exponent.numerator)
-        number, power = self.approximate(base), self.approximate(exponent)
-        if abs(self.context.log(abs(number), 2) * power) > self.max_bits:
+        root = self._exact_root(base, exponent.denominator) if is_exact(base, exponent) else None
+        if root is not None:
+            base, exponent = Fraction(root), exponent.numerator
+            # |base|**|exponent| has at least (bits − 1)·|exponent| bits in its larger part.
+            bits = (_bits(base) - 1) * abs(exponent)
+        else:
+            base = self.approximate(base)
+            exponent = exponent if isinstance(exponent, int) else self.approximate(exponent)
+            bits = abs(self.context.log(abs(base), 2) * exponent)
+        if bits > self.max_bits:
             raise self.too_large()
-        return self.bounded(number ** (exponent if whole else power))
-
-    def _whole_power(self, base: Exact, exponent: int) -> Number:
-        # |base|**|exponent| has at least (bits − 1)·|exponent| bits in its larger part.
-        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        if (bits - 1) * abs(exponent) > self.max_bits:
-            raise self.too_large()
-        if base in (1, -1):
-            return int(base) ** (exponent % 2)
-        return self.bounded(Fraction(base) ** exponent)
+        return self.bounded(base**exponent)
 
     def _exact_root(self, value: Exact, degree: int) -> Exact | None:
         """The degree-th root where it is rational, else None; of a value ≥ 0 where the degree isn't 1."""
@@ -156,8 +149,7 @@ class BoundedArithmetic:
             return value
         if degree > _ROOTS:
             return None
-        bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-        with self.context.workprec(bits // degree + 32):
-            roots = [int(self.context.nint(self.context.root(part, degree))) for part in value.as_integer_ratio()]
-        found = Fraction(*roots) if roots[1] else None
-        return found if found is not None and found**degree == value else None
+        with self.context.workprec(_bits(value) // degree + 32):
+            above, below = (int(self.context.nint(self.context.root(n, degree))) for n in value.as_integer_ratio())
+        found = Fraction(above, below or 1)
+        return found if found**degree == value else None

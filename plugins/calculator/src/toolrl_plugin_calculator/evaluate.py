@@ -9,10 +9,8 @@ are a `ToolError` whose text tells the model what to write instead.
 from __future__ import annotations
 
 import ast
-import operator
 import re
 import warnings
-from collections.abc import Callable
 from fractions import Fraction
 
 from toolrl.errors import ToolError
@@ -24,6 +22,11 @@ from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
 MAX_DEPTH = 100
+_OPERATORS = {
+    ast.Add: BoundedArithmetic.add, ast.Sub: BoundedArithmetic.subtract, ast.Mult: BoundedArithmetic.multiply,
+    ast.Div: BoundedArithmetic.divide, ast.FloorDiv: BoundedArithmetic.floor_divide, ast.Mod: BoundedArithmetic.modulo,
+    ast.Pow: BoundedArithmetic.power,
+}  # fmt: skip
 _UNSUPPORTED = {
     ast.LShift: "<<", ast.RShift: ">>", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.MatMult: "@",
 }  # fmt: skip
@@ -35,16 +38,7 @@ class ExpressionEvaluator:
 
     def __init__(self, options: CalculatorOptions | None = None) -> None:
         self.limits = options or CalculatorOptions()
-        arithmetic = self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
-        self._binary: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
-            ast.Add: arithmetic.add,
-            ast.Sub: arithmetic.subtract,
-            ast.Mult: arithmetic.multiply,
-            ast.Div: arithmetic.divide,
-            ast.FloorDiv: arithmetic.floor_divide,
-            ast.Mod: arithmetic.modulo,
-            ast.Pow: arithmetic.power,
-        }
+        self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
 
     def __call__(self, expression: str) -> str:
         """The value as text. Raises ToolError."""
@@ -60,7 +54,9 @@ class ExpressionEvaluator:
         if not source:
             raise ToolError(f"The expression is empty. {ALLOWED}")
         try:
-            tree = _parsed(source)
+            with warnings.catch_warnings():  # of odd spellings, such as `1if 1else 2`
+                warnings.simplefilter("ignore")
+                tree = ast.parse(source, mode="eval")
         except SyntaxError as error:
             raise ToolError(_syntax_message(source, error)) from None
         except (ValueError, RecursionError, MemoryError):
@@ -72,18 +68,19 @@ class ExpressionEvaluator:
     def _walk(self, node: ast.expr, source: str, depth: int) -> Number:
         if depth == 0:
             raise ToolError(f"The expression is nested more than {MAX_DEPTH} levels deep. Split it into steps.")
-        depth -= 1
-        if isinstance(node, ast.Constant):
-            return self._literal(node, source)
-        if isinstance(node, ast.BinOp):
-            return self._chain(node, source, depth)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            value = self._walk(node.operand, source, depth)
-            return operator.neg(value) if isinstance(node.op, ast.USub) else value
-        if isinstance(node, ast.Call):
-            return self._call(node, source, depth)
-        if isinstance(node, ast.Name):
-            return functions.constant(self._arithmetic, node.id)
+        match node:
+            case ast.Constant():
+                return self._literal(node, source)
+            case ast.BinOp():
+                return self._chain(node, source, depth - 1)
+            case ast.UnaryOp(op=ast.USub()):
+                return -self._walk(node.operand, source, depth - 1)
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self._walk(node.operand, source, depth - 1)
+            case ast.Call():
+                return self._call(node, source, depth - 1)
+            case ast.Name():
+                return functions.constant(self._arithmetic, node.id)
         raise ToolError(_unsupported(node, source))
 
     def _chain(self, node: ast.BinOp, source: str, depth: int) -> Number:
@@ -93,10 +90,10 @@ class ExpressionEvaluator:
             chain.append(chain[-1].left)
         value = self._walk(chain[-1].left, source, depth)
         for link in reversed(chain):
-            apply = self._binary.get(type(link.op))
+            apply = _OPERATORS.get(type(link.op))
             if apply is None:
                 raise ToolError(f"The operator {_UNSUPPORTED[type(link.op)]} isn't supported. {ALLOWED}")
-            value = apply(value, self._walk(link.right, source, depth))
+            value = apply(self._arithmetic, value, self._walk(link.right, source, depth))
         return value
 
     def _call(self, node: ast.Call, source: str, depth: int) -> Number:
@@ -106,29 +103,20 @@ class ExpressionEvaluator:
         function = functions.find(node.func.id)
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise ToolError(f"{node.func.id} takes plain arguments only, as in {function.example}.")
-        function.check_count(len(node.args))
-        arguments = [self._walk(argument, source, depth) for argument in node.args]
-        return function.apply(self._arithmetic, *arguments)
+        return function(self._arithmetic, [self._walk(argument, source, depth) for argument in node.args])
 
     def _literal(self, node: ast.Constant, source: str) -> Number:
-        value = node.value
-        if type(value) is int:
-            return self._arithmetic.bounded(value)
-        if type(value) is not float:
-            raise ToolError(f"{_cut(ast.get_source_segment(source, node) or repr(value))} is no number. {ALLOWED}")
+        if type(node.value) not in (int, float):
+            written = ast.get_source_segment(source, node) or repr(node.value)
+            raise ToolError(f"{_cut(written)} is no number. {ALLOWED}")
+        if type(node.value) is int:
+            return self._arithmetic.bounded(node.value)
         # The float has lost digits already: read the text it was written as.
         text = source[node.col_offset : node.end_col_offset].replace("_", "")
         exponent = _EXPONENT.search(text)
         if exponent is not None and abs(int(exponent[1])) > self.limits.max_digits:
             raise ToolError(f"{_cut(text)} is out of range: numbers have at most {self.limits.max_digits} digits.")
         return self._arithmetic.bounded(Fraction(text))
-
-
-def _parsed(source: str) -> ast.Expression:
-    """The syntax tree. Python's own warnings of odd spellings, such as `1if 1else 2`, stay out of the log."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(source, mode="eval")
 
 
 def _cut(text: str, length: int = 40) -> str:

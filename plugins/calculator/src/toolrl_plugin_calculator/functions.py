@@ -1,48 +1,47 @@
-"""The functions and constants that an expression may name, each with how many arguments it takes and an example."""
+"""The functions and constants that an expression may name. A function's parameters say how many arguments it takes."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
+from typing import Literal, NamedTuple
 
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number, is_exact
 
-MANY = 1000
 MAX_ANGLE = 10**6
 """Radians. Beyond it the guard digits no longer cover the loss in the reduction to one turn."""
 CONSTANTS = ("pi", "e", "tau")
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """One function. `apply` gets the arithmetic and the arguments."""
 
     apply: Callable[..., Number]
     example: str
-    least: int = 1
-    most: int = 1
 
-    @property
-    def name(self) -> str:
-        """As it is written."""
-        return self.example.partition("(")[0]
+    def __call__(self, arithmetic: BoundedArithmetic, arguments: Sequence[Number]) -> Number:
+        """The value. Raises ToolError, also for another number of arguments than the function takes."""
+        try:
+            inspect.signature(self.apply).bind(arithmetic, *arguments)
+        except TypeError:
+            raise ToolError(self._miscounted(len(arguments))) from None
+        return self.apply(arithmetic, *arguments)
 
-    def check_count(self, count: int) -> None:
-        """Raises ToolError where the function doesn't take `count` arguments."""
-        if self.least <= count <= self.most:
-            return
-        if self.most == MANY:
-            wanted = f"at least {self.least}"
+    def _miscounted(self, count: int) -> str:
+        parameters = list(inspect.signature(self.apply).parameters.values())[1:]
+        if parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+            wanted = f"at least {len(parameters) - 1}"
         else:
-            wanted = str(self.least) if self.least == self.most else f"{self.least} or {self.most}"
-        raise ToolError(
-            f"{self.name} takes {wanted} argument{'' if wanted == '1' else 's'}, got {count}; for example "
-            f"{self.example}. Inside its parentheses a comma separates arguments: write 1234, not 1,234."
+            least = sum(parameter.default is parameter.empty for parameter in parameters)
+            wanted = f"{least} or {len(parameters)}" if least < len(parameters) else str(least)
+        return (
+            f"{self.example.partition('(')[0]} takes {wanted} argument{'' if wanted == '1' else 's'}, got {count}; for "
+            f"example {self.example}. Inside its parentheses a comma separates arguments: write 1234, not 1,234."
         )
 
 
@@ -88,16 +87,12 @@ def _trunc(a: BoundedArithmetic, value: Number) -> Number:
     return -a.floor(-value) if value < 0 else a.floor(value)
 
 
-def _whole(what: str, value: Number) -> int:
+def _whole(what: str, value: Number, least: float = -math.inf) -> int:
     if not isinstance(value, int):
         raise ToolError(f"{what} has to be a whole number.")
+    if value < least:
+        raise ToolError(f"{what} has to be a whole number from {least} on.")
     return value
-
-
-def _natural(what: str, name: str, value: Number) -> int:
-    if _whole(what, value) < 0:
-        raise ToolError(f"{name} is defined for whole numbers from 0 on.")
-    return int(value)
 
 
 def _gcd(a: BoundedArithmetic, *values: Number) -> Number:
@@ -110,45 +105,34 @@ def _lcm(a: BoundedArithmetic, *values: Number) -> Number:
 
 
 def _factorial(a: BoundedArithmetic, value: Number) -> Number:
-    n = _natural("The argument of factorial", "factorial", value)
+    n = _whole("The argument of factorial", value, 0)
     if n > a.max_bits or math.lgamma(n + 1) > a.max_bits * math.log(2):
         raise a.too_large()
     return math.factorial(n)
 
 
-def _choose(name: str) -> Callable[..., Number]:
-    def apply(a: BoundedArithmetic, n: Number, k: Number) -> Number:
-        n, k = (_natural(f"Each argument of {name}", name, value) for value in (n, k))
-        if k > n:
-            return 0
-        if name == "comb":
-            k = min(k, n - k)
-        # comb(n, k) ≥ (n/k)^k and perm(n, k) ≥ (n − k)^k: refused are only those that are too large in any case.
-        bits = k * (math.log2(n // k) if name == "comb" else math.log2(max(1, n - k))) if k else 0
-        if bits > a.max_bits or k > a.max_bits:
-            raise a.too_large()
-        return a.bounded(math.comb(n, k) if name == "comb" else math.perm(n, k))
-
-    return apply
+def _choose(a: BoundedArithmetic, name: Literal["comb", "perm"], n: Number, k: Number) -> Number:
+    n, k = (_whole(f"Each argument of {name}", value, 0) for value in (n, k))
+    if k > n:
+        return 0
+    k = min(k, n - k) if name == "comb" else k
+    # comb(n, k) ≥ (n/k)^k and perm(n, k) ≥ (n − k)^k: refused are only those that are too large in any case.
+    bits = k * math.log2(n // k if name == "comb" else max(1, n - k)) if k else 0
+    if bits > a.max_bits or k > a.max_bits:
+        raise a.too_large()
+    return a.bounded(getattr(math, name)(n, k))
 
 
-# Comparison.
-
-
-def _min(a: BoundedArithmetic, *values: Number) -> Number:
-    return reduce(lambda least, value: value if a.subtract(value, least) < 0 else least, values)
-
-
-def _max(a: BoundedArithmetic, *values: Number) -> Number:
-    return reduce(lambda most, value: value if a.subtract(value, most) > 0 else most, values)
+def _extreme(a: BoundedArithmetic, sign: int, values: Sequence[Number]) -> Number:
+    """The greatest value for sign 1, the least for -1."""
+    return reduce(lambda best, value: value if sign * a.subtract(value, best) > 0 else best, values)
 
 
 # Roots, exponentials, logarithms.
 
 
 def _root(a: BoundedArithmetic, value: Number, degree: Number) -> Number:
-    if not isinstance(degree, int) or degree < 1:
-        raise ToolError("The degree of a root has to be a whole number from 1 on.")
+    degree = _whole("The degree of a root", degree, 1)
     if value < 0 and degree % 2 == 0:
         raise ToolError("A negative number has no real even root.")
     root = a.power(abs(value), a.bounded(Fraction(1, degree)))
@@ -171,7 +155,7 @@ def _log(a: BoundedArithmetic, value: Number, base: Number = None) -> Number:
     if base is None:
         return a.bounded(result)
     result = result / _natural_log(a, base)
-    if abs(result) < a.max_bits and is_exact(value) and is_exact(base):
+    if abs(result) < a.max_bits and is_exact(value, base):
         near = a.nearest(result)
         if a.is_noise(result - near, max(1, abs(near))) and a.power(base, near) == value:
             return near
@@ -188,81 +172,67 @@ def _natural_log(a: BoundedArithmetic, value: Number) -> Number:
 # Trigonometry, in radians.
 
 
-def _wave(name: str) -> Callable[..., Number]:
-    """sin or cos."""
-
-    def apply(a: BoundedArithmetic, value: Number) -> Number:
-        angle = a.approximate(value)
-        if abs(angle) > MAX_ANGLE:
-            raise ToolError(f"{name} takes angles up to {MAX_ANGLE}, in radians. Take the remainder by 2*pi first.")
-        found = getattr(a.context, name)(angle)
-        # Where it is 0, only the angle's own rounding error is left, which grows with the angle.
-        return 0 if a.is_noise(found, angle) else a.bounded(found)
-
-    return apply
+def _wave(a: BoundedArithmetic, name: Literal["sin", "cos"], value: Number) -> Number:
+    angle = a.approximate(value)
+    if abs(angle) > MAX_ANGLE:
+        raise ToolError(f"{name} takes angles up to {MAX_ANGLE}, in radians. Take the remainder by 2*pi first.")
+    found = getattr(a.context, name)(angle)
+    # Where it is 0, only the angle's own rounding error is left, which grows with the angle.
+    return 0 if a.is_noise(found, angle) else a.bounded(found)
 
 
 def _tan(a: BoundedArithmetic, value: Number) -> Number:
-    sine, cosine = _wave("sin")(a, value), _wave("cos")(a, value)
+    sine, cosine = _wave(a, "sin", value), _wave(a, "cos", value)
     if cosine == 0:
         raise ToolError("tan has no value here: the cosine is 0.")
     return a.divide(sine, cosine)
 
 
-def _inverse(name: str) -> Callable[..., Number]:
-    def apply(a: BoundedArithmetic, value: Number) -> Number:
-        if name != "atan" and abs(value) > 1:
-            raise ToolError(f"{name} needs a number between -1 and 1.")
-        return a.bounded(getattr(a.context, name)(a.approximate(value)))
-
-    return apply
-
-
-def _atan2(a: BoundedArithmetic, y: Number, x: Number) -> Number:
-    return a.bounded(a.context.atan2(a.approximate(y), a.approximate(x)))
+def _inverse(a: BoundedArithmetic, name: Literal["asin", "acos"], value: Number) -> Number:
+    if abs(value) > 1:
+        raise ToolError(f"{name} needs a number between -1 and 1.")
+    return a.bounded(getattr(a.context, name)(a.approximate(value)))
 
 
 def _hypot(a: BoundedArithmetic, *values: Number) -> Number:
     return _root(a, reduce(a.add, (a.multiply(value, value) for value in values)), 2)
 
 
-FUNCTIONS: dict[str, Function] = {
-    function.name: function
-    for function in (
-        Function(lambda a, value: abs(value), "abs(-3)"),
-        Function(_round, "round(3.14159, 2)", 1, 2),
-        Function(lambda a, value: a.floor(value), "floor(3.7)"),
-        Function(lambda a, value: -a.floor(-value), "ceil(3.2)"),
-        Function(_trunc, "trunc(-3.7)"),
-        Function(_min, "min(4, 7)", 1, MANY),
-        Function(_max, "max(4, 7)", 1, MANY),
-        Function(lambda a, *values: reduce(a.add, values), "sum(1, 2, 3)", 1, MANY),
-        Function(_gcd, "gcd(12, 18)", 1, MANY),
-        Function(_lcm, "lcm(4, 6)", 1, MANY),
-        Function(_factorial, "factorial(5)"),
-        Function(_choose("comb"), "comb(5, 2)", 2, 2),
-        Function(_choose("perm"), "perm(5, 2)", 2, 2),
-        Function(lambda a, value: _root(a, value, 2), "sqrt(16)"),
-        Function(lambda a, value: _root(a, value, 3), "cbrt(27)"),
-        Function(_root, "root(81, 4)", 2, 2),
-        Function(lambda a, base, exponent: a.power(base, exponent), "pow(2, 10)", 2, 2),
-        Function(lambda a, left, right: a.modulo(left, right), "mod(17, 5)", 2, 2),
-        Function(_exp, "exp(1)"),
-        Function(_log, "log(8, 2)", 1, 2),
-        Function(lambda a, value: _log(a, value, 2), "log2(8)"),
-        Function(lambda a, value: _log(a, value, 10), "log10(1000)"),
-        Function(_wave("sin"), "sin(pi/6)"),
-        Function(_wave("cos"), "cos(pi/3)"),
-        Function(_tan, "tan(pi/4)"),
-        Function(_inverse("asin"), "asin(0.5)"),
-        Function(_inverse("acos"), "acos(0.5)"),
-        Function(_inverse("atan"), "atan(1)"),
-        Function(_atan2, "atan2(1, 2)", 2, 2),
-        Function(lambda a, value: a.divide(a.multiply(value, 180), +a.context.pi), "degrees(pi)"),
-        Function(lambda a, value: a.divide(a.multiply(value, +a.context.pi), 180), "radians(180)"),
-        Function(_hypot, "hypot(3, 4)", 1, MANY),
-    )
+_BY_EXAMPLE: dict[str, Callable[..., Number]] = {
+    "abs(-3)": lambda a, x: abs(x),
+    "round(3.14159, 2)": _round,
+    "floor(3.7)": lambda a, x: a.floor(x),
+    "ceil(3.2)": lambda a, x: -a.floor(-x),
+    "trunc(-3.7)": _trunc,
+    "min(4, 7)": lambda a, x, *more: _extreme(a, -1, (x, *more)),
+    "max(4, 7)": lambda a, x, *more: _extreme(a, 1, (x, *more)),
+    "sum(1, 2, 3)": lambda a, x, *more: reduce(a.add, more, x),
+    "gcd(12, 18)": lambda a, x, *more: _gcd(a, x, *more),
+    "lcm(4, 6)": lambda a, x, *more: _lcm(a, x, *more),
+    "factorial(5)": _factorial,
+    "comb(5, 2)": lambda a, n, k: _choose(a, "comb", n, k),
+    "perm(5, 2)": lambda a, n, k: _choose(a, "perm", n, k),
+    "sqrt(16)": lambda a, x: _root(a, x, 2),
+    "cbrt(27)": lambda a, x: _root(a, x, 3),
+    "root(81, 4)": _root,
+    "pow(2, 10)": lambda a, base, exponent: a.power(base, exponent),
+    "mod(17, 5)": lambda a, left, right: a.modulo(left, right),
+    "exp(1)": _exp,
+    "log(8, 2)": _log,
+    "log2(8)": lambda a, x: _log(a, x, 2),
+    "log10(1000)": lambda a, x: _log(a, x, 10),
+    "sin(pi/6)": lambda a, x: _wave(a, "sin", x),
+    "cos(pi/3)": lambda a, x: _wave(a, "cos", x),
+    "tan(pi/4)": _tan,
+    "asin(0.5)": lambda a, x: _inverse(a, "asin", x),
+    "acos(0.5)": lambda a, x: _inverse(a, "acos", x),
+    "atan(1)": lambda a, x: a.bounded(a.context.atan(a.approximate(x))),
+    "atan2(1, 2)": lambda a, y, x: a.bounded(a.context.atan2(a.approximate(y), a.approximate(x))),
+    "degrees(pi)": lambda a, x: a.divide(a.multiply(x, 180), +a.context.pi),
+    "radians(180)": lambda a, x: a.divide(a.multiply(x, +a.context.pi), 180),
+    "hypot(3, 4)": lambda a, x, *more: _hypot(a, x, *more),
 }
+FUNCTIONS = {example.partition("(")[0]: Function(apply, example) for example, apply in _BY_EXAMPLE.items()}
 _ALIASES = {
     "ln": "log", "int": "trunc", "ceiling": "ceil", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
     "fabs": "abs", "binomial": "comb",
