@@ -28,10 +28,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models
 
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.batch import Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.objective.loss import LossStatistics, Normaliser, Objective, policy_loss
-from toolrl_plugin_torch.objective.surrogate import Clip
+from toolrl_plugin_torch.objective.loss import LossStatistics, Normaliser, policy_loss
 
 TOLERANCE = 1e-5
 TEMPERATURE = 0.9
@@ -65,11 +65,13 @@ class Case:
     """TRL's importance_sampling_level; GSPO with `sequence`."""
 
     @property
-    def objective(self) -> Objective:
-        return Objective(
+    def algorithm(self) -> AlgorithmConfig:
+        return AlgorithmConfig(
             surrogate="cispo" if self.loss == "cispo" else "clip",
             ratio=self.ratio,
-            clip=Clip(self.clip_low, self.clip_high, self.clip_dual),
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            clip_dual=self.clip_dual,
             kl_coef=self.kl,
             kl_correction=self.correction,
             entropy_coef=self.entropy,
@@ -228,7 +230,7 @@ def our_step(case: Case, data: Data, folder: Path) -> tuple[float, dict[str, tor
             batch.advantages_BT,
             batch.loss_mask_BT,
             normaliser,
-            case.objective,
+            case.algorithm,
             old_logprobs_BT=batch.rollout_logprobs_BT if case.off_policy else None,
             reference_logprobs_BT=reference_BT if case.kl else None,
             entropy_BT=scored.entropy_BT,

@@ -16,8 +16,7 @@ from toolrl.config.sections import as_config, with_sections
 from toolrl.plugins.registry import load_registry
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.importance import rejected_tokens
-from toolrl_plugin_torch.objective.loss import Normaliser, Objective, policy_loss
-from toolrl_plugin_torch.objective.surrogate import Clip
+from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
 from toolrl_plugin_torch.options import TorchOptions
 
 MASK_BT = torch.tensor([[False, True, True, True], [False, True, True, False]])
@@ -70,7 +69,9 @@ def test_the_off_policy_sequence_mask_of_deepseek() -> None:
     assert found.tolist() == [[True, True], [False, False], [False, False]]
 
 
-def loss_of(settings: Objective, current_BT: Any, old_BT: Any = PROXIMAL_BT) -> tuple[float, Any, dict[str, float]]:
+def loss_of(
+    settings: AlgorithmConfig, current_BT: Any, old_BT: Any = PROXIMAL_BT
+) -> tuple[float, Any, dict[str, float]]:
     """Loss, gradient and metrics."""
     logprobs_BT = current_BT.clone().requires_grad_()
     loss, statistics = policy_loss(
@@ -83,7 +84,7 @@ def loss_of(settings: Objective, current_BT: Any, old_BT: Any = PROXIMAL_BT) -> 
 
 def test_rejected_tokens_give_no_loss_and_no_gradient_and_count_in_the_mean() -> None:
     loss, gradient_BT, metrics = loss_of(
-        Objective(rejection=RejectionConfig(level="token", low=0.5, high=2.0)), PROXIMAL_BT
+        AlgorithmConfig(rejection=RejectionConfig(level="token", low=0.5, high=2.0)), PROXIMAL_BT
     )
     # Ratio 1 everywhere: −A of the first token and of the two of the second episode, over all five tokens.
     assert loss == pytest.approx((-1.0 + 1.0 + 1.0) / 5)
@@ -95,7 +96,7 @@ def test_rejected_tokens_give_no_loss_and_no_gradient_and_count_in_the_mean() ->
 
 
 def test_rejection_of_tokens_with_their_weights_is_icepop() -> None:
-    both = Objective(
+    both = AlgorithmConfig(
         importance=ImportanceConfig(level="token", mode="truncate", cap=5.0),
         rejection=RejectionConfig(level="token", low=0.5, high=5.0),
     )
@@ -107,7 +108,7 @@ def test_rejection_of_tokens_with_their_weights_is_icepop() -> None:
 
 def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
     """PPO without decoupling: the ratio holds all of what has changed since, and no weight is needed."""
-    settings = Objective(old_logprobs="sampled", clip=Clip(0.2, 0.2))
+    settings = AlgorithmConfig(old_logprobs="sampled")
     loss, gradient_BT, metrics = loss_of(settings, PROXIMAL_BT)
     # −min(r A, clip(r) A): 1 · 1, clip(4) · 1 = 1.2, clip(0.25) · −1 = −0.8, and 1.5 · −1 twice.
     assert loss == pytest.approx((-1.0 - 1.2 + 0.8 + 1.5 + 1.5) / 5)
@@ -121,15 +122,11 @@ def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
 def test_the_three_policies_of_decoupled_ppo() -> None:
     """The weight is old over behaviour; current over old is clipped (AReaL, arXiv 2505.24298, section 5.2)."""
     current_BT = PROXIMAL_BT + torch.tensor([[0.0, math.log(1.5), 0.0, 0.0], [0.0, 0.0, math.log(0.5), 0.0]])
-    loss, _, _ = loss_of(Objective(importance=ImportanceConfig(level="token", mode="truncate", cap=10.0)), current_BT)
+    loss, _, _ = loss_of(
+        AlgorithmConfig(importance=ImportanceConfig(level="token", mode="truncate", cap=10.0)), current_BT
+    )
     # w · −min(r A, clip(r) A): 1 · −1.2; 4 · −1; 0.25 · 1; 1.5 · 1; and 1.5 · 0.8, as r is 0.5 and A negative.
     assert loss == pytest.approx((-1.2 - 4.0 + 0.25 + 1.5 + 1.5 * 0.8) / 5)
-
-
-@pytest.mark.parametrize("settings", [Objective(rejection=RejectionConfig()), Objective(old_logprobs="sampled")])
-def test_the_engines_log_probabilities_are_needed(settings: Objective) -> None:
-    with pytest.raises(ValueError, match="need the engine's log-probabilities"):
-        policy_loss(PROXIMAL_BT, ADVANTAGES_BT, MASK_BT, Normaliser("token_mean", 5, 2), settings)
 
 
 # The config.

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl_plugin_torch.algorithm import ImportanceConfig
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig
 from toolrl_plugin_torch.objective.divergence import kl_estimate
 from toolrl_plugin_torch.objective.importance import importance_weights
 from toolrl_plugin_torch.objective.surrogate import (
-    Clip,
     cispo_surrogate,
     clipped_surrogate,
     clipped_tokens,
@@ -26,18 +25,22 @@ RATIOS = torch.tensor([[0.5, 1.0, 2.0]]).log()
 ONES = torch.ones(1, 3)
 
 
+def clip_of(low: float, high: float, **settings: Any) -> AlgorithmConfig:
+    return AlgorithmConfig(clip_low=low, clip_high=high, **settings)
+
+
 def test_the_clip_acts_on_the_side_that_the_advantage_pushes_to() -> None:
-    clip = Clip(0.2, 0.3)
+    clip = clip_of(0.2, 0.3)
     assert clipped_surrogate(RATIOS, ONES, clip).tolist()[0] == pytest.approx([-0.5, -1.0, -1.3])
     assert clipped_surrogate(RATIOS, -ONES, clip).tolist()[0] == pytest.approx([0.8, 1.0, 2.0])
-    up, down = clipped_tokens(RATIOS, ONES, clip, "clip"), clipped_tokens(RATIOS, -ONES, clip, "clip")
+    up, down = clipped_tokens(RATIOS, ONES, clip), clipped_tokens(RATIOS, -ONES, clip)
     assert [side.tolist()[0] for side in up] == [[False] * 3, [False, False, True]]
     assert [side.tolist()[0] for side in down] == [[True, False, False], [False] * 3]
 
 
 def test_the_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
     ratios = torch.tensor([[0.5, 2.0, 9.0]]).log()
-    clip = Clip(0.2, 0.2, dual=3.0)
+    clip = clip_of(0.2, 0.2, clip_dual=3.0)
     assert clipped_surrogate(ratios, -2 * ONES, clip).tolist()[0] == pytest.approx([1.6, 4.0, 6.0])
     assert clipped_surrogate(ratios, ONES, clip).tolist()[0] == pytest.approx([-0.5, -1.2, -1.2])
 
@@ -45,12 +48,12 @@ def test_the_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
 def test_cispo_bounds_the_weight_and_keeps_every_gradient() -> None:
     """Weights 0.8, 1 and 1.3, with advantage 2: the gradient of each log-probability is −2 times its weight."""
     logprobs = torch.tensor([[-1.0, -2.0, -3.0]], requires_grad=True)
-    losses = cispo_surrogate(RATIOS, logprobs, 2 * ONES, Clip(0.2, 0.3))
+    losses = cispo_surrogate(RATIOS, logprobs, 2 * ONES, clip_of(0.2, 0.3))
     losses.sum().backward()
     assert losses.tolist()[0] == pytest.approx([1.6, 4.0, 7.8])
     assert logprobs.grad is not None
     assert logprobs.grad.tolist()[0] == pytest.approx([-1.6, -2.0, -2.6])
-    low, high = clipped_tokens(RATIOS, -ONES, Clip(0.2, 0.3), "cispo")
+    low, high = clipped_tokens(RATIOS, -ONES, clip_of(0.2, 0.3, surrogate="cispo"))
     assert (low.tolist()[0], high.tolist()[0]) == ([True, False, False], [False, False, True])
 
 
@@ -69,8 +72,6 @@ def test_the_sequences_ratio_is_the_geometric_mean_over_its_trained_tokens() -> 
 def test_the_tokens_ratio_is_0_outside_of_the_mask() -> None:
     mask = torch.tensor([[True, False]])
     assert log_ratio(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-3.0, -9.0]]), mask, "token").tolist() == [[2.0, 0.0]]
-    with pytest.raises(ValueError, match="'word'"):
-        log_ratio(mask.float(), mask.float(), mask, "word")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_importance_is_bounded_whatever_the_log_probabilities(
 def test_a_ratio_that_no_number_holds_breaks_no_gradient(far: float, advantage: float, dual: float | None) -> None:
     """An engine may report −9999 for a token that it sampled. The other token's gradient is as ever."""
     logprobs = torch.tensor([[far, 0.0]], requires_grad=True)
-    clip = Clip(0.2, 0.2, dual)
+    clip = clip_of(0.2, 0.2, clip_dual=dual)
     losses = clipped_surrogate(logprobs, torch.full((1, 2), advantage), clip)
     losses.sum().backward()
     assert bool(losses.isfinite().all())
@@ -143,7 +144,7 @@ def test_with_the_sequences_ratio_every_token_keeps_its_own_advantage() -> None:
     logprobs = torch.tensor([[0.0, math.log(2.0), math.log(2.0)]], requires_grad=True)
     mask = torch.tensor([[False, True, True]])
     ratio = log_ratio(logprobs, torch.zeros(1, 3), mask, "sequence")
-    losses = clipped_surrogate(own_gradients(ratio, logprobs), torch.tensor([[0.0, 1.0, -1.0]]), Clip(0.2, 2.0))
+    losses = clipped_surrogate(own_gradients(ratio, logprobs), torch.tensor([[0.0, 1.0, -1.0]]), clip_of(0.2, 2.0))
     losses.sum().backward()
     assert losses.tolist()[0] == pytest.approx([0.0, -2.0, 2.0])
     assert logprobs.grad is not None
@@ -158,6 +159,6 @@ def test_a_shared_advantage_gives_the_gradient_of_the_sequences_ratio() -> None:
         logprobs = values.clone().requires_grad_()
         ratio = log_ratio(logprobs, torch.zeros_like(values), mask, "sequence")
         ratio = own_gradients(ratio, logprobs) if own else ratio
-        (clipped_surrogate(ratio, torch.full_like(values, 1.5), Clip(0.9, 0.9)) * mask).sum().backward()
+        (clipped_surrogate(ratio, torch.full_like(values, 1.5), clip_of(0.9, 0.9)) * mask).sum().backward()
         gradients.append(logprobs.grad)
     assert torch.allclose(*gradients, atol=1e-12)

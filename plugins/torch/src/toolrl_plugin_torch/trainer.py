@@ -27,7 +27,6 @@ from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
 from toolrl_plugin_torch.objective.loss import (
     LossStatistics,
     Normaliser,
-    Objective,
     mismatch_statistics,
     policy_loss,
     supervised_loss,
@@ -86,7 +85,7 @@ class PolicyTrainer(BaseTrainer):
         self._trainer = settings
         self._algorithm = algorithm
         self._estimator = estimator and self._parallel.estimator(estimator)
-        self._objective = Objective.of(algorithm, custom_loss)
+        self._custom_loss = custom_loss
         self._temperature = temperature
         self._longest = longest
         self.critic: Critic | None = None
@@ -112,7 +111,7 @@ class PolicyTrainer(BaseTrainer):
         updates = [plan for plan in plans if plan.batches]
         if self.step < self.skipped_steps:
             updates = []
-        if len(updates) > 1 and self._objective.old_logprobs == "recomputed":
+        if len(updates) > 1 and self._algorithm.old_logprobs == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
@@ -153,7 +152,7 @@ class PolicyTrainer(BaseTrainer):
         """
         tokens = [sample.trained_tokens for sample in samples]
         normaliser = Normaliser.of(tokens, self._algorithm.loss_aggregation, length=self._longest)
-        if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._objective.custom):
+        if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._custom_loss):
             moving = [number for number, sample in enumerate(samples) if any(sample.advantages)]
             samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]
         return _Update(self._micro_batches(samples, groups), normaliser)
@@ -190,7 +189,7 @@ class PolicyTrainer(BaseTrainer):
         """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too. An empty
         one costs the same passes, for the other ranks, and gives 0."""
         batch = batch.to(self.policy.device)
-        entropy = bool(self._objective.entropy_coef)
+        entropy = bool(self._algorithm.entropy_coef)
         scored = self._scored(self._score, batch, temperature=self._temperature, entropy=entropy)
         if not batch.samples:
             return scored.logprobs_BT.sum() * 0.0
@@ -199,7 +198,8 @@ class PolicyTrainer(BaseTrainer):
             batch.advantages_BT,
             batch.loss_mask_BT,
             normaliser,
-            self._objective,
+            self._algorithm,
+            custom=self._custom_loss,
             old_logprobs_BT=old_BT,
             rollout_logprobs_BT=batch.rollout_logprobs_BT,
             reference_logprobs_BT=reference_BT,

@@ -23,12 +23,7 @@ Everything is computed in float64, because equal rewards that differ in their la
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-
-Baseline = Literal["group_mean", "leave_one_out", "batch_mean"]
-Scale = Literal["std", "batch_std", "advantage_std", "none"]
 
 EPSILON = 1e-4
 """Added to a standard deviation before dividing by it."""
@@ -42,9 +37,8 @@ def group_advantages(
     groups_B: torch.Tensor,
     valid_B: torch.Tensor | None = None,
     *,
-    baseline: Baseline = "group_mean",
-    scale: Scale = "std",
-    epsilon: float = EPSILON,
+    baseline: str = "group_mean",
+    scale: str = "std",
 ) -> torch.Tensor:
     """Advantage of each episode, float64, shape [B].
 
@@ -63,19 +57,15 @@ def group_advantages(
         if baseline == "leave_one_out":
             # r − (sum − r) / (n − 1) is n / (n − 1) times r − mean.
             centred_B = centred_B * (count_G / (count_G - 1.0).clamp(min=1.0))[groups_B]
-        elif baseline != "group_mean":
-            raise ValueError(f"baseline is {baseline!r}, expected 'group_mean', 'leave_one_out' or 'batch_mean'")
     nothing_B = ~valid_B | flat_B
     centred_B = torch.where(nothing_B, 0.0, centred_B)
     if scale == "std":
-        centred_B = centred_B / (std_G[groups_B] + epsilon)
+        centred_B = centred_B / (std_G[groups_B] + EPSILON)
     elif scale == "batch_std":
-        centred_B = centred_B / (_batch_std(rewards_B, valid_B) + epsilon)
+        centred_B = centred_B / (_batch_std(rewards_B, valid_B) + EPSILON)
     elif scale == "advantage_std":
         centred_B = centred_B - _batch_mean(centred_B, valid_B)
-        centred_B = centred_B / (_batch_std(centred_B, valid_B) + epsilon)
-    elif scale != "none":
-        raise ValueError(f"scale is {scale!r}, expected 'std', 'batch_std', 'advantage_std' or 'none'")
+        centred_B = centred_B / (_batch_std(centred_B, valid_B) + EPSILON)
     return torch.where(nothing_B, 0.0, centred_B)
 
 

@@ -30,14 +30,10 @@ exceeds.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from toolrl_plugin_torch.algorithm import ImportanceConfig, RejectionConfig
-from toolrl_plugin_torch.objective.surrogate import Ratio, log_ratio, ratio_of
-
-Level = Literal["token", "sequence", "mean"]
+from toolrl_plugin_torch.objective.surrogate import log_ratio, ratio_of
 
 
 def importance_weights(
@@ -63,10 +59,9 @@ def rejected_tokens(
     return outside_BT & (advantages_BT < 0) if how.only_negative else outside_BT
 
 
-def _ratios(old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level) -> torch.Tensor:
+def _ratios(old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: str) -> torch.Tensor:
     """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
-    ratio: Ratio = "token" if level == "token" else "sequence"
-    logs_BT = log_ratio(old_BT.detach().float(), behaviour_BT.float(), mask_BT, ratio)
+    logs_BT = log_ratio(old_BT.detach().float(), behaviour_BT.float(), mask_BT, level)
     if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
         logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
     return ratio_of(logs_BT)

@@ -39,19 +39,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms, PolicyLoss
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
-from toolrl_plugin_torch.objective.divergence import KlEstimator, kl_estimate
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.objective.divergence import kl_estimate
 from toolrl_plugin_torch.objective.importance import importance_weights, rejected_tokens
 from toolrl_plugin_torch.objective.surrogate import (
-    Clip,
-    Ratio,
-    Surrogate,
     cispo_surrogate,
     clipped_surrogate,
     clipped_tokens,
@@ -60,63 +57,21 @@ from toolrl_plugin_torch.objective.surrogate import (
     ratio_of,
 )
 
-OldLogprobs = Literal["recomputed", "sampled"]
-"""The policy that ratios are taken to: the one before the step's first update, or the one that sampled."""
-Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """The terms of a token's loss."""
-
-    surrogate: Surrogate = "clip"
-    ratio: Ratio = "token"
-    clip: Clip = field(default_factory=Clip)
-    custom: PolicyLoss | None = None
-    """Takes the place of the surrogate, with its ratio and clip."""
-    importance: ImportanceConfig | None = None
-    """How samples of another policy are weighted; None for not at all."""
-    rejection: RejectionConfig | None = None
-    """What of them is left out; None for nothing."""
-    old_logprobs: OldLogprobs = "recomputed"
-    kl_coef: float = 0.0
-    kl_estimator: KlEstimator = "k3"
-    kl_correction: bool = True
-    """Weigh the KL term by policy over rollout, with the gradient of the divergence."""
-    entropy_coef: float = 0.0
-
-    @classmethod
-    def of(cls, algorithm: AlgorithmConfig, custom: PolicyLoss | None = None) -> Objective:
-        """The objective of a config."""
-        return cls(
-            surrogate=algorithm.surrogate,
-            ratio=algorithm.ratio,
-            clip=Clip(algorithm.clip_low, algorithm.clip_high, algorithm.clip_dual),
-            custom=custom,
-            importance=algorithm.importance,
-            rejection=algorithm.rejection,
-            old_logprobs=algorithm.old_logprobs,
-            kl_coef=algorithm.kl_coef,
-            kl_estimator=algorithm.kl_estimator,
-            kl_correction=algorithm.kl_correction,
-            entropy_coef=algorithm.entropy_coef,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
     """The normaliser of one optimizer step's token losses."""
 
-    aggregation: Aggregation
+    aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
     tokens: int
     """Trained tokens of the optimizer step, over all micro-batches and ranks."""
     sequences: int
     """Sequences with a trained token, likewise."""
-    length: int | None = None
+    length: int = 1
     """For `constant`: the length that each sequence is divided by, usually the most tokens an episode may sample."""
 
     @classmethod
-    def of(cls, trained: Iterable[int], aggregation: Aggregation, *, length: int | None = None) -> Normaliser:
+    def of(cls, trained: Iterable[int], aggregation: Any, *, length: int = 1) -> Normaliser:
         """Counted from the trained tokens of each sequence of an optimizer step, whichever rank computes it."""
         counts = [count for count in trained if count]
         return cls(aggregation, sum(counts), len(counts), length)
@@ -133,11 +88,7 @@ class Normaliser:
             return mask_BT / (mask_BT.sum(dim=1, keepdim=True).clamp(min=1.0) * max(self.sequences, 1))
         if self.aggregation == "sequence_sum":
             return mask_BT / max(self.sequences, 1)
-        if self.aggregation == "constant":
-            if not self.length or self.length < 1:
-                raise ValueError(f"aggregation 'constant' needs the length to divide by, got {self.length!r}")
-            return mask_BT / (self.length * max(self.sequences, 1))
-        raise ValueError(f"aggregation is {self.aggregation!r}, expected one of {', '.join(get_args(Aggregation))}")
+        return mask_BT / (self.length * max(self.sequences, 1))
 
 
 @dataclass
@@ -200,14 +151,16 @@ def policy_loss(
     advantages_BT: torch.Tensor,
     loss_mask_BT: torch.Tensor,
     normaliser: Normaliser,
-    objective: Objective,
+    algorithm: AlgorithmConfig,
     *,
+    custom: PolicyLoss | None = None,
     old_logprobs_BT: torch.Tensor | None = None,
     rollout_logprobs_BT: torch.Tensor | None = None,
     reference_logprobs_BT: torch.Tensor | None = None,
     entropy_BT: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
+    `custom` takes the place of the algorithm's surrogate, with its ratio and clip.
 
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
@@ -216,7 +169,7 @@ def policy_loss(
     and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where
     one that is needed is None, RunStoppedError where a custom loss isn't finite.
     """
-    _check_needs(objective, rollout_logprobs_BT, reference_logprobs_BT, entropy_BT)
+    assert reference_logprobs_BT is not None or not algorithm.kl_coef, "the KL term needs the reference"
     mask_BT = loss_mask_BT.bool()
     weights_BT = normaliser.weights(mask_BT)
     # Outside of the mask all inputs become 0, so that no inf or NaN there can reach the loss or a gradient.
@@ -224,95 +177,79 @@ def policy_loss(
     advantages_BT = torch.where(mask_BT, advantages_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_logprobs_BT is None else torch.where(mask_BT, old_logprobs_BT, 0.0)
     rollout_BT = old_BT if rollout_logprobs_BT is None else torch.where(mask_BT, rollout_logprobs_BT, 0.0)
-    if objective.old_logprobs == "sampled":
+    if algorithm.old_logprobs == "sampled":
         old_BT = rollout_BT
 
     terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
     trained_BT = trained_tokens(mask_BT, advantages_BT)
-    token_loss_BT, statistics = _surrogate(terms, objective, trained_BT)
-    token_loss_BT = _off_policy(token_loss_BT, terms, objective, trained_BT, statistics)
+    token_loss_BT, statistics = _surrogate(terms, algorithm, custom, trained_BT)
+    token_loss_BT = _off_policy(token_loss_BT, terms, algorithm, trained_BT, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_logprobs_BT is not None:
         reference_BT = torch.where(mask_BT, reference_logprobs_BT, 0.0)
-        kl_BT = kl_estimate(logprobs_BT, reference_BT, objective.kl_estimator)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, algorithm.kl_estimator)
         policy_over_rollout_BT = ratio_of(log_ratio(logprobs_BT.detach(), rollout_BT, mask_BT, "token"))
         statistics.means["kl"] = _mean(policy_over_rollout_BT * kl_BT.detach(), mask_BT)
-        if objective.kl_coef:
-            if objective.kl_correction:
+        if algorithm.kl_coef:
+            if algorithm.kl_correction:
                 # k2's own gradient is log(policy / reference) · ∇ log policy.
                 k2_BT = kl_estimate(logprobs_BT, reference_BT, "k2")
                 kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
-            loss = loss + objective.kl_coef * (weights_BT * kl_BT).sum()
-    if objective.entropy_coef and entropy_BT is not None:
-        loss = loss - objective.entropy_coef * (weights_BT * torch.where(mask_BT, entropy_BT, 0.0)).sum()
+            loss = loss + algorithm.kl_coef * (weights_BT * kl_BT).sum()
+    if algorithm.entropy_coef and entropy_BT is not None:
+        loss = loss - algorithm.entropy_coef * (weights_BT * torch.where(mask_BT, entropy_BT, 0.0)).sum()
     statistics.sums["loss/policy"] = policy.detach()
     statistics.sums["loss/total"] = loss.detach()
     return loss, statistics
 
 
-def _check_needs(
-    objective: Objective,
-    rollout_logprobs_BT: torch.Tensor | None,
-    reference_logprobs_BT: torch.Tensor | None,
-    entropy_BT: torch.Tensor | None,
-) -> None:
-    if objective.kl_coef and reference_logprobs_BT is None:
-        raise ValueError(f"kl_coef is {objective.kl_coef:g}, but there are no log-probabilities of the reference")
-    if objective.entropy_coef and entropy_BT is None:
-        raise ValueError(f"entropy_coef is {objective.entropy_coef:g}, but there is no entropy")
-    needing = objective.importance or objective.rejection or (objective.old_logprobs == "sampled")
-    if needing and rollout_logprobs_BT is None:
-        raise ValueError(
-            "importance weights, rejection and `old_logprobs: sampled` need the engine's log-probabilities, but there "
-            "are none"
-        )
-
-
-def _surrogate(terms: LossTerms, objective: Objective, trained_BT: torch.Tensor) -> tuple[torch.Tensor, LossStatistics]:
+def _surrogate(
+    terms: LossTerms, algorithm: AlgorithmConfig, custom: PolicyLoss | None, trained_BT: torch.Tensor
+) -> tuple[torch.Tensor, LossStatistics]:
     """The surrogate of each token, [B, T], and what it does to the ratios."""
     logprobs_BT, advantages_BT, mask_BT = terms.logprobs_BT, terms.advantages_BT, terms.mask_BT
     token_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, "token")
     statistics = _ratio_statistics(token_BT.detach(), trained_BT)
-    if objective.custom is not None:
-        losses_BT = objective.custom.token_losses(terms)
+    if custom is not None:
+        losses_BT = custom.token_losses(terms)
         if not isinstance(losses_BT, torch.Tensor) or losses_BT.shape != mask_BT.shape:
             shape = tuple(losses_BT.shape) if isinstance(losses_BT, torch.Tensor) else type(losses_BT).__name__
             raise ValueError(f"the policy loss gave {shape}, expected a tensor of shape {tuple(mask_BT.shape)}")
         losses_BT = torch.where(mask_BT, losses_BT, 0.0)
         if not bool(losses_BT.isfinite().all()):
             raise RunStoppedError(
-                f"the policy loss {type(objective.custom).__name__} gave a token a loss that isn't finite",
+                f"the policy loss {type(custom).__name__} gave a token a loss that isn't finite",
                 hint="Mend it, then go on from the last checkpoint with --resume.",
             )
         return losses_BT, statistics
     ratio_BT = token_BT
-    if objective.ratio != "token":
-        ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, objective.ratio)
+    if algorithm.ratio != "token":
+        ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, algorithm.ratio)
         ratio_BT = own_gradients(ratio_BT, logprobs_BT)
-    low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, objective.clip, objective.surrogate)
+    low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, algorithm)
     statistics.means["clip/low"] = _mean(low_BT, trained_BT)
     statistics.means["clip/high"] = _mean(high_BT, trained_BT)
-    if objective.surrogate == "cispo":
-        return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, objective.clip), statistics
-    return clipped_surrogate(ratio_BT, advantages_BT, objective.clip), statistics
+    if algorithm.surrogate == "cispo":
+        return cispo_surrogate(ratio_BT, logprobs_BT, advantages_BT, algorithm), statistics
+    return clipped_surrogate(ratio_BT, advantages_BT, algorithm), statistics
 
 
 def _off_policy(
     token_loss_BT: torch.Tensor,
     terms: LossTerms,
-    objective: Objective,
+    algorithm: AlgorithmConfig,
     trained_BT: torch.Tensor,
     statistics: LossStatistics,
 ) -> torch.Tensor:
     """The surrogate of each token, weighted, and 0 where it is rejected, because another policy sampled it."""
     old_BT, rollout_BT, mask_BT = terms.old_logprobs_BT, terms.rollout_logprobs_BT, terms.mask_BT
-    if objective.importance is not None:
-        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, objective.importance)
+    if algorithm.importance is not None:
+        importance_BT, capped_BT = importance_weights(old_BT, rollout_BT, mask_BT, algorithm.importance)
         token_loss_BT = importance_BT * token_loss_BT
         statistics.means["importance/mean"] = _mean(importance_BT, trained_BT)
         statistics.means["importance/capped"] = _mean(capped_BT, trained_BT)
-    if objective.rejection is not None:
-        rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, objective.rejection)
+    if algorithm.rejection is not None:
+        rejected_BT = rejected_tokens(old_BT, rollout_BT, terms.advantages_BT, mask_BT, algorithm.rejection)
         token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
         statistics.means["importance/rejected"] = _mean(rejected_BT, trained_BT)
     return token_loss_BT

@@ -22,13 +22,9 @@ All tensors are [B, T].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 
-Ratio = Literal["token", "sequence"]
-Surrogate = Literal["clip", "cispo"]
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 
 LARGEST = 20.0
 """Of a log-ratio, as in verl: a ratio that overflows would make a token that the clip holds a gradient of 0 · ∞."""
@@ -37,29 +33,15 @@ FAR = 1e4
 and exp(−FAR) is 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """How far a ratio may count."""
-
-    low: float = 0.2
-    """Ratios below 1 − low are clipped."""
-    high: float = 0.2
-    """Ratios above 1 + high are clipped."""
-    dual: float | None = None
-    """The most that a token of negative advantage counts, as a multiple of it; above 1. None for no bound."""
-
-
 def log_ratio(
-    logprobs_BT: torch.Tensor, old_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor, ratio: Ratio
+    logprobs_BT: torch.Tensor, old_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor, ratio: str
 ) -> torch.Tensor:
     """Natural logarithm of the importance ratio of each token, [B, T]; of the sequence: the same in all of a row."""
     difference_BT = torch.where(mask_BT, logprobs_BT - old_logprobs_BT, 0.0).clamp(-FAR, FAR)
     if ratio == "token":
         return difference_BT
-    if ratio == "sequence":
-        count_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-        return (difference_BT.sum(dim=1, keepdim=True) / count_B1).expand_as(difference_BT)
-    raise ValueError(f"ratio is {ratio!r}, expected 'token' or 'sequence'")
+    count_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    return (difference_BT.sum(dim=1, keepdim=True) / count_B1).expand_as(difference_BT)
 
 
 def own_gradients(values_BT: torch.Tensor, logprobs_BT: torch.Tensor) -> torch.Tensor:
@@ -72,31 +54,33 @@ def ratio_of(log_ratio_BT: torch.Tensor) -> torch.Tensor:
     return torch.exp(log_ratio_BT.clamp(max=LARGEST))
 
 
-def clipped_surrogate(log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> torch.Tensor:
+def clipped_surrogate(
+    log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, algorithm: AlgorithmConfig
+) -> torch.Tensor:
     """PPO's clipped objective with its sign turned."""
     ratio_BT = ratio_of(log_ratio_BT)
-    clipped_BT = ratio_BT.clamp(1.0 - clip.low, 1.0 + clip.high)
+    clipped_BT = ratio_BT.clamp(1.0 - algorithm.clip_low, 1.0 + algorithm.clip_high)
     loss_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
-    if clip.dual is None:
+    if algorithm.clip_dual is None:
         return loss_BT
-    bounded_BT = torch.minimum(loss_BT, -clip.dual * advantages_BT)
+    bounded_BT = torch.minimum(loss_BT, -algorithm.clip_dual * advantages_BT)
     return torch.where(advantages_BT < 0, bounded_BT, loss_BT)
 
 
 def cispo_surrogate(
-    log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip
+    log_ratio_BT: torch.Tensor, logprobs_BT: torch.Tensor, advantages_BT: torch.Tensor, algorithm: AlgorithmConfig
 ) -> torch.Tensor:
     """REINFORCE weighted by a clipped ratio without gradient, with its sign turned."""
-    weight_BT = ratio_of(log_ratio_BT.detach()).clamp(1.0 - clip.low, 1.0 + clip.high)
+    weight_BT = ratio_of(log_ratio_BT.detach()).clamp(1.0 - algorithm.clip_low, 1.0 + algorithm.clip_high)
     return -weight_BT * advantages_BT * own_gradients(logprobs_BT.clamp(min=-FAR), logprobs_BT)
 
 
 def clipped_tokens(
-    log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip, surrogate: Surrogate
+    log_ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, algorithm: AlgorithmConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the clip acts, below and above, bool: for `clip` only on the side that the advantage pushes to."""
     ratio_BT = ratio_of(log_ratio_BT)
-    low_BT, high_BT = ratio_BT < 1.0 - clip.low, ratio_BT > 1.0 + clip.high
-    if surrogate == "cispo":
+    low_BT, high_BT = ratio_BT < 1.0 - algorithm.clip_low, ratio_BT > 1.0 + algorithm.clip_high
+    if algorithm.surrogate == "cispo":
         return low_BT, high_BT
     return low_BT & (advantages_BT < 0), high_BT & (advantages_BT > 0)
