@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
+from toolrl_common.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from toolrl.parsing import MAX_ITEMS, take_bare_calls
-from toolrl.parsing.lenient import MAX_BROKEN, MAX_TRIED
+from toolrl.parsing import MAX_ITEMS
 from toolrl.types import CallError, ParsedTurn, ToolCall, ToolSpec
+from toolrl_common.parsing import take_bare_calls
+from toolrl_common.parsing.lenient import MAX_BROKEN, MAX_TRIED
 
 TOOLS = (ToolSpec("f", ""), ToolSpec("g", ""))
 CALL = '{"name": "f", "arguments": {"a": 1}}'

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from toolrl.parsing import MAX_ITEMS, Block, TurnScanner
+from toolrl.parsing import MAX_ITEMS
 from toolrl.types import CallError, ToolCall
+from toolrl_common.parsing import Block, TurnScanner
 
 
 class Toy(TurnScanner):

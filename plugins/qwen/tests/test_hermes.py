@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from toolrl.parsing.mend import MAX_MENDED
 from toolrl.types import CallError, CallRecord, Media, ToolCall, ToolResult, ToolSpec
+from toolrl_common.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.hermes import HermesParser
 from toolrl_plugin_qwen.options import HermesOptions
 

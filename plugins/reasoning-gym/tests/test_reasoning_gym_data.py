@@ -17,7 +17,7 @@ from gym_tasks import data
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, DataError
-from toolrl.tools.subprocess_pool import RestartingWorker, WorkerError
+from toolrl_common.workers import RestartingWorker, WorkerError
 from toolrl_plugin_reasoning_gym import process as processes
 from toolrl_plugin_reasoning_gym.options import MAX_SEED, MAX_SIZE, DataOptions
 from toolrl_plugin_reasoning_gym.process import worker

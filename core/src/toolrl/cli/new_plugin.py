@@ -57,7 +57,7 @@ TEMPLATES: dict[str, Template] = {
     template.module.replace("_", "-"): template
     for template in (
         Template(KINDS["tools"], "Counts the words of a text.", "build"),
-        Template(KINDS["parsers"], "JSON calls between <call> tags.", "${cls}Parser"),
+        Template(KINDS["parsers"], "JSON calls between <call> tags.", "${cls}Parser", requires="toolrl-common"),
         Template(KINDS["rewards"], "The answer stands in the model's last turn.", "${cls}Reward"),
         Template(KINDS["engines"], "Samples every token equally often.", "${cls}Engine"),
         Template(KINDS["datasets"], "Questions and answers from a file with tabs.", "${cls}Dataset"),

@@ -25,7 +25,7 @@ from typing import Any
 
 from toolrl.errors import SAVE_AS_UTF8, DataError
 from toolrl.parsing.flags import EndFlags
-from toolrl.parsing.scanner import MAX_ITEMS
+from toolrl.parsing.items import MAX_ITEMS
 from toolrl.protocols import ToolParser
 from toolrl.types import ParsedTurn, ToolCall, ToolSpec
 

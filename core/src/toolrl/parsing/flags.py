@@ -25,7 +25,7 @@ from itertools import accumulate
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl.parsing.scanner import MAX_ITEMS, in_order
+from toolrl.parsing.items import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span
 
 MAX_MATCHES = 64

@@ -1,7 +1,6 @@
 """Worker processes for libraries and tools that can't be stopped, or aren't trusted, in this process. For plugins, too.
 
 - `WorkerProcess` is one process, which answers requests by the function that `build(*arguments)` of a module returns.
-- `RestartingWorker` is one that is replaced when it is lost, and `WorkerThreads` some of these.
 - `ask` sends a request from the event loop.
 
 A request goes out with a random nonce, which its reply has to carry. A worker that writes anything else (before a
@@ -17,18 +16,14 @@ import json
 import os
 import secrets
 import select
-import shlex
 import signal
 import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from toolrl.tools import subprocess_main as script
 from toolrl.tools.threads import POOL
@@ -36,16 +31,8 @@ from toolrl.tools.threads import POOL
 _CHUNK = 1 << 20
 LARGEST_REPLY = 1 << 28
 """Bytes. What runs in a worker must not be able to fill this process's memory."""
-START_SECONDS = 120.0
-"""For a worker to import its libraries on a busy machine."""
 _CHECK_SECONDS = 1.0
 """How often a silent worker is checked: something that it started may hold its output open after it died."""
-_Answer = TypeVar("_Answer")
-
-
-class WorkerError(Exception):
-    """A worker that can't be started, or a request that it can't answer."""
-
 
 TOOLS = "toolrl.tools.function"
 """The module whose process answers calls of tools."""
@@ -151,10 +138,6 @@ class WorkerProcess:
             return _reap(self._process)
 
 
-Worker = WorkerProcess
-"""The name that plugins may still use."""
-
-
 async def ask(worker: WorkerProcess, request: Mapping[str, Any]) -> dict[str, Any]:
     """A worker's reply. Cancelling this kills the worker: nothing else stops what runs in it."""
     job = POOL.submit(worker.ask, request)
@@ -163,76 +146,6 @@ async def ask(worker: WorkerProcess, request: Mapping[str, Any]) -> dict[str, An
     except asyncio.CancelledError:
         worker.kill()
         raise
-
-
-class RestartingWorker:
-    """A worker that is started anew when it was lost. Used by one thread at a time. Its errors aren't shown.
-
-    `environment` is all that it gets of environment variables; None for those of this process.
-    """
-
-    def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self._make = partial(WorkerProcess, module, *arguments, env=environment, stderr=subprocess.DEVNULL)
-        code = f"import {module} as worker; worker.build(*{list(arguments)})"
-        self._by_hand = shlex.join([sys.executable, "-P", "-c", code])
-        self._worker: WorkerProcess | None = None
-
-    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer. Raises WorkerError where it raises, ProcessCrashError where it ends or takes longer."""
-        worker = self._worker
-        if worker is None or not worker.usable:
-            self.close()
-            self._worker = worker = self._make()
-            try:
-                _answer(worker, {}, START_SECONDS)
-            except (OSError, ProcessCrashError, WorkerError) as error:
-                self.close()
-                raise WorkerError(f"its process can't be started: {error}. By hand: {self._by_hand}") from None
-        return _answer(worker, request, seconds)
-
-    def close(self) -> None:
-        """End the process. Calling it again does nothing."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
-
-
-class WorkerThreads:
-    """Some workers, started as they are needed. Need no closing: they end with this object or with the interpreter."""
-
-    def __init__(self, count: int, make: Callable[[], RestartingWorker], *, name: str) -> None:
-        self._idle = [make() for _ in range(count)]
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._finalizer = weakref.finalize(self, _close, self._pool, tuple(self._idle))
-
-    async def run(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
-        """What `work` makes of one of the workers, in a thread. Raises what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._with_worker, work)
-
-    def close(self) -> None:
-        """End the workers now."""
-        self._finalizer()
-
-    def _with_worker(self, work: Callable[[RestartingWorker], _Answer]) -> _Answer:
-        worker = self._idle.pop()  # There are no more threads than workers.
-        try:
-            return work(worker)
-        finally:
-            self._idle.append(worker)
-
-
-def _close(pool: ThreadPoolExecutor, workers: Iterable[RestartingWorker]) -> None:
-    # Not waited for: this may run in a thread of the pool. A worker that is asked meanwhile ends its question by dying.
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.close()
-
-
-def _answer(worker: WorkerProcess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    reply = worker.ask(request, seconds)
-    if "crash" in reply:
-        raise WorkerError(str(reply["crash"]["message"])[:2000])
-    return reply
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolrl.errors import RewardError
-from toolrl.tools.subprocess_pool import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
+from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
 GRACE_SECONDS = 1.0
 """Beyond the alarm of the worker itself, before it is killed."""

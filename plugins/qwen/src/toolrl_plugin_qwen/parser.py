@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from toolrl.parsing import Block, ScannedParser, TurnScanner, take_bare_calls
 from toolrl.types import ParsedTurn, ToolSpec
+from toolrl_common.parsing import Block, ScannedParser, TurnScanner, take_bare_calls
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError
-from toolrl.tools.subprocess_pool import WorkerError
+from toolrl_common.workers import WorkerError
 from toolrl_plugin_reasoning_gym.process import generators, require_library
 
 if TYPE_CHECKING:

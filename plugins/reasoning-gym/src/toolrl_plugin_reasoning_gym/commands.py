@@ -10,8 +10,8 @@ from typing import Any
 
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
-from toolrl.tools.subprocess_pool import WorkerError
 from toolrl.types import Task
+from toolrl_common.workers import WorkerError
 from toolrl_plugin_reasoning_gym.options import INSTRUCTION, DataOptions
 from toolrl_plugin_reasoning_gym.process import generators, require_library
 

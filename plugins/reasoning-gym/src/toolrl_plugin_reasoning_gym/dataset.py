@@ -13,8 +13,8 @@ from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
-from toolrl.tools.subprocess_pool import WorkerError
 from toolrl.types import Message, Task
+from toolrl_common.workers import WorkerError
 from toolrl_plugin_reasoning_gym.checks import check_generators, library_config
 from toolrl_plugin_reasoning_gym.options import DataOptions, GeneratorOptions
 from toolrl_plugin_reasoning_gym.process import generators

@@ -10,7 +10,8 @@ import weakref
 from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
-from toolrl.tools.subprocess_pool import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
+from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
 LIBRARY = "reasoning_gym"
 INSTALL = "pip install 'toolrl-plugin-reasoning-gym[library]'"

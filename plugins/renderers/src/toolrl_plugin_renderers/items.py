@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolrl.parsing import MAX_DEPTH, JsonFault, read_json
 from toolrl.types import CallError, Span, ToolCall, ToolSpec
+from toolrl_common.parsing import MAX_DEPTH, JsonFault, read_json
 from toolrl_plugin_renderers.families import Family
 
 _SAID = {

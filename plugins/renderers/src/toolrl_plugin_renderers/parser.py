@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from toolrl.errors import ConfigError
-from toolrl.parsing.results import tool_messages
-from toolrl.parsing.scanner import in_order
+from toolrl.parsing import in_order, tool_messages
 from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_plugin_renderers import marks as reading

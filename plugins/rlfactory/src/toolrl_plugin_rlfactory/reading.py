@@ -17,9 +17,9 @@ from typing import Any
 
 import pyjson5
 
-from toolrl.parsing import Block, TurnScanner
-from toolrl.parsing.jsonvalue import read_valid
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall
+from toolrl_common.parsing import Block, TurnScanner
+from toolrl_common.parsing.jsonvalue import read_valid
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolrl.errors import ChatFormatError
-from toolrl.parsing import JsonFault, read_json
 from toolrl.tools.validation import arguments_form
 from toolrl.types import Markers, ToolSpec
+from toolrl_common.parsing import JsonFault, read_json
 from toolrl_plugin_tir.syntax import ARGUMENTS, MARKS, OPENERS, STOPS
 
 

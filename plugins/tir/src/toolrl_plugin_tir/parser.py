@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.parsing import ScannedParser, reads_a_call
 from toolrl.types import CallRecord, ToolSpec
+from toolrl_common.parsing import ScannedParser, reads_a_call
 from toolrl_plugin_tir.options import TirParserOptions
 from toolrl_plugin_tir.results import inline_results
 from toolrl_plugin_tir.scanner import TirScanner

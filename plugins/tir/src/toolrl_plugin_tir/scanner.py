@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from toolrl.parsing import Block, TurnScanner
-from toolrl.parsing.jsonvalue import encodable
 from toolrl.types import ToolSpec
+from toolrl_common.parsing import Block, TurnScanner
+from toolrl_common.parsing.jsonvalue import encodable
 from toolrl_plugin_tir.code import clean, unwrapped
 from toolrl_plugin_tir.fences import (
     Fence,

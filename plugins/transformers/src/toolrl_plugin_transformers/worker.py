@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from toolrl.errors import EngineError, ToolrlError
-from toolrl.rollout.engine_thread import EngineThread
 from toolrl.types import Generation
+from toolrl_common.engine_thread import EngineThread
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.request import Request
 

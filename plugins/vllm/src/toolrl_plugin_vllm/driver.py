@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolrl.errors import EngineError, ToolrlError
-from toolrl.rollout.engine_thread import EngineThread
+from toolrl_common.engine_thread import EngineThread
 from toolrl_plugin_vllm import build
 
 

@@ -73,10 +73,6 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
     return value, end
 
 
-read_json_in_prose = read_json
-"""The name that plugins may still use."""
-
-
 def read_valid(text: str, start: int) -> tuple[Any, int] | None:
     """`read_json` without a reason where there is no value."""
     read = read_json(text, start)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolrl.parsing.jsonvalue import JsonFault, near, read_json
-from toolrl.parsing.mend import MAX_LENGTH, mend_json
-from toolrl.parsing.scanner import MAX_ITEMS, in_order
+from toolrl.parsing.items import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
+from toolrl_common.parsing.jsonvalue import JsonFault, near, read_json
+from toolrl_common.parsing.mend import MAX_LENGTH, mend_json
 
 MAX_BROKEN = 16
 """After so many objects that can't be read the rest is content: each of them may cost a look at all of the text."""

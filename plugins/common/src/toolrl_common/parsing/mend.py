@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from toolrl.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
+from toolrl_common.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
 
 MAX_LENGTH = 65536
 """Characters that are looked at; what is longer isn't mended."""

@@ -13,29 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from toolrl.parsing.results import tool_messages
+from toolrl.parsing import MAX_ITEMS, tool_messages
+from toolrl.parsing.items import too_many
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
 
-MAX_ITEMS = 256
-"""Calls and errors of one turn; what comes after is one error `too_many_calls`."""
-
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-
-
-def too_many(text: str, start: int) -> CallError:
-    """The error that stands for everything from `start` on."""
-    message = f"Only {MAX_ITEMS} tool calls are read in one turn; what came after them was not run."
-    return CallError("too_many_calls", message, span=(start, len(text)), raw=text[start:])
-
-
-def in_order(
-    items: Sequence[ToolCall | CallError], more: Sequence[ToolCall | CallError], text: str
-) -> tuple[ToolCall | CallError, ...]:
-    """Both lists as one in document order, within `MAX_ITEMS`."""
-    merged = sorted((*items, *more), key=lambda item: item.span)
-    if len(merged) > MAX_ITEMS:
-        merged[MAX_ITEMS:] = [too_many(text, merged[MAX_ITEMS].span[0])]
-    return tuple(merged)
 
 
 class Block(NamedTuple):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from toolrl.tools.subprocess_pool import ProcessCrashError, RestartingWorker, WorkerError, WorkerThreads
+from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
 MODULE = """
 import os, sys, time
