@@ -1,14 +1,14 @@
 """Stands between a run and the process of one MCP server, so that nothing of the server outlives the run.
 
-    python -I -S guard.py CONTROL COMMAND [ARGUMENT …]
+    python -I -S guard.py COMMAND [ARGUMENT …]
 
 The guard starts the command, which inherits stdin, stdout and stderr, and waits. `npx` and `uvx` start children of
 their own; on Linux they become children of the guard when their parent dies, so it can kill every one. It does so
-when the command ends, when the other end of the socket CONTROL (a file descriptor) is closed, and when the process that
-started it dies, SIGKILL included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
+when the command ends, when it gets SIGTERM, and within `LOOK_SECONDS` after the process that started it died, SIGKILL
+included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
 
-It reports on CONTROL, in one line, how the command ended (`exit N`, `signal N`) or why it can't be run (`error TEXT`).
-The end of CONTROL says that nothing of the server is left. On Linux the death of the guard itself kills the command.
+When the guard ends, nothing of the server is left. Its exit status is that of the command, 128 + N after signal N, and
+127 where the command can't be run: stderr then says why. On Linux the death of the guard itself kills the command.
 """
 
 from __future__ import annotations
@@ -19,46 +19,44 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 TERM_SECONDS = 1.0
 """Between SIGTERM and SIGKILL."""
+LOOK_SECONDS = 0.5
+"""How often the guard looks whether its parent still lives."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_LOOK = (signal.SIGCHLD, signal.SIGALRM)
 
 
-def main(control: int, command: list[str]) -> int:
-    """Run the command until it ends or the other end of `control` closes. Returns its exit status."""
+def main(command: list[str]) -> int:
+    """Run the command until it ends, or the guard has to. Returns the exit status of the guard."""
     parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, *_LOOK))
     try:
-        child = subprocess.Popen(command, process_group=0, preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
+        child = subprocess.Popen(command, process_group=0, preexec_fn=_become_command)
     except OSError as error:
-        _report(control, f"error {error.strerror or error}")
+        print(f"can't be run: {error.strerror or error}", file=sys.stderr)
         return 127
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, signal.SIGCHLD))  # after the command, which would inherit it
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # Each of the server's pipes ends with the server alone.
         os.dup2(null, number)
-    threading.Thread(target=_wait_for_close, args=(control,), daemon=True).start()
+    signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
     status = _reap(child.pid)
-    while status is None and os.getppid() == parent and signal.sigwait((*_STOP, signal.SIGCHLD)) not in _STOP:
+    while status is None and os.getppid() == parent and signal.sigwait((*_STOP, *_LOOK)) not in _STOP:
         status = _reap(child.pid)
-    if status is not None:
-        _report(control, f"signal {-status}" if status < 0 else f"exit {status}")
     _kill_all(child.pid)
     return 0 if status is None else status if status >= 0 else 128 - status
 
 
-def _wait_for_close(control: int) -> None:
-    """Nothing is ever sent to a guard: what ends the read is that the other end was closed."""
-    with contextlib.suppress(OSError):
-        os.read(control, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _become_command() -> None:
+    """In the new process, before it is the command: dies with the guard, and blocks no signal."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _reap(child: int) -> int | None:
@@ -100,11 +98,6 @@ def _children() -> set[int]:
     return found
 
 
-def _report(control: int, line: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(control, f"{line}\n".encode())
-
-
 def _prctl(option: int, value: int) -> None:
     """Set an attribute of this process, on Linux."""
     if sys.platform.startswith("linux"):
@@ -112,4 +105,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

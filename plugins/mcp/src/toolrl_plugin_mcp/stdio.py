@@ -14,7 +14,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -34,9 +33,7 @@ GRACE_SECONDS = 2.0
 GUARD_SECONDS = 5.0
 """How long the guard may take to end everything, before it is killed itself."""
 STATUS_SECONDS = 5.0
-"""How long the guard's report is waited for after stdout ended."""
-DRAIN_SECONDS = 0.1
-"""How long after its end a process may still be heard of: an answer may be in the pipe."""
+"""How long the end of the guard is waited for after stdout ended."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 _TAIL = 1000
 """Characters of stderr that are kept for messages."""
@@ -107,14 +104,13 @@ async def stdio_streams(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start the process, and end it and all that came of it when left. Raises StartError."""
     tail = Tail(hide, label)
-    server = await ServerProcess.start(command)
+    server = await _start(command)
     to_session, read = anyio.create_memory_object_stream[Any](0)
     write, from_session = anyio.create_memory_object_stream[Any](0)
     pumps = [
         asyncio.create_task(_read_messages(server, to_session, signals, tail, max_bytes)),
         asyncio.create_task(_write_messages(server, from_session)),
         asyncio.create_task(_read_errors(server, tail)),
-        asyncio.create_task(_report_end(server, signals, tail)),
     ]
     try:
         yield read, write
@@ -127,7 +123,7 @@ async def stdio_streams(
             await asyncio.shield(closing)
         finally:
             if not closing.done():  # Cancelled: no grace.
-                server.end()
+                server.terminate()
             try:
                 await uninterrupted(_end(closing, pumps))
             finally:
@@ -142,96 +138,77 @@ async def _end(closing: asyncio.Future[None], pumps: Sequence[asyncio.Task[None]
     await asyncio.wait(pumps)
 
 
-class ServerProcess:
-    """A guard, the server behind it, and their pipes."""
+async def _start(command: ServerCommand) -> ServerProcess:
+    """Start a command. Raises StartError where there is no such program; one that can't be run ends at once."""
+    environment = command.environment()
+    program = _program(command, environment)
+    loop = asyncio.get_running_loop()
+    try:
+        transport, server = await loop.subprocess_exec(
+            ServerProcess,
+            *(sys.executable, "-I", "-S", guard.__file__, program, *command.args),
+            env=environment,
+            cwd=command.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise StartError(f"{command.command!r} can't be run: {error}") from None
+    server.open(transport)
+    return server
 
-    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
+
+class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
+    """A guard, the server behind it, and their pipes. asyncio's own `wait` would also wait for the ends of pipes, which
+    a stray child may keep open."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(limit=_CHUNK, loop=loop)
         self.closing = False
         """True while it is being ended: its end is then no loss of the connection."""
-        self._process = process
-        self._control = control
-        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._listener = asyncio.create_task(self._listen())
+        self._exited: asyncio.Future[None] = loop.create_future()
+
+    def open(self, transport: asyncio.SubprocessTransport) -> None:
+        """After the start."""
+        process = asyncio.subprocess.Process(transport, self, asyncio.get_running_loop())
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self.transport = transport
+        self.pipe_in, self.pipe_out, self.pipe_errors = process.stdin, process.stdout, process.stderr
 
-    @classmethod
-    async def start(cls, command: ServerCommand) -> ServerProcess:
-        """Start a command. Raises StartError where there is no such program; one that can't be run ends at once."""
-        environment = command.environment()
-        program = _program(command, environment)
-        ours, theirs = socket.socketpair()
+    def process_exited(self) -> None:
+        super().process_exited()
+        if not self._exited.done():
+            self._exited.set_result(None)
+
+    async def how_it_ended(self) -> str:
+        """In words, after its stdout ended."""
+        await asyncio.wait([self._exited], timeout=STATUS_SECONDS)
+        code = self.transport.get_returncode()
+        if code is None:
+            return "closed its stdout"
         try:
-            ours.setblocking(False)
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", guard.__file__, str(theirs.fileno()), program, *command.args),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                cwd=command.cwd,
-                start_new_session=True,
-                limit=_CHUNK,
-            )
-        except (OSError, ValueError) as error:
-            ours.close()
-            raise StartError(f"{command.command!r} can't be run: {error}") from None
-        except BaseException:
-            ours.close()  # A guard that was started after all ends by this.
-            raise
-        finally:
-            theirs.close()
-        return cls(process, ours)
-
-    async def how_it_ended(self, seconds: float | None = None) -> str:
-        """In words; waits so long for it."""
-        done, _ = await asyncio.wait([self._ended], timeout=seconds)
-        return self._ended.result() if done else "closed its stdout"
+            return f"was killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            return f"ended (exit {code})" if code >= 0 else "ended with its guard"
 
     async def close(self) -> None:
         """End the process and all that came of it: by closing its stdin, by SIGTERM, by SIGKILL."""
-        self.stdin.close()
-        await asyncio.wait([self._ended], timeout=GRACE_SECONDS)
-        self.end()
-        # The socket ends when nothing of the server is left.
-        await asyncio.wait([self._listener], timeout=GUARD_SECONDS)
-        if not self._listener.done():
-            _log.warning("the guard %d doesn't end, and is killed", self._process.pid)
-            self._process.kill()
-            self._listener.cancel()
-            await asyncio.wait([self._listener])
-        self._control.close()
-        await _release(self._process)
+        self.pipe_in.close()
+        await asyncio.wait([self._exited], timeout=GRACE_SECONDS)
+        self.terminate()
+        await asyncio.wait([self._exited], timeout=GUARD_SECONDS)
+        if not self._exited.done():
+            _log.warning("the guard %d doesn't end, and is killed", self.transport.get_pid())
+            self.transport.kill()
+            await asyncio.wait([self._exited])
+        self.transport.close()
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Tell the guard to end the process and all that came of it."""
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
-
-    async def _listen(self) -> None:
-        """What the guard reports, up to its end."""
-        loop, said = asyncio.get_running_loop(), b""
-        with contextlib.suppress(OSError):
-            while data := await loop.sock_recv(self._control, 4096):
-                said += data
-                if said.endswith(b"\n") and not self._ended.done():
-                    self._ended.set_result(_end_in_words(said.decode(errors="replace").strip()))
-        if not self._ended.done():
-            self._ended.set_result("ended with its guard")
-
-
-def _end_in_words(line: str) -> str:
-    """A report of the guard."""
-    word, _, rest = line.partition(" ")
-    if word == "error":
-        return f"can't be run: {rest}"
-    if word == "signal":
-        names = {str(known.value): known.name for known in signal.Signals}
-        return f"was killed by {names.get(rest, line)}"
-    return f"ended ({line})"
+        with contextlib.suppress(ProcessLookupError):
+            self.transport.terminate()
 
 
 async def _read_messages(
@@ -240,7 +217,7 @@ async def _read_messages(
     """stdout, line by line. The end of it is the end of the connection."""
     reason = ""
     try:
-        async for line in _lines(server.stdout, max_bytes):
+        async for line in _lines(server.pipe_out, max_bytes):
             message = _message(line)
             if message is not None:
                 await to_session.send(message)
@@ -254,10 +231,10 @@ async def _read_messages(
         reason = f"can't be read from: {error}"
     # The waiting calls get the reason first; then the session sees the end of the stream.
     if not server.closing:
-        signals.lost((reason or await server.how_it_ended(STATUS_SECONDS)) + tail.show())
+        signals.lost((reason or await server.how_it_ended()) + tail.show())
     to_session.close()
     with contextlib.suppress(OSError):
-        while await server.stdout.read(_CHUNK):
+        while await server.pipe_out.read(_CHUNK):
             pass
 
 
@@ -277,24 +254,16 @@ async def _write_messages(server: ServerProcess, from_session: Any) -> None:
     """stdin. A server that doesn't read holds up its callers, until their time limits."""
     try:
         async for message in from_session:
-            server.stdin.write(dump_message(message) + b"\n")
-            await server.stdin.drain()
+            server.pipe_in.write(dump_message(message) + b"\n")
+            await server.pipe_in.drain()
     except OSError:
         pass  # It ended: its stdout says so, too.
     finally:
         from_session.close()
 
 
-async def _report_end(server: ServerProcess, signals: LifeSignals, tail: Tail) -> None:
-    """The end of the process, also where a child of its own keeps its stdout open."""
-    reason = await server.how_it_ended()
-    await asyncio.sleep(DRAIN_SECONDS)
-    if not server.closing:
-        signals.lost(reason + tail.show())
-
-
 async def _read_errors(server: ServerProcess, tail: Tail) -> None:
-    while data := await server.stderr.read(_CHUNK):
+    while data := await server.pipe_errors.read(_CHUNK):
         tail.add(data.decode(errors="replace"))
 
 
@@ -317,15 +286,6 @@ async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[
 
 class _TooLongError(Exception):
     """A line is longer than `max_message_bytes`."""
-
-
-async def _release(process: asyncio.subprocess.Process) -> None:
-    """Close what asyncio holds of a process that ended. Its `wait` would also wait for the ends of pipes that a stray
-    child may keep open; and closing before asyncio has reaped the process would race with its own waitpid."""
-    async with asyncio.timeout(GUARD_SECONDS):
-        while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for this alone
-            await asyncio.sleep(0.005)
-    process._transport.close()  # type: ignore[attr-defined]
 
 
 def _program(command: ServerCommand, environment: Mapping[str, str]) -> str:
