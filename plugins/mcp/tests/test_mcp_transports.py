@@ -127,7 +127,7 @@ async def test_a_server_that_freezes(rig: Any, toy: Toy, tmp_path: Path) -> None
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         call = asyncio.create_task(rig.call(toolset, "add", a=1, b=2))
-        while toolset.servers["raw"].connections[0].state == "ready":  # noqa: ASYNC110
+        while toolset.servers["raw"].connections[0].restarts == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         if process is not None:
             process.kill()

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import httpx2
 
 from toolrl_plugin_mcp.secrets import shown_url
-from toolrl_plugin_mcp.signals import LifeSignals
+from toolrl_plugin_mcp.signals import LifeSignals, in_words
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 3600.0
@@ -47,7 +47,7 @@ class _WatchedClient(httpx2.AsyncClient):
         try:
             response = await super().send(request, stream=True, **options)
         except httpx2.TransportError as error:
-            self._trouble(request, f"{request.method} failed: {_in_words(error)}")
+            self._trouble(request, f"{request.method} failed: {in_words(error)}")
             raise
         self._check_status(request, response)
         events = response.headers.get("content-type", "").startswith("text/event-stream")
@@ -85,7 +85,7 @@ class _WatchedClient(httpx2.AsyncClient):
 
     def _ended(self, request: Any, error: BaseException | None) -> None:
         if error is not None:
-            self._trouble(request, f"a response broke off: {_in_words(error)}")
+            self._trouble(request, f"a response broke off: {in_words(error)}")
         elif request.method == "GET" and self._sse:
             self._signals.lost("the server ended the event stream")
 
@@ -114,7 +114,3 @@ class _WatchedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _in_words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

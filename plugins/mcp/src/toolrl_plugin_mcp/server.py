@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_mcp.catalog import Listing
-from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener
+from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener, ServerSetup
 from toolrl_plugin_mcp.http import watched_client
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import Link, Streams, connect, http_streams
@@ -23,7 +22,6 @@ STARTS_AT_ONCE = 4
 """Instances of a server that start side by side: `npx` and its like are heavy."""
 TRIES = 3
 """How often a call that wasn't taken on is made again."""
-_GONE = ("new", "failed", "stopped")
 
 
 def make_opener(name: str, server: ServerOptions, options: McpOptions, hide: Callable[[str], str]) -> Opener:
@@ -54,38 +52,12 @@ def _streams(
 class Server:
     """All connections to one server: those that episodes share, or those of one episode."""
 
-    def __init__(
-        self,
-        name: str,
-        opener: Opener,
-        options: McpOptions,
-        *,
-        instances: int = 1,
-        forgets: bool = False,
-        hide: Callable[[str], str] = str,
-        listed: Callable[[Listing], None] = lambda _: None,
-        restarted: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`forgets`, `hide` and `restarted` are those of McpConnection. `listed` gets each new list of tools."""
+    def __init__(self, name: str, setup: ServerSetup, instances: int = 1) -> None:
         self.name = name
-        self._options = options
-        self._listed = listed
         self._change = asyncio.Event()
         self._turn = 0
-        self.connections: Sequence[McpConnection] = [
-            McpConnection(
-                f"MCP server {name!r}" + (f" ({number + 1} of {instances})" if instances > 1 else ""),
-                opener,
-                options.restart,
-                start_timeout=options.start_timeout,
-                forgets=forgets,
-                hide=hide,
-                changed=self._changed,
-                restarted=restarted,
-            )
-            for number in range(instances)
-        ]
-        self._seen: dict[McpConnection, Listing | None] = dict.fromkeys(self.connections)
+        labels = [f" ({number} of {instances})" for number in range(1, instances + 1)] if instances > 1 else [""]
+        self.connections = [McpConnection(f"MCP server {name!r}{label}", setup, self._change.set) for label in labels]
 
     async def start(self) -> None:
         """Open all connections; where one doesn't open, none stays open. Raises ToolsetError."""
@@ -108,7 +80,7 @@ class Server:
     def check(self) -> None:
         """Before an episode. Raises ToolsetError where nothing of the server is left, so that no model is trained on
         the answers of a server that is down."""
-        if all(connection.state in _GONE for connection in self.connections):
+        if all(connection.down for connection in self.connections):
             raise ToolsetError(f"the MCP server {self.name!r} is down: {self.connections[0].reason}")
 
     async def ask(self, work: Callable[[Link], Coroutine[Any, Any, T]], *, repeatable: bool = True) -> T:
@@ -132,18 +104,11 @@ class Server:
                 start = self._turn % len(self.connections)
                 order = [*self.connections[start:], *self.connections[:start]]
                 return min((c for c in order if c in ready), key=lambda connection: connection.in_flight)
-            if all(connection.state in _GONE for connection in self.connections):
+            if all(connection.down for connection in self.connections):
                 reason = self.connections[0].reason or "it was stopped"
                 raise ToolUnavailableError(f"The server of this tool is down: {reason}.")
             self._change.clear()
             await self._change.wait()
-
-    def _changed(self) -> None:
-        self._change.set()
-        for connection, seen in self._seen.items():
-            if connection.state == "ready" and connection.listing != seen:
-                self._seen[connection] = connection.listing
-                self._listed(connection.listing)
 
 
 async def all_of(work: Sequence[Any]) -> None:

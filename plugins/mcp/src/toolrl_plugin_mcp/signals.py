@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
+
+from mcp import MCPError
+
+RELIST_SECONDS = 1.0
+"""From the notice that a list changed until it is asked for: a server may change its list all the time."""
 
 
 class LifeSignals:
     """Set by the transport and the calls of one life, read by its owner."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self.reason = ""
         """Why it is lost; empty while it isn't known to be."""
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over: asyncio.Future[None] = self._loop.create_future()
         """Done when no answer will come any more."""
+        self.wake = asyncio.Event()
+        """Set when there is something to look at: a loss, a doubt, a changed list."""
         self.status = 0
         """Of the first HTTP response that was an error; 0 where there was none."""
         self.doubted = ""
         """Why it was first in doubt; empty where it never was."""
         self.doubts = 0
         """How many there are that no answer has dispelled."""
-        self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._relist: asyncio.TimerHandle | None = None
 
     @property
     def good(self) -> bool:
@@ -39,41 +45,43 @@ class LifeSignals:
         """It may be lost, or hang: that is found out before the next call."""
         self.doubts += 1
         self.doubted = self.doubted or reason
-        self._wake.set()
+        self.wake.set()
 
     def refused(self, status: int) -> None:
         """The first status counts: what follows is tried because of it."""
         self.status = self.status or status
 
-    def dispelled(self, doubts: int) -> None:
-        """So many doubts are older than an answer that came."""
-        self.doubts -= doubts
-
     def tools_changed(self) -> None:
         """Its list is asked for again, soon."""
-        self._changed.set()
+        if self._relist is None or self._relist.when() <= self._loop.time():
+            self._relist = self._loop.call_later(RELIST_SECONDS, self.wake.set)
 
     def close(self) -> None:
         """No answer will come any more."""
         if not self.over.done():
             self.over.set_result(None)
-        self._wake.set()
+        self.wake.set()
+
+    def with_doubt(self, reason: str) -> str:
+        """The reason of an end, with the first doubt and status where they say more."""
+        if self.doubted not in reason:
+            reason = self.doubted if reason in self.doubted else f"{reason} ({self.doubted})"
+        if self.status and str(self.status) not in reason:
+            reason += f" (HTTP {self.status})"
+        return reason
 
     async def wait_for(self, work: asyncio.Future[Any], seconds: float | None = None) -> None:
         """Until the work is done, no answer will come any more, or the time is over."""
         both: list[asyncio.Future[Any]] = [work, self.over]
         await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    async def woken(self, rest: float) -> None:
-        """Until there is something to look at; a changed list waits so many seconds after the last look."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(rest):
-                await self._wake.wait()
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._wake, self._changed)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self._wake.clear()
-        self._changed.clear()
+
+def in_words(error: BaseException) -> str:
+    """An exception in words; of a group the first that says something."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, MCPError):
+        return error.error.message
+    # httpx ends its message with a link to an explanation of the status.
+    text = str(error).partition("\nFor more information check: ")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

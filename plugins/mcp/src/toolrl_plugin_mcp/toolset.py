@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
@@ -20,6 +21,7 @@ from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
 from toolrl_plugin_mcp.catalog import Choice, Listing, McpCatalog, make_catalog
+from toolrl_plugin_mcp.connection import ServerSetup
 from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
@@ -67,14 +69,21 @@ class McpToolset:
         restarted: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
-        self._restarted = restarted
         self._options = options
         self._where = where
         self._secrets = Secrets(servers.values())
         self._logs = QuietLogs(self._secrets)
-        self._remote = {server for server, given in servers.items() if given.url is not None}
-        self._openers = {
-            server: make_opener(server, given, options, self._secrets.hide) for server, given in servers.items()
+        self._setups = {
+            server: ServerSetup(
+                make_opener(server, given, options, self._secrets.hide),
+                options.restart,
+                options.start_timeout,
+                remote=given.url is not None,
+                hide=self._secrets.hide,
+                listed=partial(self._listed, server),
+                restarted=restarted,
+            )
+            for server, given in servers.items()
         }
         base = where or name
         self._session_settings = SessionSettings(
@@ -113,9 +122,7 @@ class McpToolset:
         self._logs.install()
         self._listings.clear()
         per_episode = self._options.session == "episode"
-        self._shared = {
-            name: self._server(name, 1 if per_episode else self._options.instances) for name in self._openers
-        }
+        self._shared = {name: Server(name, setup, self._options.instances) for name, setup in self._setups.items()}
         try:
             await all_of([server.start() for server in self._shared.values()])
             self._making = self._making_catalog()
@@ -162,21 +169,12 @@ class McpToolset:
         servers, self._shared = self._shared, {}
         await uninterrupted(all_of([server.stop() for server in servers.values()]))
 
-    def _server(self, name: str, instances: int = 1) -> Server:
-        return Server(
-            name,
-            self._openers[name],
-            self._options,
-            instances=instances,
-            forgets=name in self._remote,
-            hide=self._secrets.hide,
-            listed=lambda listing: self._listed(name, listing),
-            restarted=self._restarted,
-        )
+    def _server(self, name: str) -> Server:
+        return Server(name, self._setups[name])
 
     def _making_catalog(self) -> Job[McpCatalog]:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
-        ordered = {server: self._listings[server] for server in self._openers}
+        ordered = {server: self._listings[server] for server in self._setups}
         return POOL.submit(make_catalog, ordered, self._choice, self._where)  # checking schemas takes time
 
     def _listed(self, name: str, listing: Listing) -> None:
