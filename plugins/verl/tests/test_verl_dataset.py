@@ -117,7 +117,7 @@ def test_other_column_names(tmp_path: Path) -> None:
         ({"prompt": {"role": "user"}}, "expected a list of messages"),
         ({"prompt": [{"role": "bot", "content": "x"}]}, r"'prompt\[0\].role' is 'bot'"),
         ({"prompt": ["x"]}, r"'prompt\[0\]' is 'x'"),
-        ({"extra_info": "text"}, "'extra_info' is str"),
+        ({"extra_info": "text"}, "'extra_info' is 'text', expected an object"),
         ({"extra_info": {"tool_selection": "search"}}, "expected a list of tool names"),
         ({"extra_info": {"tools_kwargs": {"t": {"kwargs": {}}}}}, "'extra_info.tools_kwargs.t.kwargs' is no stage's"),
         ({"images": ["a.png"], "prompt": "<image> <image>"}, r"more <image> than the row has images \(1\)"),

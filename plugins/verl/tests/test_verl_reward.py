@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from toolrl.errors import ConfigError, RewardError
 from toolrl.plugins.registry import load_registry
 from toolrl.types import CallRecord, Episode, RewardEntry, Score, ToolCall, ToolResult
+from toolrl_plugin_math.units import quick_verdict
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
 from toolrl_plugin_verl.sources import scorer_of
@@ -271,5 +272,5 @@ def test_gsm8k_scores_whatever_is_said(text: str, truth: Any) -> None:
 @given(st.text("0123456789.,-{}\\$° cm frac sqrt boxed", max_size=60))
 def test_geo3k_compares_whatever_is_said(text: str) -> None:
     assert math_dapo.extract_answer(f"Answer: {text}") is not None or not text.strip()
-    assert geo3k.quick_grade(text, "4") in (True, False, None)
+    assert quick_verdict(text, "4") in (True, False, None)
     assert 0.0 <= geo3k.format_reward(text) <= 1.0

@@ -115,19 +115,11 @@ class FileDataset:
         return tuple(value)
 
     def _tools_kwargs(self, row: Row) -> dict[str, dict[str, Any]]:
-        path = self._fields.tools_kwargs
-        given: dict[str, dict[str, Any]] = {}
-        for tool, stages in _object(self._get(row, "tools_kwargs"), path).items():
-            given[tool] = {}
-            for stage, kwargs in _object(stages, f"{path}.{tool}").items():
-                if stage not in STAGES:
-                    raise _bad(f"'{path}.{tool}.{stage}' is no stage's arguments, expected one of {', '.join(STAGES)}")
-                given[tool][stage] = _object(kwargs, f"{path}.{tool}.{stage}")
-        return given
+        return read_tools_kwargs(self._get(row, "tools_kwargs"), self._fields.tools_kwargs)
 
     def _extra(self, row: Row) -> dict[str, Any]:
         if self._fields.extra is not None:
-            return _object(self._get(row, "extra"), self._fields.extra)
+            return read_object(self._get(row, "extra"), self._fields.extra)
         return {name: value for name, value in row.items() if name not in self._used}
 
 
@@ -179,6 +171,18 @@ def read_image(value: Any, path: str, folder: Path) -> Media:
     if isinstance(data, str) and data:
         return Media("image", str(folder / data))
     raise _bad(f"{path!r} is {_short(value)}, expected a path, or an object with 'bytes' or 'path'")
+
+
+def read_tools_kwargs(value: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Tool to stage to arguments. Raises DataError, which names the place within the row."""
+    given: dict[str, dict[str, Any]] = {}
+    for tool, stages in read_object(value, path).items():
+        given[tool] = {}
+        for stage, kwargs in read_object(stages, f"{path}.{tool}").items():
+            if stage not in STAGES:
+                raise _bad(f"'{path}.{tool}.{stage}' is no stage's arguments, expected one of {', '.join(STAGES)}")
+            given[tool][stage] = read_object(kwargs, f"{path}.{tool}.{stage}")
+    return given
 
 
 def read_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
@@ -234,7 +238,7 @@ def _call(item: Any, path: str) -> ToolCall:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise _bad(f"{path!r} is {_short(item)}, expected {{'function': {{'name': …, 'arguments': …}}}}")
-    arguments = _object(function.get("arguments"), f"{path}.function.arguments")
+    arguments = read_object(function.get("arguments"), f"{path}.function.arguments")
     return ToolCall(name, arguments, id=_text(item, "id", path) or "")
 
 
@@ -255,8 +259,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _object(value: Any, path: str) -> dict[str, Any]:
-    """An object, or one as JSON text; empty for null."""
+def read_object(value: Any, path: str) -> dict[str, Any]:
+    """An object, or one as JSON text; empty for null. Raises DataError, which names the place within the row."""
     if value is None:
         return {}
     read = value

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,14 @@ def run_file(file: Path, name: str | None = None, *, once: bool = True) -> Modul
         sys.modules.pop(name, None)
         raise
     return module
+
+
+def accepted(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the keyword arguments that a function takes: all with `**kwargs`, else those it names."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(kwargs)
+    return {name: value for name, value in kwargs.items() if name in parameters}
 
 
 def loaded_module(file: Path) -> ModuleType | None:

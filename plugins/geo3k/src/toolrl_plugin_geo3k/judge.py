@@ -1,46 +1,14 @@
 r"""Whether an answer to a geometry problem is right.
 
 Ground truths are numbers, radicals and fractions in LaTeX, `2 \sqrt { 221 }`. What a model adds for people is taken off
-both first: a unit, a degree sign, `x =`, a sign of approximation. Then math-verify compares, in a process of its own.
+both first; then math-verify compares, in a process of its own.
 """
 
 from __future__ import annotations
 
-import re
-
 from toolrl.errors import RewardError
-from toolrl.parsing.flags import EndFlags
+from toolrl_plugin_math.units import question, quick_verdict
 from toolrl_plugin_math.verifier import Verifier
-
-_BOXED = EndFlags(("boxed",))
-_LONGEST = 2000
-"""Characters of an answer that are looked at: the longest ground truth has 40."""
-_UNITS = (
-    "degrees?|deg|radians?|rad|square|sq|cubic|units?|millimeters?|mm|centimeters?|cm|decimeters?|dm|kilometers?|km|meters?|m"
-    "|inches|inch|in|feet|foot|ft|yards?|yd|miles?|mi"
-)
-_UNIT = re.compile(
-    rf"(?:\\(?:text|mathrm|textrm|mbox|mathbf|rm)\s*\{{\s*\.?(?:(?:{_UNITS})\b[\s.]*)+\}}|(?<![A-Za-z\\])(?:(?:{_UNITS})\b[\s.]*)+)"
-    r"(?:\s*\^\s*(?:\{\s*[23]\s*\}|[23])|[²³])?\s*\.?\Z",
-    re.IGNORECASE,
-)
-_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree|°|\\circ")
-_NAME = re.compile(
-    r"\A(?:m\s*)?(?:\\angle\s*|∠\s*)?(?:[A-Za-z]{1,3}|\\(?:theta|alpha|beta|gamma|phi))\s*(?:=|\\approx|≈)\s*"
-)
-_SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad")
-
-
-def bare(answer: str) -> str:
-    """An answer without what people add to a number: `x = 12.5\\text{ cm}^2` is `12.5`."""
-    text = answer[:_LONGEST].strip().strip("$").strip()
-    text = _SPACES.sub(" ", text)
-    text = _DEGREES.sub("", text)
-    text = _NAME.sub("", text.strip())
-    text = re.sub(r"\A(?:\\approx|≈|=)\s*", "", text)
-    shorter = _UNIT.sub("", text).strip()
-    # A variable may be called like a unit: `m` alone, or `2m`, is an answer with a variable only where nothing is left.
-    return shorter or text
 
 
 class GeometryJudge:
@@ -52,14 +20,10 @@ class GeometryJudge:
     async def right(self, answer: str, ground_truth: str) -> bool:
         r"""Whether an answer, in a `\boxed{…}` or as it is, equals the ground truth. One that takes too long is wrong.
         Raises RewardError for a ground truth that can't be read as mathematics."""
-        boxed = _BOXED.find(answer)
-        given = bare(boxed if boxed is not None else answer)
-        if not given:
-            return False
-        gold = bare(ground_truth)
-        if given.replace(" ", "") == gold.replace(" ", ""):
-            return True
-        verdict = await self._verifier.judge([gold], f"\\boxed{{{given}}}")
+        known = quick_verdict(answer, ground_truth)
+        if known is not None:
+            return known
+        verdict = await self._verifier.judge(*question(answer, ground_truth))
         if verdict == "bad_gold":
             raise RewardError(
                 f"the ground truth {ground_truth!r:.80} can't be read as mathematics",
@@ -70,8 +34,3 @@ class GeometryJudge:
     def close(self) -> None:
         """End the worker processes."""
         self._verifier.close()
-
-
-def boxed_answer(text: str) -> str | None:
-    r"""What the last `\boxed{…}` of a text holds."""
-    return _BOXED.find(text)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
-from toolrl_plugin_geo3k.judge import GeometryJudge, boxed_answer
+from toolrl_plugin_geo3k.judge import GeometryJudge
 from toolrl_plugin_geo3k.options import Geo3kRewardOptions
+from toolrl_plugin_math.units import BOXED
 
 
 class Geo3kReward:
@@ -30,7 +31,7 @@ class Geo3kReward:
             )
         turn = episode.turns[-1] if episode.turns else None
         content = turn.content if turn is not None else ""
-        boxed = boxed_answer(content)
+        boxed = BOXED.find(content)
         answer = boxed if boxed is not None else "" if self._options.boxed else content
         right = bool(answer.strip()) and await self._judge.right(answer, str(gold))
         form = turn is not None and turn.reasoning is not None and boxed is not None

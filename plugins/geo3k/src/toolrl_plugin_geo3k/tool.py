@@ -13,8 +13,9 @@ from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
 from toolrl.types import ToolResult, ToolSpec
-from toolrl_plugin_geo3k.judge import GeometryJudge, bare, boxed_answer
+from toolrl_plugin_geo3k.judge import GeometryJudge
 from toolrl_plugin_geo3k.options import Geo3kToolOptions
+from toolrl_plugin_math.units import BOXED, bare
 
 NAME = "calc_geo3k_reward"
 
@@ -55,7 +56,7 @@ class GeometryTool(Tool):
     async def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> ToolResult:
         """The worth of an answer, and a step reward of −penalty where it is no better than the last."""
         answer = str(parameters.get("answer", ""))
-        boxed = boxed_answer(answer)
+        boxed = BOXED.find(answer)
         reward = float(await self._judge.right(answer, self._golds[instance_id]))
         better = reward > self._rewards[instance_id]
         self._rewards[instance_id] = reward

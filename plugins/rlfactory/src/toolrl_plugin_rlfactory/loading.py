@@ -7,14 +7,13 @@ folder.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.user_classes import TRACEBACK, import_errors, import_module, run_file
+from toolrl_common.user_classes import TRACEBACK, accepted, import_errors, import_module, run_file
 from toolrl_plugin_rlfactory.imports import LOADED, place_of, stand_ins
 
 
@@ -43,10 +42,7 @@ def load_class(reference: str, where: str | None) -> Any:
 
 def call_accepted(function: Callable[..., Any], **kwargs: Any) -> Any:
     """Call it with those of the arguments that it takes: RLFactory's versions differ in what they hand in."""
-    parameters = inspect.signature(function).parameters
-    if not any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
-        kwargs = {name: value for name, value in kwargs.items() if name in parameters}
-    return function(**kwargs)
+    return function(**accepted(function, kwargs))
 
 
 def _from_name(name: str) -> Any:

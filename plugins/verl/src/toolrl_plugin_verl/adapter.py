@@ -26,6 +26,7 @@ from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import Tool
 from toolrl.types import Message, ToolResult, ToolSpec
+from toolrl_common.user_classes import accepted
 from toolrl_plugin_verl import results
 from toolrl_plugin_verl.agent import REWARD_SCORES, AgentData, agent_data_of
 from toolrl_plugin_verl.loop import LoopThread
@@ -65,7 +66,6 @@ class VerlTool(Tool):
         self._instances: dict[str, _Instance] = {}
         self._taken: Counter[Any] = Counter()
         """The ids in use."""
-        self._signatures = {stage: _Signature(getattr(tool, stage)) for stage in _STAGES}
         self._has_reward = _overrides(tool, "calc_reward")
         self._told_id = False
 
@@ -74,8 +74,7 @@ class VerlTool(Tool):
     ) -> Message | None:
         agent = agent_data_of(toolrl_episode)
         instance = self._instances[instance_id] = _Instance(agent.request_id, agent, toolrl_episode)
-        signature = self._signatures["create"]
-        args, kwargs = signature.for_create(instance.id, copy.deepcopy(create_kwargs))
+        args, kwargs = _create_arguments(self._tool.create, instance.id, copy.deepcopy(create_kwargs))
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
         if own_id is not None:
@@ -88,12 +87,12 @@ class VerlTool(Tool):
     async def execute(  # type: ignore[override]
         self, instance_id: str, parameters: dict[str, Any], /, **execute_kwargs: Any
     ) -> ToolResult:
-        instance, signature = self._instances[instance_id], self._signatures["execute"]
+        instance, execute = self._instances[instance_id], self._tool.execute
         given: Any = copy.deepcopy(dict(parameters))
-        if signature.wants_text(1):
+        if _wants_text(execute):
             given = json.dumps(given, ensure_ascii=False)
-        kwargs = signature.accepted({**copy.deepcopy(execute_kwargs), "agent_data": instance.agent})
-        returned = await self._loop.call(self._tool.execute, instance.id, given, **kwargs)
+        kwargs = accepted(execute, {**copy.deepcopy(execute_kwargs), "agent_data": instance.agent})
+        returned = await self._loop.call(execute, instance.id, given, **kwargs)
         result = results.from_execute(returned, self.name_of_tool, counts=self._step_rewards)
         if results.TOOL_REWARD in result.metrics:
             instance.agent.tool_rewards.append(result.metrics[results.TOOL_REWARD])
@@ -137,7 +136,7 @@ class VerlTool(Tool):
         if own_id not in self._taken:
             return
         problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
-        if not self._signatures["create"].takes_kwargs_alone:
+        if not _gets_no_id(self._tool.create):
             hint = "Use the instance_id that create gets, or a new uuid each time."
             raise ToolsetError(problem, where=self.name_of_tool, hint=hint)
         if not self._told_id:
@@ -146,55 +145,43 @@ class VerlTool(Tool):
             _log.warning("tool %r: %s; what it keeps under it is shared", self.name_of_tool, problem)
 
     async def _stage(self, stage: str, instance_id: str, kwargs: Mapping[str, Any]) -> Any:
-        accepted = self._signatures[stage].accepted(copy.deepcopy(dict(kwargs)))
-        return await self._loop.call(getattr(self._tool, stage), self._instances[instance_id].id, **accepted)
+        method = getattr(self._tool, stage)
+        given = accepted(method, copy.deepcopy(dict(kwargs)))
+        return await self._loop.call(method, self._instances[instance_id].id, **given)
 
 
-_STAGES = ("create", "execute", "calc_reward", "release")
+def _positional(stage: Any) -> list[inspect.Parameter]:
+    """What a stage can be given by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter for parameter in inspect.signature(stage).parameters.values() if parameter.kind in kinds]
 
 
-class _Signature:
-    """What a stage of a tool takes."""
+def _gets_no_id(create: Any) -> bool:
+    """True for `create(create_kwargs)`."""
+    first = [parameter.name for parameter in _positional(create)[:1]]
+    return first == ["create_kwargs"] and "instance_id" not in inspect.signature(create).parameters
 
-    def __init__(self, method: Any) -> None:
-        self._parameters = inspect.signature(method).parameters
-        kinds = {parameter.kind for parameter in self._parameters.values()}
-        self._any = inspect.Parameter.VAR_KEYWORD in kinds
-        self._positional = [
-            name
-            for name, parameter in self._parameters.items()
-            if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        ]
 
-    def accepted(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Those that it takes: all with `**kwargs`, else those it names."""
-        return kwargs if self._any else {key: value for key, value in kwargs.items() if key in self._parameters}
-
-    @property
-    def takes_kwargs_alone(self) -> bool:
-        """True for `create(create_kwargs)`, which gets no id."""
-        return self._positional[:1] == ["create_kwargs"] and "instance_id" not in self._parameters
-
-    def for_create(self, instance_id: str, create_kwargs: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Arguments of `create`. What it doesn't take is left out where it takes them as `create_kwargs`; else Python
-        rejects it."""
-        kwargs = dict(create_kwargs)
-        if "create_kwargs" in self._parameters or self._any:
-            kwargs.setdefault("create_kwargs", copy.deepcopy(create_kwargs))
-            kwargs = self.accepted(kwargs)
-        first = self._positional[0] if self._positional else None
-        if first is None or first == "create_kwargs" or first in create_kwargs:
-            if "instance_id" in self._parameters:
-                kwargs["instance_id"] = instance_id
-            return (), kwargs
+def _create_arguments(
+    create: Any, instance_id: str, create_kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """What `create` gets. Kwargs that it doesn't take are left out where it takes them as `create_kwargs`; else Python
+    rejects them."""
+    kwargs = dict(create_kwargs)
+    if whole := accepted(create, {"create_kwargs": copy.deepcopy(create_kwargs)}):
+        kwargs = accepted(create, {**whole, **kwargs})
+    first = next((parameter.name for parameter in _positional(create)), "create_kwargs")
+    if first != "create_kwargs" and first not in create_kwargs:
         kwargs.pop("instance_id", None)
         return (instance_id,), kwargs
+    if "instance_id" in inspect.signature(create).parameters:
+        kwargs["instance_id"] = instance_id
+    return (), kwargs
 
-    def wants_text(self, position: int) -> bool:
-        """True where a positional parameter is annotated as `str`, as verl's first tools had `parameters`."""
-        if len(self._positional) <= position:
-            return False
-        return self._parameters[self._positional[position]].annotation in (str, "str")
+
+def _wants_text(execute: Any) -> bool:
+    """True where `parameters` is annotated as `str`, as in verl's first tools."""
+    return [parameter.annotation for parameter in _positional(execute)[1:2]] in ([str], ["str"])
 
 
 def _overrides(tool: Any, stage: str) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolrl.builtin.datasets import STAGES, read_messages
+from toolrl.builtin.datasets import read_messages, read_object, read_tools_kwargs
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
@@ -50,8 +50,8 @@ class VerlDataset:
 
     def _task(self, row: dict[str, Any], name: str, folder: Path) -> Task:
         options = self._options
-        extra_info = _object(row.get("extra_info"), "extra_info")
-        reward_model = _object(row.get("reward_model"), "reward_model")
+        extra_info = read_object(row.get("extra_info"), "extra_info")
+        reward_model = read_object(row.get("reward_model"), "reward_model")
         source = row.get(options.reward_fn_key)
         media = (options.image_key, options.video_key)
         extra = {key: value for key, value in row.items() if key not in (options.prompt_key, *media)}
@@ -63,7 +63,7 @@ class VerlDataset:
             answer=reward_model.get("ground_truth"),
             environment=self._environment(row, source),
             tools=_selection(extra_info.get("tool_selection")),
-            tools_kwargs=_tools_kwargs(extra_info.get("tools_kwargs")),
+            tools_kwargs=read_tools_kwargs(extra_info.get("tools_kwargs"), "extra_info.tools_kwargs"),
             extra=extra,
         )
 
@@ -116,23 +116,3 @@ def _selection(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     raise DataError(f"'extra_info.tool_selection' is {value!r:.80}, expected a list of tool names")
-
-
-def _tools_kwargs(value: Any) -> dict[str, dict[str, Any]]:
-    given: dict[str, dict[str, Any]] = {}
-    for tool, stages in _object(value, "extra_info.tools_kwargs").items():
-        place = f"extra_info.tools_kwargs.{tool}"
-        given[tool] = {}
-        for stage, kwargs in _object(stages, place).items():
-            if stage not in STAGES:
-                raise DataError(f"'{place}.{stage}' is no stage's arguments, expected one of {', '.join(STAGES)}")
-            given[tool][stage] = _object(kwargs, f"{place}.{stage}")
-    return given
-
-
-def _object(value: Any, place: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        return value
-    raise DataError(f"{place!r} is {type(value).__name__} {str(value)[:60]!r}, expected an object")

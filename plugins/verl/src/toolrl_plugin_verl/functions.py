@@ -37,31 +37,29 @@ def load_functions(path: str, where: str | None) -> list[Registered]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"function_tool_path: there is no file {path!r}", where=where)
-    module = run_file(file, where, collect := [])
+    with collecting() as found:
+        module = run_file(file, where)
     for value in vars(module).values():
         entry = getattr(value, MARK, None) if callable(value) else None
-        if isinstance(entry, Registered) and entry not in collect:
-            collect.append(entry)  # Of a module that was imported before.
-    if not collect:
+        if isinstance(entry, Registered) and entry not in found:
+            found.append(entry)  # Of a module that was imported before.
+    if not found:
         raise ConfigError(
             f"function_tool_path: {path!r} registers no function",
             where=where,
             hint="Mark them: `from toolrl_plugin_verl.tools import function_tool`, then `@function_tool`.",
         )
-    names = [entry.name for entry in collect]
+    names = [entry.name for entry in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"function_tool_path: {path!r} registers {twice!r} twice", where=where)
-    return collect
+    return found
 
 
-def run_file(file: Path, where: str | None, collect: list[Registered] | None = None) -> Any:
+def run_file(file: Path, where: str | None) -> Any:
     """A Python file as a module of its own. Raises ConfigError that names what it raised."""
-    with import_errors(str(file), where, import_hint), collecting() as found:
-        module = load_user(lambda: user_classes.run_file(file, once=False))
-    if collect is not None:
-        collect.extend(found)
-    return module
+    with import_errors(str(file), where, import_hint):
+        return load_user(lambda: user_classes.run_file(file, once=False))
 
 
 def as_tool(entry: Registered, loop: LoopThread, *, step_rewards: bool) -> FunctionTool | Tool:
@@ -69,38 +67,33 @@ def as_tool(entry: Registered, loop: LoopThread, *, step_rewards: bool) -> Funct
     call = _wrapped(entry, loop, counts=step_rewards)
     if entry.tool_schema is None:
         return _ChoosingTool(call, name=entry.name, timeout=SECONDS)
-    return (_AsyncWithSchema if is_async(entry.fn) else _WithSchema)(entry, call)
+    return _SchemaTool(entry, call)
 
 
 class _ChoosingTool(FunctionTool):
-    """A function whose docstring may say what is allowed for a parameter."""
+    """A function whose docstring may list what is allowed for a parameter: `(choices: ["a", "b"])` at the end of its
+    description, as in transformers' schemas."""
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        return _with_choices(super().spec)
-
-
-def _with_choices(spec: ToolSpec) -> ToolSpec:
-    """A description that ends in `(choices: ["a", "b"])` lists the allowed values, as in transformers' schemas."""
-    properties = {key: _chosen(value) for key, value in spec.parameters.get("properties", {}).items()}
-    return replace(spec, parameters={**spec.parameters, "properties": properties})
+        spec = super().spec
+        properties = {key: _chosen(value) for key, value in spec.parameters.get("properties", {}).items()}
+        return replace(spec, parameters={**spec.parameters, "properties": properties})
 
 
 def _chosen(schema: Any) -> Any:
     description = schema.get("description") if isinstance(schema, Mapping) else None
     found = _CHOICES.search(description) if isinstance(description, str) and "enum" not in schema else None
-    if found is None:
-        return schema
     try:
-        choices = json.loads(found[1])
+        choices = json.loads(found[1]) if found else None
     except (ValueError, RecursionError):
-        return schema
-    if not isinstance(choices, list) or not choices:
+        choices = None
+    if not found or not isinstance(choices, list) or not choices:
         return schema
     return {**schema, "description": found.string[: found.start()].rstrip(), "enum": choices}
 
 
-class _WithSchema(Tool):
+class _SchemaTool(Tool):
     """A function that brings its schema: its arguments are passed as they come."""
 
     timeout = SECONDS
@@ -111,39 +104,31 @@ class _WithSchema(Tool):
         self.spec = replace(ToolSpec.from_function(entry.tool_schema), name=entry.name)
         self._signature = inspect.signature(entry.fn)
         self._call = call
+        if is_async(entry.fn):
+            self.execute = self._awaited  # type: ignore[method-assign]
 
     def execute(self, instance_id: str, parameters: dict[str, Any], **execute_kwargs: Any) -> Any:
         """Synchronous: core runs it in a thread."""
-        return self._call(**self._bound(parameters))
-
-    def _bound(self, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
             self._signature.bind(**parameters)
         except TypeError as error:
             assert self.spec is not None
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: {error}.") from None
-        return parameters
+        return self._call(**parameters)
 
-
-class _AsyncWithSchema(_WithSchema):
-    """The same for a coroutine function."""
-
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **execute_kwargs: Any) -> Any:
-        return await self._call(**self._bound(parameters))
+    async def _awaited(self, instance_id: str, parameters: dict[str, Any], **execute_kwargs: Any) -> Any:
+        return await type(self).execute(self, instance_id, parameters)
 
 
 def _wrapped(entry: Registered, loop: LoopThread, *, counts: bool) -> Callable[..., Any]:
     """The function with its return as a ToolResult; its signature is seen through the wrapper."""
-    if is_async(entry.fn):
 
-        @functools.wraps(entry.fn)
-        async def in_loop(*args: Any, **kwargs: Any) -> ToolResult:
-            return from_function(await loop.call(entry.fn, *args, **kwargs), entry.name, counts=counts)
-
-        return in_loop
+    @functools.wraps(entry.fn)
+    async def in_loop(*args: Any, **kwargs: Any) -> ToolResult:
+        return from_function(await loop.call(entry.fn, *args, **kwargs), entry.name, counts=counts)
 
     @functools.wraps(entry.fn)
     def in_thread(*args: Any, **kwargs: Any) -> ToolResult:
         return from_function(entry.fn(*args, **kwargs), entry.name, counts=counts)
 
-    return in_thread
+    return in_loop if is_async(entry.fn) else in_thread

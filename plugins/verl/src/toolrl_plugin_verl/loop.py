@@ -30,8 +30,9 @@ class LoopThread:
     def start(self) -> None:
         """Begin. Does nothing where it runs."""
         if self._thread is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            self._loop = runner.get_loop()
+            self._thread = threading.Thread(target=_run, args=(runner,), name=self._name, daemon=True)
             self._thread.start()
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -52,21 +53,10 @@ class LoopThread:
         if thread.is_alive():
             _log.warning("%s: a tool still blocks after %g s; its thread is left behind", self._name, STOP_SECONDS)
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-            running = asyncio.all_tasks(loop)
-            for task in running:
-                task.cancel()
-            if running:
-                loop.run_until_complete(asyncio.wait(running, timeout=STOP_SECONDS))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+
+def _run(runner: asyncio.Runner) -> None:
+    with runner:  # What still runs at its end is cancelled.
+        runner.get_loop().run_forever()
 
 
 async def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

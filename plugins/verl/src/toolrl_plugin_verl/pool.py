@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 
@@ -16,39 +15,38 @@ class DaemonPool:
     def __init__(self, size: int, name: str) -> None:
         self._size = max(1, size)
         self._name = name
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._threads = 0
         self._closed = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """What the function gives, or raises. Raises RuntimeError for a pool that is closed."""
+        if self._closed:
+            raise RuntimeError(f"{self._name}: the pool is closed")
         future: Future[Any] = Future()
+
+        def job() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - it is the caller's
+                    future.set_exception(error)
+
+        self._jobs.put(job)
         with self._lock:
-            if self._closed:
-                raise RuntimeError(f"{self._name}: the pool is closed")
-            if self._threads < self._size:
-                self._threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        self._jobs.put((future, partial(function, *args, **kwargs)))
+            if len(self._threads) < self._size:
+                self._threads.append(threading.Thread(target=self._work, name=self._name, daemon=True))
+                self._threads[-1].start()
         return future
 
     def close(self) -> None:
         """End the threads after the jobs in the queue."""
-        with self._lock:
-            self._closed = True
-        for _ in range(self._threads):
+        self._closed = True
+        for _ in self._threads:
             self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _run(*job)
+            job()
             del job  # An idle thread keeps nothing alive.
-
-
-def _run(future: Future[Any], function: Callable[[], Any]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            future.set_exception(error)

@@ -38,14 +38,19 @@ class ObjectRef:
         return asyncio.wrap_future(self.future).__await__()
 
 
-class _Method:
-    def __init__(self, actor: Actor, name: str) -> None:
-        self._actor = actor
-        self._name = name
+class _Remote:
+    """A function, or an actor's method, whose calls run in a pool's threads."""
+
+    def __init__(self, pool: DaemonPool, function: Callable[..., Any]) -> None:
+        self._pool = pool
+        self._function = function
+
+    def options(self, **settings: Any) -> _Remote:
+        return self
 
     def remote(self, *args: Any, **kwargs: Any) -> ObjectRef:
         """Begin the call."""
-        return self._actor._submit(self._name, args, kwargs)
+        return ObjectRef(self._pool.submit(self._function, *args, **kwargs))
 
 
 class Actor:
@@ -58,15 +63,11 @@ class Actor:
             group: DaemonPool(size, f"{name} {group}".strip()) for group, size in {"": threads, **groups}.items()
         }
 
-    def __getattr__(self, name: str) -> _Method:
-        if name.startswith("__") or not callable(getattr(self._target, name, None)):
+    def __getattr__(self, name: str) -> _Remote:
+        method = None if name.startswith("__") else getattr(self._target, name, None)
+        if not callable(method):
             raise AttributeError(f"the actor {type(self._target).__name__} has no method {name!r}")
-        return _Method(self, name)
-
-    def _submit(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ObjectRef:
-        method = getattr(self._target, name)
-        pool = self._pools.get(getattr(method, _GROUP, ""), self._pools[""])
-        return ObjectRef(pool.submit(method, *args, **kwargs))
+        return _Remote(self._pools.get(getattr(method, _GROUP, ""), self._pools[""]), method)
 
 
 class ActorClass:
@@ -83,34 +84,19 @@ class ActorClass:
     def remote(self, *args: Any, **kwargs: Any) -> Actor:
         """Make an actor, or find that of the name."""
         name = self._settings.get("name")
-        if name is None:
-            return self._made(args, kwargs)
         with _lock:
             if name in _named:
                 if not self._settings.get("get_if_exists"):
                     raise ValueError(f"there is an actor {name!r} already; use get_if_exists=True")
                 return _named[name]
-            actor = _named[name] = self._made(args, kwargs)
+            threads = int(self._settings.get("max_concurrency") or 1)
+            actor = Actor(self._cls(*args, **kwargs), threads, self._settings.get("concurrency_groups") or {})
+            if name is not None:
+                _named[name] = actor
             return actor
 
-    def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Actor:
-        threads = int(self._settings.get("max_concurrency") or 1)
-        return Actor(self._cls(*args, **kwargs), threads, self._settings.get("concurrency_groups") or {})
 
-
-class _RemoteFunction:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self.__name__ = getattr(function, "__name__", "function")
-
-    def options(self, **settings: Any) -> _RemoteFunction:
-        return self
-
-    def remote(self, *args: Any, **kwargs: Any) -> ObjectRef:
-        return ObjectRef(_functions.submit(self._function, *args, **kwargs))
-
-
-_lock = threading.Lock()
+_lock = threading.RLock()
 _named: dict[str, Actor] = {}
 _functions = DaemonPool(32, "ray function")
 
@@ -119,7 +105,7 @@ def remote(target: Any = None, /, **settings: Any) -> Any:
     """Decorator of a class or a function, bare or with settings."""
     if target is None:
         return functools.partial(remote, **settings)
-    return ActorClass(target, settings) if isinstance(target, type) else _RemoteFunction(target)
+    return ActorClass(target, settings) if isinstance(target, type) else _Remote(_functions, target)
 
 
 def method(*, concurrency_group: str = "", **settings: Any) -> Callable[[Any], Any]:

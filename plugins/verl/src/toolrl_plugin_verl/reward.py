@@ -24,6 +24,7 @@ from toolrl.protocols import BuildContext, Reward
 from toolrl.tools.function import is_async
 from toolrl.tools.threads import POOL
 from toolrl.types import Episode, Score
+from toolrl_plugin_math.units import question, quick_verdict
 from toolrl_plugin_math.verifier import Verifier
 from toolrl_plugin_verl.agent import EXTRA_FIELDS, REWARD_SCORES
 from toolrl_plugin_verl.functions import run_file
@@ -104,11 +105,11 @@ class VerlReward:
     async def _grade(self, said: str, answer: Any) -> bool:
         golds = [str(item) for item in (answer if isinstance(answer, list) else [answer])]
         for gold in golds:
-            known = geo3k.quick_grade(said, gold)
+            known = quick_verdict(said, gold)
             if known is None:
                 if self._verifier is None:
                     self._verifier = Verifier(_WORKERS, self._options.timeout)
-                known = await self._verifier.judge(*geo3k.question(said, gold)) == "right"
+                known = await self._verifier.judge(*question(said, gold)) == "right"
             if known:
                 return True
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
@@ -15,11 +15,13 @@ class BaseTool:
     from before its first turn to its end: `calc_reward` and `release` are called once, on every path.
     """
 
+    default_schema: ClassVar[OpenAIFunctionToolSchema | None] = None
+    """The spec where the tool YAML has no `tool_schema`."""
+
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         self.config = config
-        if tool_schema is None:
-            self.tool_schema: Any = None
-            tool_schema = self.get_openai_tool_schema()
+        self.tool_schema: Any = tool_schema or self.default_schema
+        tool_schema = tool_schema or self.get_openai_tool_schema()
         if tool_schema is None:
             raise ValueError(
                 f"{type(self).__name__} has no tool schema: give `tool_schema` in the tool YAML, or override "

@@ -12,7 +12,7 @@ from typing import Any
 
 from toolrl_plugin_verl import ray
 from toolrl_plugin_verl.tools.base_tool import BaseTool
-from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.utils.reward_score.sandbox_fusion.utils import _process_single_case
 
 
@@ -45,6 +45,12 @@ def init_execution_pool(
 class SandboxFusionTool(BaseTool):
     """`code_interpreter`. A subclass may override any stage, and `execute_code`."""
 
+    default_schema = function_schema(
+        "code_interpreter",
+        "A tool for executing code.",
+        code={"type": "string", "description": "The code to execute."},
+    )
+
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         super().__init__(config, tool_schema)
         self._instance_dict: dict[str, dict[str, Any]] = {}
@@ -58,15 +64,6 @@ class SandboxFusionTool(BaseTool):
         if not self.sandbox_fusion_url:
             raise ValueError("sandbox_fusion_url is not set")
         self.execution_pool = init_execution_pool(self.num_workers, self.enable_global_rate_limit, self.rate_limit)
-
-    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        """That of the tool YAML, or verl's."""
-        if self.tool_schema is not None:
-            return super().get_openai_tool_schema()
-        code = {"type": "string", "description": "The code to execute."}
-        parameters = {"type": "object", "properties": {"code": code}, "required": ["code"]}
-        function = {"name": "code_interpreter", "description": "A tool for executing code.", "parameters": parameters}
-        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
     async def create(
         self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any

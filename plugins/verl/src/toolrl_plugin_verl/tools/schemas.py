@@ -44,6 +44,13 @@ class OpenAIFunctionToolSchema(BaseModel):
     function: OpenAIFunctionSchema
 
 
+def function_schema(name: str, description: str, **properties: dict[str, Any]) -> OpenAIFunctionToolSchema:
+    """The spec of a function whose parameters are all required."""
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": name, "description": description, "parameters": parameters}
+    return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
+
+
 class OpenAIFunctionParsedSchema(BaseModel):
     """A call as a parser reads it."""
 

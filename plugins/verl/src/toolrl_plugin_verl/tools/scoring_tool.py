@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+ANSWER = {"type": "string", "description": "The answer to the question"}
 PENALTY = 0.05
 
 
@@ -22,9 +23,6 @@ class _State:
 class ScoringTool(BaseTool):
     """Scores each answer by the subclass's `grade`."""
 
-    default_name: ClassVar[str]
-    default_description: ClassVar[str]
-
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         super().__init__(config, tool_schema)
         self._states: dict[str, _State] = {}
@@ -32,15 +30,6 @@ class ScoringTool(BaseTool):
     def grade(self, answer: str, ground_truth: Any) -> float:
         """The answer's score."""
         raise NotImplementedError
-
-    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        """That of the tool YAML, or verl's."""
-        if self.tool_schema is not None:
-            return super().get_openai_tool_schema()
-        answer = {"type": "string", "description": "The answer to the question"}
-        parameters = {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
-        function = {"name": self.default_name, "description": self.default_description, "parameters": parameters}
-        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
     async def create(
         self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any

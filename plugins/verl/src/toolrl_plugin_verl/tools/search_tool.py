@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from typing import Any
 
 from toolrl_plugin_verl.pool import DaemonPool
 from toolrl_plugin_verl.tools.base_tool import BaseTool
-from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.tools.utils.search_r1_like_utils import perform_single_search_batch
 
 
 class SearchTool(BaseTool):
     """Searches for each of the model's queries."""
+
+    default_schema = function_schema(
+        "search",
+        "Searches for relevant information based on queries.",
+        query_list={"type": "array", "items": {"type": "string"}, "description": "List of search queries"},
+    )
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None) -> None:
         super().__init__(config, tool_schema)
@@ -29,25 +34,6 @@ class SearchTool(BaseTool):
         self.topk = int(config.get("topk") or 3)
         at_once = min(int(config.get("num_workers") or 120), int(config.get("rate_limit") or 120))
         self._pool = DaemonPool(at_once, "verl search")
-        self._found: dict[str, list[str]] = {}
-
-    def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
-        """That of the tool YAML, or verl's."""
-        if self.tool_schema is not None:
-            return super().get_openai_tool_schema()
-        queries = {"type": "array", "items": {"type": "string"}, "description": "List of search queries"}
-        parameters = {"type": "object", "properties": {"query_list": queries}, "required": ["query_list"]}
-        function = {
-            "name": "search",
-            "description": "Searches for relevant information based on queries.",
-            "parameters": parameters,
-        }
-        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
-
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        instance_id = instance_id or str(uuid.uuid4())
-        self._found[instance_id] = []
-        return instance_id, ToolResponse()
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -59,13 +45,5 @@ class SearchTool(BaseTool):
         url, texts = str(self.retrieval_service_url), [str(query) for query in queries]
         search = self._pool.submit(perform_single_search_batch, url, texts, self.topk, None, self.timeout)
         text, facts = await asyncio.wrap_future(search)
-        self._found.setdefault(instance_id, []).append(text)
         shown = {key: facts[key] for key in ("query_count", "total_results")}
         return ToolResponse(text=text), 0.0, {**shown, "failed": float(facts["status"] != "success")}
-
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> Any:
-        """verl gives the texts that were found; no number, so that it counts for nothing."""
-        return None
-
-    async def release(self, instance_id: str, **kwargs: Any) -> None:
-        self._found.pop(instance_id, None)

@@ -6,23 +6,19 @@ own with a time limit, by the plugin `math`; a blocking call, so that a tool may
 
 from __future__ import annotations
 
-import re
+import atexit
 import threading
-import weakref
 from typing import Any
 
-from toolrl.parsing.flags import EndFlags
 from toolrl_plugin_math import verifier
+from toolrl_plugin_math.units import BOXED, question, quick_verdict
 
 SECONDS = 5.0
 """That one answer may take to judge; then it is wrong."""
-LONGEST = 1000
-"""Characters of an answer; a longer one is wrong."""
-_UNITS = re.compile(
-    r"(?<=[\d)}])\s*(?:\\text\{[^{}]*\}|\\circ|\^\\circ|\^\{\\circ\}|°|degrees?|units?|square units?|sq\.? ?units?|"
-    r"(?:mm|cm|km|ft|feet|in|inches|yards?|yd|miles?|mi|meters?|m)(?:\^?\{?[23]\}?)?)\s*\Z"
-)
-_BOXED = EndFlags(("boxed",))
+_WORKER = verifier.worker()
+"""Of the whole process, started by the first answer that needs it."""
+_LOCK = threading.Lock()
+atexit.register(_WORKER.close)
 
 
 def format_reward(predict_str: str) -> float:
@@ -34,7 +30,7 @@ def format_reward(predict_str: str) -> float:
 
 def extract_boxed(predict_str: str) -> str | None:
     r"""What stands in the last `\boxed{}`; None where there is none."""
-    return _BOXED.find(predict_str)
+    return BOXED.find(predict_str)
 
 
 def acc_reward(predict_str: str, ground_truth: Any, use_boxed: bool = True) -> float:
@@ -55,50 +51,8 @@ def compute_score(
 def grade_answer(given: str, ground_truth: str, timeout: float = SECONDS) -> bool:
     """Whether two answers are the same mathematically. Blocks for `timeout` seconds at most, and the time that the
     judging process takes to start. Raises RewardError where it can't be started."""
-    known = quick_grade(given, ground_truth)
-    return _JUDGE.judge(*question(given, ground_truth), timeout) == "right" if known is None else known
-
-
-def quick_grade(given: str, ground_truth: str) -> bool | None:
-    """The same, as far as comparing texts and plain numbers can tell; None where mathematics is needed."""
-    said, gold = _bare(given), _bare(ground_truth)
-    if said == gold:
-        return bool(gold)
-    if not said or not gold or len(said) > LONGEST:
-        return False
-    numbers = _number(said), _number(gold)
-    return None if None in numbers else numbers[0] == numbers[1]
-
-
-def question(given: str, ground_truth: str) -> tuple[list[str], str]:
-    """What math-verify is asked: the right answers, and the text that gives one."""
-    return [_bare(ground_truth)], f"\\boxed{{{_bare(given)}}}"
-
-
-def _bare(text: str) -> str:
-    """Without dollar signs, a box, a unit and white space around."""
-    text = text.strip()
-    boxed = extract_boxed(text)
-    text = (boxed if boxed is not None else text).strip().strip("$").strip()
-    return _UNITS.sub("", text).strip() if len(text) <= LONGEST else text
-
-
-def _number(text: str) -> float | None:
-    plain = text.replace(",", "") if re.fullmatch(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", text) else text
-    return float(plain) if re.fullmatch(r"-?\d{1,300}(?:\.\d{1,300})?|-?\.\d{1,300}", plain) else None
-
-
-class _Judge:
-    """One worker process for the whole process, started by the first answer that needs it."""
-
-    def __init__(self) -> None:
-        self._worker = verifier.worker()
-        self._lock = threading.Lock()
-        weakref.finalize(self, self._worker.close)
-
-    def judge(self, golds: list[str], text: str, timeout: float) -> str:
-        with self._lock:
-            return verifier.judge(self._worker, golds, text, timeout)
-
-
-_JUDGE = _Judge()
+    known = quick_verdict(given, ground_truth)
+    if known is not None:
+        return known
+    with _LOCK:
+        return verifier.judge(_WORKER, *question(given, ground_truth), timeout) == "right"
