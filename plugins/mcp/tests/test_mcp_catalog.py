@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.tools.validation import check_arguments
-from toolrl_plugin_mcp.catalog import Choice, Listing, full_name, make_catalog
+from toolrl_plugin_mcp.catalog import Listing, full_name, make_catalog
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_testing.checks.tools import check_spec
+
+
+def choice(**options: Any) -> McpOptions:
+    return McpOptions.model_validate({"servers": {"a": {"command": "x"}}, **options})
 
 
 def listing(*names: str, resources: bool = False) -> Listing:
@@ -21,7 +26,7 @@ def listing(*names: str, resources: bool = False) -> Listing:
 
 @given(st.text(), st.text())
 def test_every_name_can_be_carried(server: str, tool: str) -> None:
-    catalog = make_catalog({server: listing(tool)}, Choice())
+    catalog = make_catalog({server: listing(tool)}, choice())
     (spec,) = catalog.specs()
     check_spec(spec)
     assert spec.name == full_name(server, tool)
@@ -31,7 +36,7 @@ def test_every_name_can_be_carried(server: str, tool: str) -> None:
 
 
 def test_short_names_are_looked_up() -> None:
-    catalog = make_catalog({"a": listing("x", "y"), "b": listing("x", "z.1")}, Choice())
+    catalog = make_catalog({"a": listing("x", "y"), "b": listing("x", "z.1")}, choice())
     assert catalog.resolve("y") == "a-y"
     assert catalog.resolve("z.1") == catalog.resolve("z_1") == catalog.resolve("b-z.1") == "b-z_1"
     assert catalog.resolve("x") is None  # two servers have it
@@ -40,56 +45,56 @@ def test_short_names_are_looked_up() -> None:
 
 
 def test_short_names_for_the_model() -> None:
-    catalog = make_catalog({"a": listing("x"), "b": listing("y")}, Choice(names="short"))
+    catalog = make_catalog({"a": listing("x"), "b": listing("y")}, choice(names="short"))
     assert list(catalog.entries) == ["x", "y"]
     assert catalog.resolve("a-x") == "x"
     with pytest.raises(ConfigError, match="two tools get the name 'x'.*\n.*names: full") as caught:
-        make_catalog({"a": listing("x"), "b": listing("x")}, Choice(names="short"), "environments.default.tools[0]")
+        make_catalog({"a": listing("x"), "b": listing("x")}, choice(names="short"), "environments.default.tools[0]")
     assert caught.value.where == "environments.default.tools[0]"
 
 
 def test_names_that_clash_say_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r'exclude: \["a.b"\]'):
-        make_catalog({"s": listing("a/b", "a.b")}, Choice())
+        make_catalog({"s": listing("a/b", "a.b")}, choice())
     with pytest.raises(ConfigError, match="Rename one of the servers 'x' and 'x-y'"):
-        make_catalog({"x": listing("y-z"), "x-y": listing("z")}, Choice())
-    catalog = make_catalog({"s": listing("a/b", "a.b")}, Choice(exclude=["a.b"]))
+        make_catalog({"x": listing("y-z"), "x-y": listing("z")}, choice())
+    catalog = make_catalog({"s": listing("a/b", "a.b")}, choice(exclude=["a.b"]))
     assert list(catalog.entries) == ["s-a_b"]
 
 
 def test_include_and_exclude() -> None:
     servers = {"a": listing("read", "write"), "b": listing("read", "run")}
-    assert list(make_catalog(servers, Choice(include=["read"])).entries) == ["a-read", "b-read"]
-    assert list(make_catalog(servers, Choice(include=["a-*", "run"])).entries) == ["a-read", "a-write", "b-run"]
-    assert list(make_catalog(servers, Choice(exclude=["b-*", "write"])).entries) == ["a-read"]
-    assert list(make_catalog(servers, Choice(include=["r*"], exclude=["b-r??d"])).entries) == ["a-read", "b-run"]
+    assert list(make_catalog(servers, choice(include=["read"])).entries) == ["a-read", "b-read"]
+    assert list(make_catalog(servers, choice(include=["a-*", "run"])).entries) == ["a-read", "a-write", "b-run"]
+    assert list(make_catalog(servers, choice(exclude=["b-*", "write"])).entries) == ["a-read"]
+    assert list(make_catalog(servers, choice(include=["r*"], exclude=["b-r??d"])).entries) == ["a-read", "b-run"]
     with pytest.raises(ConfigError, match="no tool fits the pattern 'wriet'; there is a-read, a-write, b-read, b-run"):
-        make_catalog(servers, Choice(exclude=["wriet"]))
+        make_catalog(servers, choice(exclude=["wriet"]))
 
 
 def test_pure_and_idempotent_tools() -> None:
     hints: list[Any] = [None, {}, {"readOnlyHint": True}, {"idempotentHint": True}, {"readOnlyHint": "yes"}, "x"]
     tools = [{"name": f"t{number}", "annotations": hint} for number, hint in enumerate(hints)]
-    catalog = make_catalog({"s": Listing(tools)}, Choice(pure=["t0", "s-t1"]))
+    catalog = make_catalog({"s": Listing(tools)}, choice(pure=["t0", "s-t1"]))
     assert [entry.pure for entry in catalog.entries.values()] == [True, True, False, False, False, False]
     assert [entry.idempotent for entry in catalog.entries.values()] == [False, False, True, True, False, False]
     with pytest.raises(ConfigError, match="no tool fits the pattern 'none'"):
-        make_catalog({"s": Listing(tools)}, Choice(pure=["none"]))
+        make_catalog({"s": Listing(tools)}, choice(pure=["none"]))
 
 
 def test_tools_for_resources() -> None:
-    catalog = make_catalog({"a": listing("x", resources=True), "b": listing("y")}, Choice(resources=True))
+    catalog = make_catalog({"a": listing("x", resources=True), "b": listing("y")}, choice(resources=True))
     assert list(catalog.entries) == ["a-x", "a-list_resources", "a-read_resource", "b-y"]
-    own = make_catalog({"a": listing("read_resource", resources=True)}, Choice(resources=True))
+    own = make_catalog({"a": listing("read_resource", resources=True)}, choice(resources=True))
     assert [entry.what for entry in own.entries.values()] == ["tool", "list_resources"]
 
 
 def test_more_tools_than_a_prompt_can_hold_are_refused_before_their_schemas_are_checked() -> None:
     many = {"s": Listing([{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(20_000)])}
     with pytest.raises(ConfigError, match="20000 tools, more than the 500") as caught:
-        make_catalog(many, Choice())
+        make_catalog(many, choice())
     assert "include" in str(caught.value.hint)
-    assert len(make_catalog(many, Choice(include=["t1999?"])).entries) == 10
+    assert len(make_catalog(many, choice(include=["t1999?"])).entries) == 10
 
 
 _JSON = st.recursive(
@@ -108,7 +113,7 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$defs", "$schema"]), _JSON), _JSON)
 def test_whatever_a_server_sends_gives_a_schema_that_works(given_schema: dict[str, Any], value: Any) -> None:
-    catalog = make_catalog({"s": Listing([{"name": "t", "inputSchema": given_schema}])}, Choice())
+    catalog = make_catalog({"s": Listing([{"name": "t", "inputSchema": given_schema}])}, choice())
     (spec,) = catalog.specs()
     check_spec(spec)
     with contextlib.suppress(ArgumentsError, RecursionError):  # What loops in itself is caught by the policy.

@@ -10,7 +10,8 @@ import pytest
 from toolrl.errors import ArgumentsError
 from toolrl.tools.validation import check_arguments
 from toolrl.types import ToolSpec
-from toolrl_plugin_mcp.catalog import Choice, Listing, make_catalog
+from toolrl_plugin_mcp.catalog import Listing, make_catalog
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.schemas import usable_schema
 
 
@@ -109,7 +110,8 @@ def test_schemas_that_could_hold_up_the_run_arent_used(
 
 def test_a_description_that_is_too_long_and_a_name_with_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
     tools = [{"name": "a\nERROR b", "description": "d" * 50_000, "inputSchema": {"properties": {"a": {"type": 7}}}}]
-    (entry,) = make_catalog({"server": Listing(tools)}, Choice()).entries.values()
+    options = McpOptions.model_validate({"servers": {"server": {"command": "x"}}})
+    (entry,) = make_catalog({"server": Listing(tools)}, options).entries.values()
     assert len(entry.spec.description) < 20_100
     assert entry.spec.description.endswith("[30000 characters left out]")
     assert "server: a?ERROR b: its arguments aren't checked" in caplog.text

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from toolrl.errors import ConfigError
 from toolrl.types import ToolSpec
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.schemas import usable_schema
 
 MAX_NAME = 64
@@ -58,17 +59,6 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which tools are taken, and what they are called."""
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    pure: Sequence[str] = ()
-    names: Literal["full", "short"] = "full"
-    resources: bool = False
-
-
-@dataclass(frozen=True)
 class McpCatalog:
     """All tools by the names that the model knows. Frozen: an episode keeps the one that it began with."""
 
@@ -86,16 +76,16 @@ class McpCatalog:
         return name if name in self.entries else self.aliases.get(name)
 
 
-def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | None = None) -> McpCatalog:
+def make_catalog(listings: Mapping[str, Listing], options: McpOptions, where: str | None = None) -> McpCatalog:
     """The tools of these servers. Raises ConfigError for names that clash and for patterns that fit nothing."""
     entries: dict[str, CatalogEntry] = {}
-    unused = {*choice.include, *choice.exclude, *choice.pure}
+    unused = {*options.include, *options.exclude, *options.pure}
     offered = [
         (server, tool, full_name(server, tool), what, raw)
         for server, listing in listings.items()
-        for tool, what, raw in _tools(server, listing, choice)
+        for tool, what, raw in _tools(server, listing, options)
     ]
-    wanted = [one for one in offered if _wanted(one[1], one[2], choice, unused)]
+    wanted = [one for one in offered if _wanted(one[1], one[2], options, unused)]
     if len(wanted) > MAX_TOOLS:
         raise ConfigError(
             f"the MCP servers have {len(wanted)} tools, more than the {MAX_TOOLS} that are taken",
@@ -103,10 +93,10 @@ def make_catalog(listings: Mapping[str, Listing], choice: Choice, where: str | N
             hint="Name those that the model needs with `include`.",
         )
     for server, tool, full, what, raw in wanted:
-        name = full if choice.names == "full" else clean_name(tool)
+        name = full if options.names == "full" else clean_name(tool)
         if name in entries:
-            raise _clash(name, entries[name], server, tool, choice, where)
-        spec, pure = _spec(name, server, tool, raw), _fits(tool, full, choice.pure, unused)
+            raise _clash(name, entries[name], server, tool, options, where)
+        spec, pure = _spec(name, server, tool, raw), _fits(tool, full, options.pure, unused)
         entries[name] = CatalogEntry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
     if unused:
         shown = ", ".join(full for _, _, full, _, _ in offered) or "none"
@@ -130,7 +120,7 @@ def clean_name(name: str) -> str:
     return cleaned
 
 
-def _tools(server: str, listing: Listing, choice: Choice) -> Iterable[tuple[str, What, Mapping[str, Any]]]:
+def _tools(server: str, listing: Listing, options: McpOptions) -> Iterable[tuple[str, What, Mapping[str, Any]]]:
     own: set[str] = set()
     for raw in listing.tools:
         name = str(raw.get("name") or "")
@@ -139,15 +129,15 @@ def _tools(server: str, listing: Listing, choice: Choice) -> Iterable[tuple[str,
             continue
         own.add(name)
         yield name, "tool", raw
-    if choice.resources and listing.has_resources:
+    if options.resources and listing.has_resources:
         for what, raw in _RESOURCE_TOOLS.items():
             if what not in own:
                 yield what, what, raw
 
 
-def _wanted(tool: str, full: str, choice: Choice, unused: set[str]) -> bool:
-    included = _fits(tool, full, choice.include, unused) or not choice.include
-    return not _fits(tool, full, choice.exclude, unused) and included
+def _wanted(tool: str, full: str, options: McpOptions, unused: set[str]) -> bool:
+    included = _fits(tool, full, options.include, unused) or not options.include
+    return not _fits(tool, full, options.exclude, unused) and included
 
 
 def _fits(tool: str, full: str, patterns: Sequence[str], unused: set[str]) -> bool:
@@ -172,8 +162,10 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
     return {other: names.pop() for other, names in meanings.items() if len(names) == 1 and other not in entries}
 
 
-def _clash(name: str, first: CatalogEntry, server: str, tool: str, choice: Choice, where: str | None) -> ConfigError:
-    if choice.names == "short" and first.server != server:
+def _clash(
+    name: str, first: CatalogEntry, server: str, tool: str, options: McpOptions, where: str | None
+) -> ConfigError:
+    if options.names == "short" and first.server != server:
         hint = "Use `names: full`, or leave one out with `exclude`."
     elif first.server != server:
         hint = f"Rename one of the servers {first.server!r} and {server!r}, or leave one tool out with `exclude`."

@@ -207,7 +207,9 @@ class McpConnection:
         self.restarts += 1
         if self._misses <= restart.attempts:
             # Scattered, so that instances that fell together don't rise together.
-            delay = min(restart.first_delay * 2 ** (self._misses - 1), restart.max_delay) * random.uniform(0.75, 1.0)
+            delay: float = min(restart.first_delay * 2 ** (self._misses - 1), restart.max_delay) * random.uniform(
+                0.75, 1.0
+            )
             _log.warning("%s is lost and restarts in %.1f s: %s", self.label, delay, self.reason)
             return delay
         if not self.down:

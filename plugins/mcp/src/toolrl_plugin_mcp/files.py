@@ -28,7 +28,6 @@ from toolrl_plugin_mcp.server_options import ServerOptions
 if TYPE_CHECKING:
     from toolrl_plugin_mcp.options import McpOptions
 
-MAX_FILE_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
 
 
@@ -64,36 +63,22 @@ def read_servers(path: Path, where: str | None = None) -> dict[str, ServerOption
 
 def _tree(path: Path, literal: bool, where: str | None) -> Any:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"{path} is larger than {MAX_FILE_BYTES} bytes: it can't be a list of servers", where=where
-            )
-        text = data.decode("utf-8-sig")
+        text = path.read_text("utf-8-sig")
         return ast.literal_eval(text.strip()) if literal else json.loads(text)
     except OSError as error:
-        raise ConfigError(
-            f"{path} can't be read: {error.strerror or error}",
-            where=where,
-            hint=f"A relative path starts at the folder that toolrl runs in, {Path.cwd()}.",
-        ) from error
+        problem = f" can't be read: {error.strerror or error}"
+        hint = f"A relative path starts at the folder that toolrl runs in, {Path.cwd()}."
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} isn't UTF-8 text: {error}", where=where) from None
+        problem, hint = f" isn't UTF-8 text: {error}", None
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path}:{error.lineno}:{error.colno} isn't JSON: {error.msg}",
-            where=where,
-            hint="A Python literal has to be in a file called *.pydata.",
-        ) from None
+        problem = f":{error.lineno}:{error.colno} isn't JSON: {error.msg}"
+        hint = "A Python literal has to be in a file called *.pydata."
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         # The text of a SyntaxError quotes the line, which may hold a key.
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(
-            f"{path}{line} isn't a {'Python literal' if literal else 'JSON text'}",
-            where=where,
-            hint="Expected [{'mcpServers': {'name': {'command': …, 'args': […]}}}]" if literal else None,
-        ) from None
+        problem = f"{line} isn't a {'Python literal' if literal else 'JSON text'}"
+        hint = "Expected [{'mcpServers': {'name': {'command': …, 'args': […]}}}]" if literal else None
+    raise ConfigError(f"{path}{problem}", where=where, hint=hint)
 
 
 def _variables(tree: Any, path: Path) -> Any:

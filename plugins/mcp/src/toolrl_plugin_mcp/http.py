@@ -53,7 +53,7 @@ class _WatchedClient(httpx2.AsyncClient):
         events = response.headers.get("content-type", "").startswith("text/event-stream")
         # The SDK bounds each event of a stream itself.
         bound = float("inf") if events else self._max_bytes
-        response.stream = _WatchedStream(response.stream, self, request, bound)
+        response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream, bound))
         if response.headers.get("content-encoding", "identity") not in ("", "identity"):
             await response.aclose()
             self._trouble(request, "the server compresses its answers, which it was asked not to do")
@@ -83,34 +83,29 @@ class _WatchedClient(httpx2.AsyncClient):
         elif request.method != "DELETE":
             self._signals.doubt(reason)
 
-    def _ended(self, request: Any, error: BaseException | None) -> None:
-        if error is not None:
+    async def _bytes(self, request: Any, stream: Any, most: float) -> AsyncIterator[bytes]:
+        """A response's bytes; reports how they ended."""
+        size = 0
+        try:
+            async for chunk in stream:
+                size += len(chunk)
+                if size > most:
+                    raise httpx2.ReadError(f"a message has more than {most} bytes (max_message_bytes)")
+                yield chunk
+        except (httpx2.TransportError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")
-        elif request.method == "GET" and self._sse:
+            raise
+        if request.method == "GET" and self._sse:
             self._signals.lost("the server ended the event stream")
 
 
 class _WatchedStream(httpx2.AsyncByteStream):
-    """A response's bytes; reports how they ended."""
-
-    def __init__(self, stream: Any, client: _WatchedClient, request: Any, max_bytes: float) -> None:
+    def __init__(self, stream: Any, watched: AsyncIterator[bytes]) -> None:
         self._stream = stream
-        self._client = client
-        self._request = request
-        self._max_bytes = max_bytes
+        self._watched = watched
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        try:
-            async for chunk in self._stream:
-                size += len(chunk)
-                if size > self._max_bytes:
-                    raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
-                yield chunk
-        except (httpx2.TransportError, OSError) as error:
-            self._client._ended(self._request, error)
-            raise
-        self._client._ended(self._request, None)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._watched
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -68,9 +68,6 @@ def _problem(schema: dict[str, Any]) -> str | None:
         compile_schema(schema)
     except jsonschema.SchemaError as error:
         return f"its schema is no JSON Schema: {error.message:.200}"
-    missing = _missing_reference(schema)
-    if missing is not None:
-        return f"its schema refers to {missing!r:.200}, which isn't in it"
     return _Costs(schema).problem()
 
 
@@ -129,7 +126,10 @@ class _Costs:
 
     def _follow(self, reference: str, part: Part, around: dict[str, Part]) -> str | None:
         if reference not in around:
-            return self._visit(target_of(self._root, reference), part, {**around, reference: part})
+            target = target_of(self._root, reference)
+            if target is None:
+                return f"it refers to {reference!r:.200}, which isn't in it"
+            return self._visit(target, part, {**around, reference: part})
         if around[reference] == part:
             return "it refers to itself for one and the same value"
         if len(self._returns) >= MAX_RETURNS or any(_overlap(part, other) for other in self._returns):
@@ -163,22 +163,6 @@ def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         else:
             step = "[]" if key in _ITEMS else "{}" if key in _MEMBERS else ""
             yield from ((step, item) for item in (value if isinstance(value, list) else [value]))
-
-
-def _missing_reference(schema: Any) -> str | None:
-    """The first `$ref` that isn't to a part of the schema itself."""
-    open_nodes: list[Any] = [schema]
-    while open_nodes:
-        node = open_nodes.pop()
-        if isinstance(node, Mapping):
-            for key in _REFERENCES:
-                reference = node.get(key)
-                if isinstance(reference, str) and target_of(schema, reference) is None:
-                    return reference
-            open_nodes.extend(node.values())
-        elif isinstance(node, list):
-            open_nodes.extend(node)
-    return None
 
 
 def target_of(schema: Any, reference: str) -> Any:

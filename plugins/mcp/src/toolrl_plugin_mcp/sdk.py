@@ -138,16 +138,37 @@ class Link:
 async def _mended(streams: Streams, signals: LifeSignals) -> AsyncIterator[tuple[Any, Any]]:
     """A transport whose messages are mended (`mending.py`), and whose server can't ask for more and more: the SDK keeps
     each request of the server until its answer is sent, and a server needn't read."""
+    asked = 0  # requests without an answer
+
+    def received(message: Any) -> None:
+        nonlocal asked
+        if getattr(message, "method", None) == "notifications/cancelled":
+            asked = max(asked - 1, 0)  # It gets no answer.
+        elif hasattr(message, "method") and getattr(message, "id", None) is not None:
+            asked += 1
+        if asked > MAX_ASKED:
+            signals.lost(f"it has asked {MAX_ASKED} things itself without reading an answer")
+            raise StopAsyncIteration
+        mend_result(getattr(message, "result", None))
+
+    def sent(message: Any) -> None:
+        nonlocal asked
+        if not hasattr(message, "method"):
+            asked = max(asked - 1, 0)
+
     async with streams as (read, write):
-        received = _MendedStream(read, signals)
-        yield received, _AnsweredStream(write, received)
+        yield _WatchedMessages(read, received), _WatchedMessages(write, sent)
 
 
-class _PassingStream:
-    """A stream that passes everything on."""
+class _WatchedMessages:
+    """A stream of the SDK's messages that shows each to `look` as it passes."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, look: Callable[[Any], None]) -> None:
         self._stream = stream
+        self._look = look
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     async def __aenter__(self) -> Any:
         await self._stream.__aenter__()
@@ -156,53 +177,17 @@ class _PassingStream:
     async def __aexit__(self, *error: Any) -> Any:
         return await self._stream.__aexit__(*error)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _MendedStream(_PassingStream):
-    """What comes from the server."""
-
-    def __init__(self, stream: Any, signals: LifeSignals) -> None:
-        super().__init__(stream)
-        self._signals = signals
-        self.asked = 0
-        """Requests without an answer."""
-
-    def __aiter__(self) -> _MendedStream:
+    def __aiter__(self) -> _WatchedMessages:
         return self
 
     async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def receive(self) -> Any:
-        item = await self._stream.receive()
-        message = getattr(item, "message", None)
-        if getattr(message, "method", None) == "notifications/cancelled":
-            self.asked = max(self.asked - 1, 0)  # It gets no answer.
-        elif hasattr(message, "method") and getattr(message, "id", None) is not None:
-            self.asked += 1
-        if self.asked > MAX_ASKED:
-            self._signals.lost(f"it has asked {MAX_ASKED} things itself without reading an answer")
-            raise anyio.EndOfStream
-        mend_result(getattr(message, "result", None))
+        item = await anext(self._stream)
+        self._look(getattr(item, "message", None))  # It may be an exception of the transport, too.
         return item
-
-
-class _AnsweredStream(_PassingStream):
-    """What goes to the server."""
-
-    def __init__(self, stream: Any, received: _MendedStream) -> None:
-        super().__init__(stream)
-        self._received = received
 
     async def send(self, item: SessionMessage) -> None:
         await self._stream.send(item)
-        if not hasattr(item.message, "method"):
-            self._received.asked = max(self._received.asked - 1, 0)
+        self._look(item.message)
 
 
 def _handler(signals: LifeSignals) -> Any:

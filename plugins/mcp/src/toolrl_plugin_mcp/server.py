@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
+
+from pydantic import SecretStr
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener, ServerSetup
 from toolrl_plugin_mcp.http import watched_client
 from toolrl_plugin_mcp.options import McpOptions
-from toolrl_plugin_mcp.sdk import Link, Streams, connect, http_streams
+from toolrl_plugin_mcp.sdk import Link, connect, http_streams
 from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_plugin_mcp.signals import LifeSignals
 from toolrl_plugin_mcp.stdio import ServerCommand, stdio_streams
@@ -26,27 +28,23 @@ TRIES = 3
 
 def make_opener(name: str, server: ServerOptions, options: McpOptions, hide: Callable[[str], str]) -> Opener:
     """What opens a connection to a server."""
+    most = options.max_message_bytes
 
     def open_link(signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
-        return connect(_streams(name, server, options, signals, hide), signals)
+        if server.url is None:
+            assert server.command is not None
+            command = ServerCommand(server.command, server.args, _values(server.env), server.cwd)
+            label = f"MCP server {name!r}"
+            return connect(stdio_streams(command, signals, hide=hide, label=label, max_bytes=most), signals)
+        sse = server.transport == "sse"
+        client = watched_client(_values(server.headers), signals, sse=sse, max_bytes=most)
+        return connect(http_streams(server.url, client, sse=sse, max_bytes=most), signals)
 
     return open_link
 
 
-def _streams(
-    name: str, server: ServerOptions, options: McpOptions, signals: LifeSignals, hide: Callable[[str], str]
-) -> Streams:
-    if server.url is None:
-        assert server.command is not None
-        env = {key: value.get_secret_value() for key, value in server.env.items()}
-        command = ServerCommand(server.command, server.args, env, server.cwd)
-        return stdio_streams(
-            command, signals, hide=hide, label=f"MCP server {name!r}", max_bytes=options.max_message_bytes
-        )
-    sse = server.transport == "sse"
-    headers = {key: value.get_secret_value() for key, value in server.headers.items()}
-    client = watched_client(headers, signals, sse=sse, max_bytes=options.max_message_bytes)
-    return http_streams(server.url, client, sse=sse, max_bytes=options.max_message_bytes)
+def _values(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in secrets.items()}
 
 
 class Server:
@@ -114,15 +112,9 @@ class Server:
 async def all_of(work: Sequence[Any]) -> None:
     """Await all at once. Where one raises or the wait is cancelled, the others are cancelled, and are over when this
     raises."""
-    tasks = [asyncio.ensure_future(item) for item in work]
-    if not tasks:
-        return
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await uninterrupted(asyncio.gather(*tasks, return_exceptions=True))
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+        async with asyncio.TaskGroup() as group:
+            for item in work:
+                group.create_task(item)
+    except BaseExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from toolrl.errors import ArgumentsError, ToolError, ToolsetError
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
@@ -16,8 +18,8 @@ from toolrl_plugin_mcp.catalog import CatalogEntry, McpCatalog
 from toolrl_plugin_mcp.contents import cut_middle, has_images, read_resource_result, read_result
 from toolrl_plugin_mcp.server import Server, all_of
 
-MAX_DEPTH = 128
-"""Of arguments, as parsers of JSON calls have it."""
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
+"""Writes as the SDK does."""
 
 
 @dataclass(frozen=True)
@@ -146,33 +148,10 @@ def check_sendable(arguments: Mapping[str, Any]) -> None:
     """Before the connection, which others use too, has to do with them. Raises ArgumentsError for arguments that JSON
     can't hold."""
     try:
-        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        problem = "a text holds half of a surrogate pair"
-    except RecursionError:
-        problem = "they are nested too deep"
-    except (TypeError, ValueError) as error:
-        problem = str(error)
-    else:
-        if not _is_deep(arguments):
-            return
-        problem = f"they are nested more than {MAX_DEPTH} deep"
-    raise ArgumentsError(f"The arguments can't be sent as JSON: {problem}.")
-
-
-def _is_deep(value: Any) -> bool:
-    """Whether there is more than the SDK can write."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for item in level
-            if isinstance(item, Mapping | list | tuple)
-            for child in (item.values() if isinstance(item, Mapping) else item)
-        ]
-        if not level:
-            return False
-    return True
+        json.dumps(arguments, allow_nan=False)
+        _JSON.dump_json({"params": {"arguments": arguments}})  # refuses halves of surrogate pairs, and what is too deep
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentsError(f"The arguments can't be sent as JSON: {error}.") from None
 
 
 def _resource_lines(resources: Sequence[Mapping[str, Any]], limit: int) -> str:

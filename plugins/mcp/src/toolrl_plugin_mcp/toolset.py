@@ -20,7 +20,7 @@ from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Job
 from toolrl.types import Task
-from toolrl_plugin_mcp.catalog import Choice, Listing, McpCatalog, make_catalog
+from toolrl_plugin_mcp.catalog import Listing, McpCatalog, make_catalog
 from toolrl_plugin_mcp.connection import ServerSetup
 from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions
@@ -96,7 +96,6 @@ class McpToolset:
             },
             hide=self._secrets.hide,
         )
-        self._choice = Choice(options.include, options.exclude, options.pure, options.names, options.resources)
         self._listings: dict[str, Listing] = {}
         self._catalog: McpCatalog | None = None
         self._making: Job[McpCatalog] | None = None
@@ -175,7 +174,7 @@ class McpToolset:
     def _making_catalog(self) -> Job[McpCatalog]:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
         ordered = {server: self._listings[server] for server in self._setups}
-        return POOL.submit(make_catalog, ordered, self._choice, self._where)  # checking schemas takes time
+        return POOL.submit(make_catalog, ordered, self._options, self._where)  # checking schemas takes time
 
     def _listed(self, name: str, listing: Listing) -> None:
         """A server's list of tools; one that is new takes effect for the next episodes."""
