@@ -36,9 +36,14 @@ SLOW_SESSION = "It may take long to make an environment: raise `connect_timeout`
 
 
 class LostError(ToolrlError):
-    """The connection is gone, and with it what the server knew of the episode."""
+    """The connection is gone, and with it what the server knew of the episode. `refused`: the server ended it over an
+    action that the environment refuses, and did nothing."""
 
     fault = "tool"
+
+    def __init__(self, message: str, *, refused: bool = False, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.refused = refused
 
 
 class FullError(ToolrlError):

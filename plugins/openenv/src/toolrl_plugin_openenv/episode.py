@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import ToolsetError
 from toolrl_plugin_openenv.connection import FullError, LostError, OpenEnvConnection, SlowError
+from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.session_pool import SessionPool
 from toolrl_plugin_openenv.wire import (
     FATAL,
@@ -33,10 +34,6 @@ ERRORS_IN_A_ROW = 3
 
 class StepRefusedError(Exception):
     """The environment couldn't make a step of an action; the message is for the model."""
-
-
-class _ActionRefusedError(LostError):
-    """The server ended the session over an action that the environment refuses; nothing was done."""
 
 
 class NotMadeError(Exception):
@@ -93,19 +90,15 @@ class OpenEnvEpisode:
         pool: SessionPool,
         connection: OpenEnvConnection,
         arguments: Mapping[str, Any],
-        *,
-        step_timeout: float,
-        reset_timeout: float,
-        final: bool,
+        options: OpenEnvOptions,
     ) -> None:
-        """`arguments` are those of the reset. `final` is the option `reward: final`."""
+        """`arguments` are those of the reset."""
         self.connection = connection
-        self.rewards = Rewards(final)
+        self.rewards = Rewards(options.reward == "final")
         self.done = False
-        self.pool = pool
+        self._pool = pool
         self._arguments = arguments
-        self._step_timeout = step_timeout
-        self._reset_timeout = reset_timeout
+        self._options = options
         self._lock = asyncio.Lock()
         self._first: Observed | None = None
         self._round = 0
@@ -128,11 +121,7 @@ class OpenEnvEpisode:
                 raise NotMadeError("The episode is over. This didn't run.")
             if round_ != self._round:
                 raise NotMadeError("This didn't run, as what came before it was given up after its time limit.")
-            restorable, self._restorable = self._restorable, False
-            try:
-                answer = await self._made_step(message, restorable=restorable)
-            except _ActionRefusedError:
-                return await self._refused(restorable=restorable)
+            answer = await self._made_step(message)
             if isinstance(answer, Observed):
                 self.done = answer.done
                 return Observed(answer.observation, self.rewards.of_step(answer.reward), answer.done)
@@ -157,7 +146,7 @@ class OpenEnvEpisode:
         except (TypeError, ValueError) as error:
             raise self._break(f"JSON can't hold the arguments of the reset: {error}") from error
         try:
-            answer = await self._asked(message, self._reset_timeout)
+            answer = await self._asked(message, self._options.reset_timeout)
         except LostError:
             answer = await self._anew(message)
         if not isinstance(answer, Observed):
@@ -169,27 +158,25 @@ class OpenEnvEpisode:
         self.rewards.of_no_step(answer.reward)
         return answer
 
-    async def _made_step(self, message: str, *, restorable: bool) -> Answer:
+    async def _made_step(self, message: str) -> Answer:
+        restorable, self._restorable = self._restorable, False
+        seconds = self._options.step_timeout
         try:
-            return await self._asked(message, self._step_timeout, slow_breaks=False)
-        except _ActionRefusedError:
-            raise
+            return await self._asked(message, seconds, slow_breaks=False)
         except LostError as error:
+            restored = restorable and await self._restored()
+            if error.refused:
+                # No episode fails for what a model says: where the session can't be had again, it is over as played.
+                self._restorable, self.done = restored, not restored
+                return Failure(INVALID, "the environment doesn't allow these values", over=self.done)
             if not restorable:
                 raise self._break(f"{error.message}. What the episode was is lost with it") from error
-        if not await self._restored():
-            raise self._break("the connection was lost, and a new reset gave another first observation")
+            if not restored:
+                raise self._break("the connection was lost, and a new reset gave another first observation") from error
         try:
-            return await self._asked(message, self._step_timeout)
+            return await self._asked(message, seconds)
         except LostError as error:
             raise self._break(f"{error.message}, again") from error
-
-    async def _refused(self, *, restorable: bool) -> Failure:
-        """The answer to an action that cost the session. No episode fails for what a model says: where the session
-        can't be had again, the episode is over as it was played."""
-        self._restorable = restorable and await self._restored()
-        self.done = not self._restorable
-        return Failure(INVALID, "the environment doesn't allow these values", over=self.done)
 
     async def _restored(self) -> bool:
         """Reset in a new session. True where the model's first observation still holds."""
@@ -206,9 +193,9 @@ class OpenEnvEpisode:
         old.late = lambda _: None
         await old.close()
         try:
-            self.connection = await self.pool.open()
+            self.connection = await self._pool.open()
             self.connection.late = self._late
-            return await self._asked(message, self._reset_timeout)
+            return await self._asked(message, self._options.reset_timeout)
         except (LostError, FullError, ToolsetError) as error:
             raise self._break(error.message) from error
 
@@ -222,9 +209,8 @@ class OpenEnvEpisode:
                 raise self._break(error.message) from error
             raise
         if isinstance(answer, Failure) and answer.code in FATAL:
-            kind = _ActionRefusedError if answer.is_refusal else LostError
             said = "the session is unusable" if answer.code == PROTOCOL else "the server ended the session"
-            raise kind(f"{said}: {answer.message[:500]} ({answer.code})")
+            raise LostError(f"{said}: {answer.message[:500]} ({answer.code})", refused=answer.is_refusal)
         return answer
 
     def _late(self, answer: Answer) -> None:

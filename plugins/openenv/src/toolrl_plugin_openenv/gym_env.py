@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
@@ -18,22 +19,26 @@ TARGET = "toolrl_plugin_openenv.gym_env:serve"
 
 
 class GymEnv:
-    """One environment. Its methods block."""
+    """At most one environment. Its methods block, and raise what the environment raises."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        """`spec` has `id` or `target`, `kwargs` and `render`. Raises what the environment raises."""
-        self._render = bool(spec.get("render"))
-        kwargs = dict(spec.get("kwargs") or {})
-        if spec.get("target"):
-            module, _, attribute = str(spec["target"]).partition(":")
-            made: Any = importlib.import_module(module)
-            for part in attribute.split("."):
-                made = getattr(made, part)
+    def __init__(self) -> None:
+        self._env: Any = None
+        self._render = False
+
+    def make(self, name: str | None, target: str | None, kwargs: Mapping[str, Any], render: bool) -> dict[str, Any]:
+        """An environment by its id at Gymnasium, or by its class; the one before it is closed."""
+        self.close()
+        self._render = render
+        if target is not None:
+            module, _, attribute = target.partition(":")
+            made: Any = operator.attrgetter(attribute)(importlib.import_module(module))
             self._env = made(**kwargs)
         else:
             import gymnasium
 
-            self._env = gymnasium.make(str(spec["id"]), **kwargs)
+            assert name is not None
+            self._env = gymnasium.make(name, **kwargs)
+        return {}
 
     def describe(self) -> dict[str, Any]:
         """The kind of its action, as a JSON Schema type, and for numbered ones the first and how many there are."""
@@ -59,11 +64,12 @@ class GymEnv:
         observation, reward, *ends = got[:-1]
         return {"observation": self._shown(observation), "reward": float(reward), "done": any(map(bool, ends))}
 
-    def close(self) -> None:
-        """Let go of what it holds."""
-        close = getattr(self._env, "close", None)
-        if close is not None:
-            close()
+    def close(self) -> dict[str, Any]:
+        """Let go of the environment, if there is one."""
+        env, self._env = self._env, None
+        if hasattr(env, "close"):
+            env.close()
+        return {}
 
     def _shown(self, observation: Any) -> Any:
         if self._render:
@@ -72,24 +78,12 @@ class GymEnv:
         return json.loads(json.dumps(observation, default=_plain, skipkeys=True))
 
 
-_env: GymEnv | None = None
-"""In a worker process: the environment that it has now."""
+_env = GymEnv()
+"""In a worker process: its environment."""
 
 
 def serve(what: str, arguments: dict[str, Any]) -> str:
-    """In a worker process: make, describe, reset, step or close the environment. The answer is JSON."""
-    global _env
-    if what == "make":
-        if _env is not None:
-            _env.close()
-        _env = GymEnv(arguments)
-        return "{}"
-    if what == "close":
-        old, _env = _env, None
-        if old is not None:
-            old.close()
-        return "{}"
-    assert _env is not None
+    """In a worker process: call this method of its GymEnv. The answer is JSON."""
     return json.dumps(getattr(_env, what)(**arguments))
 
 

@@ -12,8 +12,8 @@ import asyncio
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolError, ToolsetError
@@ -86,17 +86,7 @@ class GymnasiumToolset:
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
-
-        async def enter() -> GymEpisode:
-            await self._wait()
-            try:
-                arguments = reset_arguments(self._options, self._context.name, self._context.seed, episode)
-            except BaseException:
-                self._places.release()
-                raise
-            return GymEpisode(self._host, self._spec, arguments, self._options)
-
-        return QueuedSession(enter, self._session, lambda game: uninterrupted(self._leave(game)))
+        return QueuedSession(self._open(episode))
 
     async def stop(self) -> None:
         """End the processes."""
@@ -107,52 +97,50 @@ class GymnasiumToolset:
     def _spec(self) -> Mapping[str, Any]:
         """What an environment is made from."""
         options = self._options
-        return {"id": options.id, "target": options.target, "kwargs": options.kwargs, "render": options.render}
+        return {"name": options.id, "target": options.target, "kwargs": options.kwargs, "render": options.render}
 
-    async def _wait(self) -> None:
-        """Until there is a place. Raises ToolsetError."""
-        if self._reader is None:
+    @asynccontextmanager
+    async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
+        options, reader = self._options, self._reader
+        if reader is None:
             raise ToolsetError("the toolset wasn't started")
         try:
-            async with asyncio.timeout(self._options.queue_timeout):
+            async with asyncio.timeout(options.queue_timeout):
                 await self._places.acquire()
         except TimeoutError:
             raise ToolsetError(
-                f"no environment came free within {self._options.queue_timeout:g} s (queue_timeout)",
+                f"no environment came free within {options.queue_timeout:g} s (queue_timeout)",
                 hint="Raise `max_sessions`, or lower rollout.concurrency.",
             ) from None
-
-    def _session(self, game: GymEpisode) -> ToolSession:
-        assert self._reader is not None
-        return TextSession(game, self._reader, self._show, self._options.action.invalid_reward)
-
-    async def _leave(self, game: GymEpisode) -> None:
-        """After an episode."""
+        game: GymEpisode | None = None
         try:
-            if game.host is not None:
-                await self._put_back(game.host)
+            arguments = reset_arguments(options, self._context.name, self._context.seed, episode)
+            game = GymEpisode(self._host, self._spec, arguments, options)
+            yield TextSession(game, reader, self._show, options.action.invalid_reward)
         finally:
-            self._places.release()
+            try:
+                if game is not None and game.host is not None:
+                    await uninterrupted(self._put_back(game.host))
+            finally:
+                self._places.release()
 
     def _host(self) -> Host:
-        if self._options.isolation == "thread":
-            return ThreadHost(self._lane)
         while self._idle:
             host = self._idle.pop()
             if host.usable:
                 return host
-        return ProcessHost()
+        return ThreadHost(self._lane) if self._options.isolation == "thread" else ProcessHost()
 
     async def _put_back(self, host: Host) -> None:
-        if isinstance(host, ProcessHost) and host.usable:
+        if host.usable:
             try:
                 await host.do("close", {}, self._options.step_timeout)
             except (EnvError, ToolsetError, ToolError) as error:
                 _log.warning("an environment couldn't be closed: %s", error)
-            if host.usable and self._reader is not None:
-                self._idle.append(host)
-                return
-        await host.end()
+        if host.usable and self._reader is not None:
+            self._idle.append(host)
+        else:
+            await host.end()
 
     def _action_reader(self, described: Mapping[str, Any]) -> ActionReader:
         action, count = self._options.action, described.get("count")

@@ -1,51 +1,29 @@
-"""A session on its way: a tool box awaits `wait_turn` first, without a time limit of its own."""
+"""A session that is opened while a tool box awaits `wait_turn`, which has no time limit but the session's own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any
 
 from toolrl.protocols import ToolSession
 
-P = TypeVar("P")
 
+class QueuedSession(AbstractAsyncContextManager[ToolSession]):
+    """The session of `opening`, entered by `wait_turn`."""
 
-class QueuedSession(AbstractAsyncContextManager[ToolSession], Generic[P]):
-    """Takes a place with `enter`, makes the session there with `make`, and gives the place back with `leave`."""
-
-    def __init__(
-        self,
-        enter: Callable[[], Awaitable[P]],
-        make: Callable[[P], ToolSession],
-        leave: Callable[[P], Awaitable[None]],
-    ) -> None:
-        self._enter = enter
-        self._make = make
-        self._give_back = leave
-        self._place: P | None = None
+    def __init__(self, opening: AbstractAsyncContextManager[ToolSession]) -> None:
+        self._opening = opening
+        self._session: ToolSession | None = None
 
     async def wait_turn(self) -> None:
-        """Wait for a place. Raises ToolsetError."""
-        if self._place is None:
-            self._place = await self._enter()
+        """Wait for a place, and open the session there. Raises ToolsetError, DataError."""
+        if self._session is None:
+            self._session = await self._opening.__aenter__()
 
     async def __aenter__(self) -> ToolSession:
         await self.wait_turn()
-        assert self._place is not None
-        try:
-            return self._make(self._place)
-        except BaseException:
-            await self._leave()
-            raise
+        assert self._session is not None
+        return self._session
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        place, self._place = self._place, None
-        if place is not None:
-            await self._give_back(place)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opening.__aexit__(*error)

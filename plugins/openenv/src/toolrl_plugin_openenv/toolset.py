@@ -13,8 +13,8 @@ import importlib.metadata
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -126,19 +126,20 @@ class OpenEnvToolset:
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """A session of one episode. Entering it raises ToolsetError and DataError."""
+        return QueuedSession(self._open(episode))
 
-        async def enter() -> OpenEnvEpisode:
-            pool = self.pool
-            if pool is None:
-                raise ToolsetError("the toolset wasn't started")
-            connection = await pool.enter()
-            try:
-                return self._new_episode(pool, connection, episode)
-            except BaseException:
-                await pool.leave(connection)
-                raise
-
-        return QueuedSession(enter, self._session, lambda play: play.pool.leave(play.connection))
+    @asynccontextmanager
+    async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
+        options, pool = self._options, self.pool
+        if pool is None:
+            raise ToolsetError("the toolset wasn't started")
+        arguments = {"episode_id": uuid.uuid4().hex}
+        arguments.update(reset_arguments(options, self._context.name, self._context.seed, episode))
+        play = OpenEnvEpisode(pool, await pool.enter(), arguments, options)
+        try:
+            yield self._session(play)
+        finally:
+            await pool.leave(play.connection)
 
     async def stop(self) -> None:
         """Close what is left."""
@@ -146,20 +147,6 @@ class OpenEnvToolset:
         container, self._container = self._container, None
         if container is not None:
             await uninterrupted(container.stop())
-
-    def _new_episode(self, pool: SessionPool, connection: OpenEnvConnection, episode: EpisodeContext) -> OpenEnvEpisode:
-        """An episode in a session. Raises DataError."""
-        options = self._options
-        arguments = {"episode_id": uuid.uuid4().hex}
-        arguments.update(reset_arguments(options, self._context.name, self._context.seed, episode))
-        return OpenEnvEpisode(
-            pool,
-            connection,
-            arguments,
-            step_timeout=options.step_timeout,
-            reset_timeout=options.reset_timeout,
-            final=options.reward == "final",
-        )
 
     def _session(self, play: OpenEnvEpisode) -> ToolSession:
         """What the rollout gets of an episode."""
