@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from toolrl.assembly import model_source
-from toolrl.errors import CheckpointError, ConfigError, ToolrlError
+from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.loop.checkpoints import _write_manifest
 from toolrl_plugin_torch.checkpoints.export import export_model
 from toolrl_plugin_torch.options import ModelConfig
@@ -80,7 +80,7 @@ def test_the_same_tensors_with_another_meaning_are_refused_and_can_be_merged(
     adapter: Callable[..., Path], model: Path, settings: dict[str, Any]
 ) -> None:
     folder = adapter(**settings)
-    with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
+    with pytest.raises(ToolrlError, match=next(iter(settings))) as caught:
         load(folder, LORA)
     assert "Leave model.lora out" in str(caught.value)
     assert torch.allclose(logits(load(folder).model), of_peft(folder, model), atol=1e-4)
@@ -90,10 +90,9 @@ def test_the_same_tensors_with_another_meaning_are_refused_and_can_be_merged(
 def test_a_torn_file_is_named(adapter: Callable[..., Path], tmp_path: Path, lora: dict[str, Any] | None) -> None:
     file = adapter() / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"adapter_model\.safetensors can't be read") as caught:
+    with pytest.raises(ToolrlError, match=r"adapter_model\.safetensors is broken or cut off"):
         load(file.parent, lora)
-    assert caught.value.where == str(file.parent)
-    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors is broken or cut off"):
+    with pytest.raises(DataError, match=r"adapter_model\.safetensors is broken or cut off"):
         export_model(str(file.parent), tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
 
@@ -111,7 +110,7 @@ def test_a_pickle_is_not_read(adapter: Callable[..., Path], tmp_path: Path, lora
     folder = adapter()
     (folder / "adapter_model.safetensors").unlink()
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(_Bomb(tmp_path / "mark")))
-    with pytest.raises(ConfigError, match=r"holds no adapter_model\.safetensors") as caught:
+    with pytest.raises(ToolrlError, match=r"holds no adapter_model\.safetensors") as caught:
         load(folder, lora)
     assert "adapter_model.bin isn't read" in str(caught.value)
     assert not (tmp_path / "mark").exists()
@@ -145,7 +144,7 @@ def test_a_config_that_is_not_that_of_the_weights_is_refused(
 def test_a_config_that_is_none_is_named(adapter: Callable[..., Path], text: str) -> None:
     file = adapter() / "adapter_config.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="the adapter's config can't be read"):
+    with pytest.raises(ToolrlError, match="adapter_config.json (is no JSON|holds no JSON object)"):
         load(file.parent)
 
 

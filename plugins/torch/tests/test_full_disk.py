@@ -26,7 +26,7 @@ SCRIPT = """
 
     from toolrl.errors import CheckpointError
     from toolrl.loop.checkpoints import LoopState, latest_checkpoint, list_checkpoints, save_checkpoint, verify
-    from toolrl_plugin_torch.checkpoints.trainer_state import tensor_bytes, write_state
+    from toolrl_plugin_torch.checkpoints.trainer_state import write_state
 
     class Model(torch.nn.Linear):
         def save_pretrained(self, folder):
@@ -47,7 +47,7 @@ SCRIPT = """
             Words().save_pretrained(folder)
             write_state(folder, optimizer, {})
 
-        size = lambda: tensor_bytes(optimizer, model)
+        size = lambda: optimizer["average"].nbytes + model.weight.nbytes
         save_checkpoint(directory, LoopState(step, step, step, "digest"), write, keep=9, size=size)
 
     save(1)

@@ -93,7 +93,7 @@ def test_data_is_looked_for_before_a_folder_is_made_or_a_model_loaded(tmp_path: 
         asyncio.run(start(loaded, registry, data={"data.train": True}))
     with pytest.raises(ConfigError, match=r"data\.eval: needed here"):
         asyncio.run(start(loaded, registry, data={"data.eval": True}))
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="there is no folder"):
         asyncio.run(start(loaded, registry, data={"data.eval": False}))
 
 
@@ -113,7 +113,7 @@ def test_observers_read_no_secret_in_what_ended_a_run() -> None:
 
 def test_a_run_is_not_overwritten_by_one_that_cannot_start(tmp_path: Path) -> None:
     run = a_run(tmp_path / "new", "train")
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="there is no folder"):
         asyncio.run(start(a_loaded(tmp_path, "./no-model"), load_registry(), overwrite=True))
     assert len(list(RunFolder.open(run).episodes())) == 1
 

@@ -10,8 +10,9 @@ import torch
 import transformers
 
 from toolrl.errors import ConfigError
+from toolrl_plugin_torch.device import pick_device, pick_dtype
 from toolrl_plugin_torch.options import ModelConfig
-from toolrl_plugin_torch.policy import PolicyWeights, load_policy, pick_device, pick_dtype
+from toolrl_plugin_torch.policy import PolicyWeights, load_policy
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(ConfigError, match=r"tokenizer can't be loaded .*: it has no config\.json") as caught:
+    with pytest.raises(ConfigError, match=r"the folder .* has no config\.json") as caught:
         load(str(tmp_path))
     assert "notes.txt" in str(caught.value)
 
@@ -76,7 +77,7 @@ def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
     monkeypatch.chdir(tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **_: asked.append(args))
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="model.path: there is no folder"):
         load(where)
     assert not asked
 

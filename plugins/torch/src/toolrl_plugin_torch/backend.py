@@ -13,8 +13,8 @@ from toolrl.protocols import AdvantageEstimator, BuildContext, PolicyLoss
 from toolrl.types import Group
 from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.adapters.lora import adapter_base
-from toolrl_plugin_torch.determinism import choose_kernels
-from toolrl_plugin_torch.policy import PolicyModel, load_policy, pick_device
+from toolrl_plugin_torch.device import choose_kernels, pick_device
+from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.temporary_models import delete_abandoned
 
 

@@ -7,11 +7,10 @@ and counter always belong together.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
@@ -19,7 +18,8 @@ from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.batch import MicroBatch, Sample
-from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, tensor_bytes, write_state
+from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, write_state
+from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.offload import warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
@@ -29,25 +29,18 @@ from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def within_memory(update: Callable[P, T]) -> Callable[P, T]:
-    """Raises RunStoppedError, with what to change, where the device's memory runs out."""
-
-    @wraps(update)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return update(*args, **kwargs)
-        except torch.OutOfMemoryError as error:
-            raise RunStoppedError(
-                f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
-                hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or "
-                "give the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
-            ) from error
-
-    return guarded
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Raises RunStoppedError, with what to change, where the device's memory runs out. Also a decorator."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunStoppedError(
+            f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
+            hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or "
+            "give the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
+        ) from error
 
 
 class BaseTrainer:
@@ -74,6 +67,7 @@ class BaseTrainer:
         """Steps at the start of the run in which the policy waits; its learning rate's schedule begins after them."""
         self.whole = True
         """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
+        self.critic: Critic | None = None
         self._weights = PolicyWeights(policy, 0, directory)
         self._settings = settings
         self._directory = directory
@@ -101,7 +95,7 @@ class BaseTrainer:
 
     def optimizers(self) -> dict[str, PolicyOptimizer]:
         """All, by name; each has the weights that it trains."""
-        return {"policy": self.optimizer}
+        return {"policy": self.optimizer} | ({"critic": self.critic.optimizer} if self.critic is not None else {})
 
     def gather_state(self, directory: Path) -> Path | None:
         """A folder of shards that all ranks wrote together; None in one process."""
@@ -127,7 +121,10 @@ class BaseTrainer:
 
     def saved_bytes(self) -> int:
         """About how many bytes `save` writes."""
-        return tensor_bytes(self.optimizer.state_dict(), self.extra_state(), self.policy.trained)
+        tensors = list(self.policy.trained.state_dict().values())
+        for optimizer in self.optimizers().values():
+            tensors += optimizer.tensors().values()
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     def load(self, folder: Path, step: int) -> None:
         """Resume from a checkpoint of this step. Raises CheckpointError."""
@@ -146,20 +143,18 @@ class BaseTrainer:
 
     def extra_state(self) -> dict[str, Any]:
         """The state of a critic, by name; empty without one."""
-        return {}
-
-    def _extras(self) -> set[str]:
-        """The names in `extra_state`."""
-        return set()
+        return {} if self.critic is None else {"critic": self.critic.state_dict()}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `extra_state` returned. Raises CheckpointError where this trainer has other parts."""
-        if set(state) != self._extras():
+        """Load what `extra_state` returned. Raises CheckpointError where only one of the two has a critic."""
+        if ("critic" in state) != (self.critic is not None):
+            found, wanted = ("a critic", "none") if "critic" in state else ("no critic", "one")
             raise CheckpointError(
-                f"the checkpoint holds {', '.join(sorted(state)) or 'no critic'}, and the config asks for "
-                f"{', '.join(sorted(self._extras())) or 'no critic'}",
+                f"the checkpoint holds {found}, and the config asks for {wanted}",
                 hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
             )
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
 
     def _pad_id(self) -> int:
         pad = self.policy.tokenizer.pad_token_id

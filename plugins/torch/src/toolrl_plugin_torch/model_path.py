@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 _log = logging.getLogger(__name__)
 _HUB_SECONDS = 5.0
@@ -21,16 +22,26 @@ def missing_model(path: str) -> str | None:
     run, _, name = path.rpartition(":")  # RUN:best
     if _is_run(Path(path)):
         return _missing_checkpoint(path, "last")
-    if Path(path).is_dir():
-        return _broken_folder(Path(path))
-    if run and _is_run(Path(run)):
+    if run and _is_run(Path(run)) and not Path(path).is_dir():
         return _missing_checkpoint(run, name)
-    if not is_missing_folder(path):
-        return _missing_on_hub(path)
-    return f"model.path: there is no folder {path!r} here; paths are relative to the current directory"
+    return broken_model(path) if Path(path).is_dir() or _is_missing_folder(path) else _missing_on_hub(path)
 
 
-def is_missing_folder(source: str) -> bool:
+def broken_model(source: str) -> str | None:
+    """The problem of a folder that is missing or holds no whole model; None for a hub's name too."""
+    problem = _problem(source)
+    return problem and f"model.path: {problem}"
+
+
+def _problem(source: str) -> str | None:
+    if Path(source).is_dir():
+        return _broken_folder(Path(source))
+    if _is_missing_folder(source):
+        return f"there is no folder {source!r} here; relative paths start at {str(Path.cwd())!r}"
+    return None
+
+
+def _is_missing_folder(source: str) -> bool:
     """Whether a source can only mean a folder, and there is none: it is no `owner/name`, or `owner` is a folder."""
     path = Path(source)
     if path.is_dir():
@@ -69,20 +80,27 @@ def _broken_folder(folder: Path) -> str | None:
         holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
         config = next((folder / name for name in _CONFIGS if name in inside), None)
         if config is None:
-            return f"model.path: the folder {str(folder)!r} has no config.json{holds}"
+            return f"the folder {str(folder)!r} has no config.json{holds}"
         wrong = _not_an_object(config) or broken_weights(folder)
         if wrong is None and not any(name.endswith((".safetensors", ".bin")) for name in inside):
             wrong = f"it has no weights, model.safetensors{holds}"
         if wrong is None and config.name == _CONFIGS[1]:
-            base = json.loads(config.read_bytes()).get("base_model_name_or_path")
-            if isinstance(base, str) and Path(base).is_dir():
-                wrong = _broken_folder(Path(base))
+            wrong = _broken_base(json.loads(config.read_bytes()).get("base_model_name_or_path"))
         words = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
         if wrong is None and config.name == _CONFIGS[0] and not any(name.startswith(words) for name in inside):
             wrong = f"it has no tokenizer{holds}"
     except OSError as error:
         wrong = f"it can't be read: {error.strerror or error}"
-    return wrong and f"model.path: {str(folder)!r} is no whole model: {wrong}"
+    return wrong and f"{str(folder)!r} is no whole model: {wrong}"
+
+
+def _broken_base(base: Any) -> str | None:
+    """The problem of the model that an adapter was made for."""
+    if not isinstance(base, str) or not base:
+        return "adapter_config.json doesn't say which model it was made for: write it into base_model_name_or_path"
+    if (Path(base) / _CONFIGS[1]).exists():
+        return f"its base_model_name_or_path is an adapter itself, {base!r}: merge that one first, by `toolrl export`"
+    return _problem(base)
 
 
 def _not_an_object(file: Path) -> str | None:

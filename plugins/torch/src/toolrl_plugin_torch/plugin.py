@@ -16,5 +16,5 @@ def toolrl_trainers() -> Iterator[Component[Any]]:
         "toolrl_plugin_torch.backend:TorchTrainers",
         summary="Policy gradients, PPO and fine-tuning in PyTorch.",
         options="toolrl_plugin_torch.options:TorchOptions",
-        check="toolrl_plugin_torch.check:check",
+        check="toolrl_plugin_torch.device:check",
     )

@@ -12,18 +12,11 @@ from typing import Any
 import torch
 import transformers
 
-from toolrl.errors import CheckpointError, ConfigError
-from toolrl_plugin_torch.adapters.lora import (
-    CONFIG_FILE,
-    LoraAdapter,
-    adapter_base,
-    check_base,
-    fingerprints,
-    merge_from,
-)
-from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl.errors import ConfigError
+from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.error_text import first_line
-from toolrl_plugin_torch.model_path import is_missing_folder
+from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.temporary_models import temporary_folder
 
@@ -107,50 +100,20 @@ class PolicyWeights:
             self._folder = None
 
 
-def pick_device(wanted: str) -> torch.device:
-    """`auto` is cuda where there is one. Raises ConfigError for a device that isn't there."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise ConfigError(f"device: {wanted!r} is no device", hint="Use auto, cpu, cuda or cuda:N.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device: {wanted!r} was asked for, but torch {torch.__version__} sees no CUDA device",
-            hint="Set `device: auto`, or install a CUDA build of torch.",
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
-        raise ConfigError(
-            f"device: there is no {wanted!r}; torch sees {'cuda:0' if last == 0 else f'cuda:0 to cuda:{last}'}",
-            hint="CUDA_VISIBLE_DEVICES hides devices and numbers the others from 0.",
-        )
-    return device
-
-
-def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on cuda, float32 elsewhere."""
-    if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
-
-
 def load_policy(config: ModelConfig, source: str, device: torch.device) -> PolicyModel:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
     `config.lora` is given, and merged in for good where it isn't.
 
-    Raises ConfigError with the part that failed and why.
+    Raises ConfigError with the part that failed and why, CheckpointError for an adapter that can't be read or doesn't
+    fit.
     """
     dtype = pick_dtype(config.dtype, device)
-    if is_missing_folder(source):
-        raise _load_error("model", source, FileNotFoundError("there is no such folder"))
+    if (problem := broken_model(source)) is not None:
+        raise ConfigError(problem)
     # Bars for loading and writing weights would break up the live view of a run.
     transformers.utils.logging.disable_progress_bar()
     base = adapter_base(source)
-    if base is not None:
-        _check_adapters_model(source, base)
     # Adapters written by others often come without the model's tokenizer.
     words = source if base is None or (Path(source) / "tokenizer_config.json").is_file() else base
     try:
@@ -164,11 +127,8 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
             raise _attention_error(config.attention, error) from error
         raise _load_error("model", base or source, error) from error
     if base is not None and config.lora is None:
-        try:
-            check_base(Path(source), base, fingerprints(Path(base)))
-            model = merge_from(model, Path(source))
-        except CheckpointError as error:
-            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
+        check_base(Path(source), base, fingerprints(Path(base)))
+        model = merge_from(model, Path(source))
     model.to(device)
     if config.gradient_checkpointing:
         # The first name is the newer one; where transformers has it, the second warns.
@@ -176,25 +136,11 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         enable({"use_reentrant": False})
     policy = PolicyModel(model, tokenizer, source, device, dtype, processor)
     if config.lora is not None:
-        policy.adapter = _adapter(config.lora, model, source, base)
+        folder = Path(base or source)
+        policy.adapter = LoraAdapter.add(model, config.lora, str(folder.absolute() if folder.is_dir() else folder))
+        if base is not None:
+            policy.adapter.restore(Path(source))
     return policy
-
-
-def _check_adapters_model(source: str, base: str) -> None:
-    """Raise ConfigError where the model that the adapter in `source` was made for isn't there, or is an adapter."""
-    if is_missing_folder(base):
-        raise ConfigError(
-            f"model.path: the model of the adapter in {source!r} can't be loaded from {base!r}: there is no such "
-            "folder",
-            where=str(Path(source) / CONFIG_FILE),
-            hint="Bring that model back to its place, or put a link to it there.",
-        )
-    if (Path(base) / CONFIG_FILE).exists():
-        raise ConfigError(
-            f"model.path: the model of the adapter in {source!r} is an adapter itself: {base!r}",
-            where=str(Path(source) / CONFIG_FILE),
-            hint="Merge that one first, by `toolrl export`, and name the folder it gives as base_model_name_or_path.",
-        )
 
 
 def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -217,18 +163,6 @@ def _note_dtype(settings: Any, dtype: torch.dtype) -> None:
     was = str(vars(settings).pop(SOURCE_DTYPE, settings.dtype)).removeprefix("torch.")
     if was == "bfloat16" and dtype == torch.float32:
         setattr(settings, SOURCE_DTYPE, was)
-
-
-def _adapter(config: LoraConfig, model: Any, source: str, base: str | None) -> LoraAdapter:
-    """A new adapter, or the one that `source` holds. Raises ConfigError."""
-    folder = Path(base or source)
-    adapter = LoraAdapter.add(model, config, str(folder.absolute()) if folder.is_dir() else str(base or source))
-    if base is not None:
-        try:
-            adapter.restore(Path(source))
-        except CheckpointError as error:
-            raise ConfigError(f"model.path: {error.message}", where=error.where, hint=error.hint) from error
-    return adapter
 
 
 def _takes_images(settings: Any) -> bool:
@@ -267,19 +201,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:
-    folder = Path(source)
-    if folder.is_dir():
-        inside = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
-        hint = f"Give a folder with config.json, weights and tokenizer, or a run folder; this one holds: {inside}."
-    else:
-        hint = (
-            f"Give a folder in Hugging Face layout, or a run folder; a relative path starts at {str(Path.cwd())!r}, "
-            "which has no such folder."
-        )
-    first = first_line(error)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        first = "it has no config.json"  # transformers' own message is a list of tokenizers.
-    return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first}", hint=hint)
+    return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first_line(error)}")
 
 
 def _attention_error(attention: str, error: Exception) -> ConfigError:

@@ -7,10 +7,9 @@ The numerics are pure functions (`advantage`, `batch`, `logprob`, `loss`); the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -33,7 +32,6 @@ from toolrl_plugin_torch.objective.loss import (
     trained_tokens,
 )
 from toolrl_plugin_torch.offload import offloaded, own_tensors
-from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.balancing import balance
@@ -88,13 +86,12 @@ class PolicyTrainer(BaseTrainer):
         self._custom_loss = custom_loss
         self._temperature = temperature
         self._longest = longest
-        self.critic: Critic | None = None
         if algorithm.baseline == "critic" and estimator is None:
             self.critic = Critic(policy.model, settings, algorithm, pad_id=self._pad_id(), parallel=self._parallel)
             assert algorithm.critic is not None, "the config fills it in"
             self.skipped_steps = algorithm.critic.warmup_steps
 
-    @within_memory
+    @within_memory()
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
         self.ranks.use_device()
@@ -128,20 +125,6 @@ class PolicyTrainer(BaseTrainer):
         self._complete()
         metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
-
-    def optimizers(self) -> dict[str, PolicyOptimizer]:
-        return super().optimizers() | ({"critic": self.critic.optimizer} if self.critic is not None else {})
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"critic": self.critic.state_dict()} if self.critic is not None else {}
-
-    def _extras(self) -> set[str]:
-        return {"critic"} if self.critic is not None else set()
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        super().load_extra_state(state)
-        if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
 
     def _plan(self, samples: Sequence[Sample], groups: Sequence[str]) -> _Update:
         """Micro-batches of the samples that move the policy, normalised over all samples of all ranks.
@@ -220,7 +203,7 @@ class PolicyTrainer(BaseTrainer):
 class SupervisedTrainer(BaseTrainer):
     """Fine-tuning on the assistant's tokens of demonstrations."""
 
-    @within_memory
+    @within_memory()
     def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
         """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
         samples = [supervised_sample(item.ids, item.loss_mask, item.media) for item in demonstrations]

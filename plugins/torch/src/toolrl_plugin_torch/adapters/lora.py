@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import json
 import re
 import warnings
@@ -81,19 +80,14 @@ class LoraAdapter:
         adapter = cls(wrapped, base)
         adapter._check_layers()
         # peft takes names that no layer has as long as there is one that some layer has.
-        unknown = adapter._unknown(config.target_modules)
-        if unknown:
+        paths = [f".{name}" for name, part in adapter.model.named_modules() if hasattr(part, "lora_A")]
+        targets = [] if isinstance(config.target_modules, str) else config.target_modules
+        if unknown := [name for name in targets if not any(path.endswith(f".{name}") for path in paths)]:
             raise ConfigError(
                 f"model.lora.target_modules: the model has no {', '.join(map(repr, unknown))}",
                 hint=f"Its linear layers are: {names}.",
             )
         return adapter
-
-    def _unknown(self, targets: str | list[str]) -> list[str]:
-        """Which of the names given one by one are no layer's."""
-        paths = [f".{name}" for name, part in self.model.named_modules() if hasattr(part, "lora_A")]
-        wanted = [] if isinstance(targets, str) else targets
-        return [name for name in wanted if not any(path.endswith(f".{name}") for path in paths)]
 
     def _check_layers(self) -> None:
         """Refuse what can't be merged exactly. Raises ConfigError."""
@@ -118,33 +112,30 @@ class LoraAdapter:
                     hint="Leave the head out; all-linear does.",
                 )
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """The trained tensors, live, under the names that peft writes."""
-        peft = require_peft("model.lora")
-        found: dict[str, torch.Tensor] = peft.get_peft_model_state_dict(
+        found: dict[str, torch.Tensor] = require_peft("model.lora").get_peft_model_state_dict(
             self._wrapped, adapter_name=_NAME, save_embedding_layers=False
         )
         return found
 
-    @property
-    def untrained(self) -> bool:
-        """Whether it changes nothing: every B is 0."""
-        return not any(bool(tensor.any()) for name, tensor in self.tensors().items() if "lora_B" in name)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What `save_pretrained` writes."""
-        return self.tensors()
+    def frozen_copy(self) -> Any:
+        """A copy of the model as it is now, which shares the model's own weights. Additions of 0 are left out."""
+        if any(bool(tensor.any()) for name, tensor in self.state_dict().items() if "lora_B" in name):
+            return copy_sharing_frozen(self.model)
+        return copy_sharing_frozen(self._wrapped).unload()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the adapter as peft does: `PeftModel.from_pretrained` takes it, and so does transformers."""
         from safetensors.torch import save_file
 
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors().items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
         settings = copy.copy(self._wrapped.peft_config[_NAME])
         settings.inference_mode = True
         settings.base_model_name_or_path = self.base
-        settings.target_modules = _in_order(settings.target_modules)
+        if isinstance(settings.target_modules, set):
+            settings.target_modules = sorted(settings.target_modules)
         settings.save_pretrained(str(folder))
         if self._prints:
             text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
@@ -154,7 +145,7 @@ class LoraAdapter:
         """Load saved tensors in place. Raises CheckpointError where they are of another adapter (with this `hint`), or
         were trained on another model."""
         check_base(folder, self.base, self._prints)
-        saved, mine = read_tensors(folder), self.tensors()
+        saved, mine = read_tensors(folder), self.state_dict()
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
         settings = self._wrapped.peft_config[_NAME]
         written = read_config(folder)
@@ -216,15 +207,6 @@ def _merged(weight: torch.Tensor, layer: Any) -> torch.Tensor:
 def copy_sharing_frozen(module: Any) -> Any:
     """A deep copy, but for parameters that aren't trained: those are the same tensors in both."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
-
-
-def without_additions(model: Any) -> Any:
-    """The model with its own layers in the place of the adapter's, in place; for one whose additions are 0."""
-    layers = [(name, part) for name, part in model.named_modules() if hasattr(part, "lora_A")]
-    for name, layer in layers:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, layer.get_base_layer())
-    return model
 
 
 def adapter_base(source: str | Path) -> str | None:
@@ -334,20 +316,14 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the adapter in a folder. Raises CheckpointError."""
     from safetensors.torch import load_file
 
-    file = folder / WEIGHTS_FILE
-    if not file.is_file():
-        pickled = (folder / "adapter_model.bin").exists()
-        hint = "adapter_model.bin isn't read, as reading a pickle may run code; save the adapter anew with peft."
-        raise CheckpointError(f"it holds no {WEIGHTS_FILE}", where=str(folder), hint=hint if pickled else None)
-    try:
-        found: dict[str, torch.Tensor] = load_file(file)
-        return found
-    except Exception as error:
+    if not (folder / WEIGHTS_FILE).is_file():
         raise CheckpointError(
-            f"{WEIGHTS_FILE} can't be read: {_in_short(error)}",
+            f"it holds no {WEIGHTS_FILE}",
             where=str(folder),
-            hint="The file is torn or isn't one; bring a whole copy.",
-        ) from error
+            hint="adapter_model.bin isn't read, as a pickle may run code; save the adapter anew with peft.",
+        )
+    found: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    return found
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -362,17 +338,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"the adapter's config can't be read: {error}", where=str(file)) from error
 
 
-def has_peft() -> bool:
-    """Whether peft is installed."""
-    return importlib.util.find_spec("peft") is not None
-
-
 def require_peft(what: str) -> Any:
     """The package peft. Raises ConfigError where it isn't installed."""
-    if not has_peft():
-        raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'")
-    import peft
-
+    try:
+        import peft
+    except ImportError as error:
+        raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'") from error
     # It reads an attribute that newer versions of transformers have by another name; nothing here can change that.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft
@@ -392,7 +363,3 @@ def _few(names: Any) -> str:
     """Kinds of layers among the names of an adapter's tensors."""
     kinds = sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in names})
     return ", ".join(kinds) or "nothing"
-
-
-def _in_order(targets: Any) -> Any:
-    return targets if isinstance(targets, str) or targets is None else sorted(targets)

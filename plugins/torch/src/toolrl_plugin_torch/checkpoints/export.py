@@ -15,7 +15,7 @@ import torch
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST
 from toolrl_plugin_torch.adapters.lora import adapter_base, read_tensors
-from toolrl_plugin_torch.model_path import broken_weights
+from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
 
@@ -26,23 +26,18 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
     """Write the model of a checkpoint, an adapter's or a whole one's, to a new or empty folder. `trust_remote_code` as
     in `model`.
 
-    Raises DataError for a source that is no folder with a model, ConfigError where an adapter's model can't be loaded,
-    CheckpointError where its weights can't be read, or the model can't be written.
+    Raises DataError for a source that is no folder with a whole model, ConfigError where an adapter's model can't be
+    loaded, CheckpointError where the model can't be written.
     """
     path = Path(source)
-    base = adapter_base(path)
-    if base is None and not (path / "config.json").is_file():
-        raise DataError(
-            "no model here", where=source, hint="Give a run's folder, one of its checkpoints, or an adapter."
-        )
-    if (broken := broken_weights(path)) is not None:
-        raise CheckpointError(broken, where=source)
+    if (problem := broken_model(source)) is not None:
+        raise DataError(problem, hint="Give a run's folder, one of its checkpoints, or an adapter.")
     folder = folder.absolute()
     writing = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
     try:
         writing.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, base, writing, trust_remote_code)
+        _write(path, writing, trust_remote_code)
         if folder.is_dir():
             folder.rmdir()
         writing.rename(folder)
@@ -55,8 +50,9 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
         shutil.rmtree(writing, ignore_errors=True)
 
 
-def _write(path: Path, base: str | None, folder: Path, trusted: bool) -> None:
+def _write(path: Path, folder: Path, trusted: bool) -> None:
     """Copy the model; where an adapter is merged or weights are rounded, load it on the CPU as it was trained."""
+    base = adapter_base(path)
     if base is None and SOURCE_DTYPE not in json.loads((path / "config.json").read_bytes()):
         shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN))
         return

@@ -55,24 +55,6 @@ def load_weights(policy: PolicyModel, path: Path) -> None:
         policy.model.load_state_dict(saved.state_dict())
 
 
-def tensor_bytes(*parts: Any) -> int:
-    """Bytes of all tensors in mappings and modules; each counts once."""
-    seen: dict[int, int] = {}
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            seen[value.data_ptr()] = max(seen.get(value.data_ptr(), 0), value.nbytes)
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                add(item)
-        elif hasattr(value, "state_dict"):
-            add(value.state_dict())
-
-    for part in parts:
-        add(part)
-    return sum(seen.values())
-
-
 class _Writer:
     """A file that keeps the system's error: torch's own names the position only."""
 

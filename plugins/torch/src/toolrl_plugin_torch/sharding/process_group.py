@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
+from toolrl_plugin_torch.device import pick_device
 from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.sharding.rendezvous import SharedToken, Signer, rendezvous
 
@@ -63,13 +64,8 @@ class _Failure:
         return error
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The outcome of one rank's part."""
-
-    value: Any = None
-    failure: _Failure | None = None
-    interrupted: bool = False
+class _Interrupted:
+    """The value of a rank that was interrupted."""
 
 
 class ProcessGroup(Ranks):
@@ -105,10 +101,19 @@ class ProcessGroup(Ranks):
         """The ranks that FSDP2 shards weights over."""
 
     def gather(self, value: T, what: str) -> list[T]:
+        return self._gather(value, None, what)
+
+    def _gather(self, value: T, own: Exception | None, what: str) -> list[T]:
+        """The values of all ranks; `own` is this rank's error, which it sends in the place of a value. Raises it, or
+        that of the first rank with one, on all."""
         try:
-            packed = pickle.dumps((what, value), protocol=5)
+            packed = pickle.dumps((what, value if own is None else _Failure.of(self.rank, own)), protocol=5)
         except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-            raise self._unsendable(what, error) from error
+            own = RankError(
+                f"rank {self.rank} can't send what it has at {what!r}: {error}",
+                hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
+            )
+            packed = pickle.dumps((what, _Failure.of(self.rank, own)), protocol=5)
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
             found = [pickle.loads(data) for data in self._exchange(packed)]
@@ -118,82 +123,58 @@ class ProcessGroup(Ranks):
         apart = [f"rank {rank} is at {other!r}" for rank, (other, _) in enumerate(found) if other != what]
         if apart:
             raise RankError(f"the ranks went apart: rank {self.rank} is at {what!r}, {', '.join(apart)}")
-        return [value for _, value in found]
-
-    def by_first(self, work: Callable[[], T], what: str) -> T:
-        part, own = _Part(), None
-        if self.first:
-            try:
-                part = _Part(work())
-            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
-                part, own = _Part(failure=_Failure.of(0, error)), error
-        found = self.gather(part, what)[0]
         if own is not None:
             raise own
-        if found.failure is not None:
-            raise found.failure.error()
-        return found.value  # type: ignore[no-any-return]
+        for _, sent in found:
+            if isinstance(sent, _Failure):
+                raise sent.error()
+        return [sent for _, sent in found]
+
+    def by_first(self, work: Callable[[], T], what: str) -> T:
+        value, own = None, None
+        if self.first:
+            try:
+                value = work()
+            except Exception as error:  # noqa: BLE001 - raised when the others know of it
+                own = error
+        return self._gather(value, own, what)[0]  # type: ignore[return-value]
 
     async def all_of(self, work: Coroutine[Any, Any, T], what: str) -> list[T]:
         own: Exception | None = None
+        value: Any = None
         self._part = asyncio.ensure_future(work)
         if self._interrupted:
             self._part.cancel()
         try:
-            mine = _Part(await self._part)
+            value = await self._part
         except asyncio.CancelledError:
-            mine = _Part(interrupted=True)
-        except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
-            mine, own = _Part(failure=_Failure.of(self.rank, error)), error
+            value = _Interrupted()
+        except Exception as error:  # noqa: BLE001 - raised when the others know of it
+            own = error
         finally:
             self._part = None
         # An interruption that came too late for the part itself still ends the run here.
-        if self._interrupted and own is None:
-            mine = _Part(interrupted=True)
-        parts = await asyncio.to_thread(self.gather, mine, what)
-        if own is not None:
-            raise own
-        for part in parts:
-            if part.failure is not None:
-                raise part.failure.error()
-        if any(part.interrupted for part in parts):
+        values = await asyncio.to_thread(self._gather, _Interrupted() if self._interrupted else value, own, what)
+        if any(isinstance(each, _Interrupted) for each in values):
             self._interrupted = True
             raise asyncio.CancelledError
-        return [part.value for part in parts]
+        return values
 
     async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
-        held: list[T] = []
-        packed: list[bytes] = []
-
-        async def part() -> None:
-            if work is None:
-                return
-            held.append(await work)
-            try:
-                packed.append(pickle.dumps(held[0], protocol=5))
-            except Exception as error:  # Reported to all ranks, which would wait for it.
-                raise self._unsendable(what, error) from error
-
-        await self.all_of(part(), what)
-        try:
-            sent = (await asyncio.to_thread(self._exchange, packed[0] if packed else b""))[0]
-        except (RuntimeError, ValueError) as error:
-            raise self._lost(what, error) from error
-        return held[0] if held else pickle.loads(sent)
+        return (await self.all_of(_nothing() if work is None else work, what))[0]
 
     def _exchange(self, data: bytes) -> list[bytes]:
-        """The bytes of each rank, their signatures checked. A rank without any (`b""`) sends nothing."""
+        """The bytes of each rank, their signatures checked."""
         self._sent += 1
         point = str(self._sent)
-        mine = _bytes(self._signer.sign(data, point)) if data else torch.empty(0, dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(self._signer.sign(data, point)), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.control)
         found = []
         for rank, size in enumerate(map(int, sizes)):
             part = mine if rank == self.rank else torch.empty(size, dtype=torch.uint8)
-            if size:
-                dist.broadcast(part, src=rank, group=self.control)
-            found.append(self._signer.checked(part.numpy().tobytes(), point, rank) if size else b"")
+            dist.broadcast(part, src=rank, group=self.control)
+            found.append(self._signer.checked(part.numpy().tobytes(), point, rank))
         return found
 
     def interrupt(self) -> None:
@@ -222,7 +203,9 @@ class ProcessGroup(Ranks):
             error = before
         # Where a rank is gone, gloo and NCCL raise RuntimeError.
         if isinstance(error, RankError | RuntimeError) and not self._failed:
-            found = self._reported(_GRACE)
+            found = None
+            with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
+                found = self._read(_FAILED, _GRACE)
             if found is not None and found.rank != self.rank:
                 return found.error()
             if not isinstance(error, RankError) and _is_of_transport(error):
@@ -254,13 +237,6 @@ class ProcessGroup(Ranks):
                 return found.error()
         return error
 
-    def _reported(self, patience: float) -> _Failure | None:
-        """The reason of the rank that failed first, waited for so many seconds; None without one."""
-        try:
-            return self._read(_FAILED, patience)
-        except RuntimeError:
-            return None
-
     def _read(self, key: str, patience: float) -> _Failure | None:
         end = time.monotonic() + patience
         while not self._store.check([key]):
@@ -268,12 +244,6 @@ class ProcessGroup(Ranks):
                 return None
             time.sleep(0.1)
         return _Failure(**json.loads(self._store.get(key)))
-
-    def _unsendable(self, what: str, error: Exception) -> RankError:
-        return RankError(
-            f"rank {self.rank} can't send what it has at {what!r}: {error}",
-            hint="What data sets put on tasks, and tools into an episode's notes, must be picklable.",
-        )
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
         return LostRanksError(
@@ -351,28 +321,20 @@ _VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 def _pick(device: str, local: int, size: int) -> tuple[str, int]:
     """cpu or cuda, and the device's number, made the current one of this thread. Raises ConfigError."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = device.partition(":")
-    if number and size > 1:
+    chosen = pick_device(device)
+    if chosen.index is not None and size > 1:
         raise ConfigError(
             f"device: {device!r} is one device, and there are {size} ranks",
-            hint=f"Set `device: {kind}` or leave it out: each rank takes the device of its number on its host.",
+            hint=f"Set `device: {chosen.type}` or leave it out: each rank takes the device of its number on its host.",
         )
-    local = int(number or local)
-    if kind == "cuda":
-        count = torch.cuda.device_count()
-        if local >= count:
-            raise ConfigError(
-                f"device: this rank is to take number {local} of its host, which has {count} CUDA devices",
-                hint="Start as many processes as there are devices (--nproc-per-node), or set `device: cpu`.",
-            )
-        torch.cuda.set_device(local)
-    return kind, local
+    local = local if chosen.index is None else chosen.index
+    if chosen.type == "cuda":
+        torch.cuda.set_device(pick_device(f"cuda:{local}"))
+    return chosen.type, local
 
 
-def _bytes(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+async def _nothing() -> Any:
+    """The part of a rank without work."""
 
 
 def _is_of_transport(error: Exception) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from toolrl.loop.ranks import Ranks
 from toolrl.protocols import AdvantageEstimator
-from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen, without_additions
+from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
@@ -33,12 +33,9 @@ class SingleProcess:
 
     def reference_scorer(self, score: TokenScorer, policy: PolicyModel) -> TokenScorer:
         """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone."""
-        reference = copy_sharing_frozen(policy.model).eval()
-        if policy.adapter is not None and policy.adapter.untrained:
-            without_additions(reference)
-        for parameter in reference.parameters():
-            parameter.requires_grad_(False)
-        return TokenScorer(reference)
+        adapter = policy.adapter
+        reference = copy_sharing_frozen(policy.model) if adapter is None else adapter.frozen_copy()
+        return TokenScorer(reference.eval().requires_grad_(False))
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
         """`make` of a copy of the body, which is trained, and of the head."""

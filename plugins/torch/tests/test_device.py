@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from toolrl_plugin_torch.determinism import choose_kernels
+from toolrl_plugin_torch.device import choose_kernels
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 

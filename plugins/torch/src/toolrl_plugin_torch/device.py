@@ -1,0 +1,66 @@
+"""The device that a run computes on, and its kernels: any, or those alone that give the same bits again."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from toolrl.errors import ConfigError
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def choose_kernels(device: torch.device, *, deterministic: bool) -> None:
+    """Set it for this process; to be called before its first work on a GPU.
+
+    On a GPU there is no deterministic kernel for some operations; those that are needed here are so all the same
+    (no two of their additions meet in one place), so torch only warns of them instead of refusing.
+    """
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    if device.type != "cuda":
+        return
+    # While it only warns, the backward passes of fused attention add up in any order. Plain products don't.
+    torch.backends.cuda.enable_flash_sdp(not deterministic)
+    torch.backends.cuda.enable_mem_efficient_sdp(not deterministic)
+    torch.backends.cuda.enable_cudnn_sdp(not deterministic)
+    if deterministic:
+        # cuBLAS adds up in one order only where each stream has a workspace of a fixed size.
+        os.environ.setdefault(_WORKSPACE, ":4096:8")
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is cuda where there is one. Raises ConfigError for a device that isn't there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {wanted!r} is no device", hint="Use auto, cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device: {wanted!r} was asked for, but torch {torch.__version__} sees no CUDA device",
+            hint="Set `device: auto`, or install a CUDA build of torch.",
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ConfigError(
+            f"device: there is no {wanted!r}; torch sees {'cuda:0' if last == 0 else f'cuda:0 to cuda:{last}'}",
+            hint="CUDA_VISIBLE_DEVICES hides devices and numbers the others from 0. Each rank needs its own.",
+        )
+    return device
+
+
+def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on cuda, float32 elsewhere."""
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+
+
+def check() -> str:
+    """For `toolrl doctor`: the device that a run would choose."""
+    if not torch.cuda.is_available():
+        return f"device: cpu ({torch.get_num_threads()} threads)"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"device: cuda ({', '.join(names)})"
