@@ -29,10 +29,6 @@ class ActionError(ValueError):
         """True where the episode ended with it."""
 
 
-Value = Callable[[str], Any]
-"""From the text of an action to its value; raises ActionError."""
-
-
 class ActionReader:
     """Reads a turn's text. `kind` is the JSON Schema type that the environment wants: string, integer, number, boolean,
     or None for anything. `first` is the number of the first of `choices` where it wants numbers."""
@@ -80,32 +76,35 @@ def _choices(given: list[str] | dict[str, Any] | None, kind: str | None, first: 
 
 
 def _converted(said: str, kind: str | None) -> Any:
-    if kind == "integer":
-        try:
-            return int(said)
-        except ValueError:
-            raise ActionError(f"{_shown(said)} is no whole number. Say a number.") from None
-    if kind == "number":
-        try:
-            value = float(said)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise ActionError(f"{_shown(said)} is no number. Say a number.")
-        return value
-    if kind == "boolean":
-        if said.casefold() not in ("true", "false"):
-            raise ActionError(f"{_shown(said)} is neither true nor false.")
-        return said.casefold() == "true"
-    if kind in ("array", "object"):
-        try:
-            read = json.loads(said)
-        except (ValueError, RecursionError):
-            read = None
-        if not isinstance(read, list if kind == "array" else dict):
-            raise ActionError(f"{_shown(said)} is no JSON {kind}.")
-        return read
-    return said
+    read, problem = _READERS.get(kind or "", (str, ""))
+    try:
+        return read(said)
+    except (ValueError, KeyError, RecursionError):
+        raise ActionError(f"{_shown(said)} is {problem}") from None
+
+
+def _number(said: str) -> float:
+    value = float(said)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _json(said: str, kind: type) -> Any:
+    value = json.loads(said)
+    if not isinstance(value, kind):
+        raise ValueError
+    return value
+
+
+_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "integer": (int, "no whole number. Say a number."),
+    "number": (_number, "no number. Say a number."),
+    "boolean": (lambda said: {"true": True, "false": False}[said.casefold()], "neither true nor false."),
+    "array": (lambda said: _json(said, list), "no JSON array."),
+    "object": (lambda said: _json(said, dict), "no JSON object."),
+}
+"""By the JSON Schema type: how an action is read, and what one is that can't be."""
 
 
 def _shown(said: str) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from toolrl.errors import ToolrlError
+from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
@@ -35,27 +35,21 @@ FULL = "Others use its sessions: end them, or let it take more (max_concurrent_e
 SLOW_SESSION = "It may take long to make an environment: raise `connect_timeout`."
 
 
-class LostError(ToolrlError):
+class LostError(ToolsetError):
     """The connection is gone, and with it what the server knew of the episode. `refused`: the server ended it over an
     action that the environment refuses, and did nothing."""
 
-    fault = "tool"
-
-    def __init__(self, message: str, *, refused: bool = False, **more: Any) -> None:
-        super().__init__(message, **more)
+    def __init__(self, message: str, *, refused: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.refused = refused
 
 
-class FullError(ToolrlError):
+class FullError(ToolsetError):
     """The server has as many sessions as it takes."""
 
-    fault = "tool"
 
-
-class SlowError(ToolrlError):
+class SlowError(ToolsetError):
     """No answer came in time. It may still come."""
-
-    fault = "tool"
 
 
 @dataclass(frozen=True)
@@ -111,8 +105,8 @@ class Address:
 class OpenEnvConnection:
     """An open session. `late` is called with answers to requests that were given up."""
 
-    def __init__(self, socket: Any, address: Address, *, late: Callable[[Answer], None] = lambda _: None) -> None:
-        self.late = late
+    def __init__(self, socket: Any, address: Address) -> None:
+        self.late: Callable[[Answer], None] = lambda _: None
         self._socket = socket
         self._address = address
         self._owed = 0
@@ -120,11 +114,6 @@ class OpenEnvConnection:
         self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
-
-    @property
-    def busy(self) -> bool:
-        """True while an answer is owed: the server may still be at work on it."""
-        return self._owed > 0
 
     async def request(self, message: str, seconds: float) -> Answer:
         """Send a message and wait for its answer. Raises LostError, SlowError."""
@@ -153,7 +142,7 @@ class OpenEnvConnection:
     async def close(self) -> None:
         """End the session and wait until the server has let go of it, for `close_timeout` seconds at most. A server
         that is still at work on a step reads nothing; there it is only hung up on."""
-        polite, self.lost = self.lost is None and not self.busy, self.lost or "it was closed"
+        polite, self.lost = self.lost is None and not self._owed, self.lost or "it was closed"
         try:
             if polite:
                 with suppress(Exception):
@@ -221,21 +210,15 @@ async def connect(address: Address) -> OpenEnvConnection:
     connection = OpenEnvConnection(socket, address)
     try:
         answer = await connection.request(STATE, address.connect_timeout)
-        if isinstance(answer, Failure):
-            _refuse(answer, address)
+        # An environment whose state can't be asked for has a session all the same.
+        if isinstance(answer, Failure) and answer.code == CAPACITY:
+            raise FullError(f"{address.shown}: {answer.message[:300]}", hint=FULL)
+        if isinstance(answer, Failure) and answer.code in FATAL:
+            said = f"{answer.message[:500]} ({answer.code})"
+            raise LostError(f"{address.shown} opened no session: {said}", hint="Its log says why.")
     except BaseException as error:
         await uninterrupted(connection.close())
         if isinstance(error, SlowError):
-            raise SlowError(error.message, hint=SLOW_SESSION) from None
+            error.hint = SLOW_SESSION
         raise
     return connection
-
-
-def _refuse(failure: Failure, address: Address) -> None:
-    """Raises where the server gave no session. An environment whose state can't be asked for has one all the same."""
-    if failure.code == CAPACITY:
-        raise FullError(f"{address.shown}: {failure.message[:300]}", hint=FULL)
-    if failure.code in FATAL:
-        raise LostError(
-            f"{address.shown} opened no session: {failure.message[:500]} ({failure.code})", hint="Its log says why."
-        )

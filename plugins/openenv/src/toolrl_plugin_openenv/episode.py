@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from toolrl.errors import ToolsetError
-from toolrl_plugin_openenv.connection import FullError, LostError, OpenEnvConnection, SlowError
+from toolrl_plugin_openenv.connection import LostError, OpenEnvConnection, SlowError
 from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.session_pool import SessionPool
 from toolrl_plugin_openenv.wire import (
@@ -28,32 +28,9 @@ from toolrl_plugin_openenv.wire import (
     step_message,
 )
 
-ERRORS_IN_A_ROW = 3
-"""So many steps in a row that the environment couldn't make, and a talk with it is over."""
-
-
-class StepRefusedError(Exception):
-    """The environment couldn't make a step of an action; the message is for the model."""
-
 
 class NotMadeError(Exception):
     """A step that wasn't made: the episode is over, or what came before was given up. The message is for the model."""
-
-
-class TextEnvironment(Protocol):
-    """An environment as a talk sees it."""
-
-    async def begin(self) -> Observed:
-        """The first observation. Raises ToolsetError."""
-        ...
-
-    async def act(self, action: Any) -> Observed:
-        """Make a step. Raises RefusedError, and ToolsetError where the episode can't go on."""
-        ...
-
-    async def reward(self) -> float | None:
-        """What no step's reward holds. Raises ToolsetError where the episode broke."""
-        ...
 
 
 @dataclass
@@ -130,7 +107,7 @@ class OpenEnvEpisode:
             return answer
 
     async def reward(self) -> float | None:
-        """See TextEnvironment."""
+        """What no step was credited. Raises ToolsetError where the episode broke."""
         if self._broken is not None:
             raise self._broken
         return self.rewards.rest()
@@ -196,7 +173,7 @@ class OpenEnvEpisode:
             self.connection = await self._pool.open()
             self.connection.late = self._late
             return await self._asked(message, self._options.reset_timeout)
-        except (LostError, FullError, ToolsetError) as error:
+        except ToolsetError as error:
             raise self._break(error.message) from error
 
     async def _asked(self, message: str, seconds: float, *, slow_breaks: bool = True) -> Answer:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
 from toolrl.tools.cancellation import Watch, uninterrupted
@@ -25,35 +25,20 @@ class EnvError(Exception):
     """The environment raised, or took its process with it; the text says what."""
 
 
-class Host(Protocol):
-    """One environment at a time."""
-
-    @property
-    def usable(self) -> bool:
-        """False after it was spoiled."""
-        ...
-
-    async def do(self, what: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Call this method of a GymEnv. Raises ToolError for what is no action, EnvError for what the environment
-        raises, ToolsetError where it takes too long."""
-        ...
-
-    async def end(self) -> None:
-        """Let go of everything."""
-        ...
-
-
 class ProcessHost:
-    """A worker process."""
+    """A worker process, with one environment at a time."""
 
     def __init__(self) -> None:
         self._worker = WorkerProcess()
 
     @property
     def usable(self) -> bool:
+        """False after it was spoiled."""
         return self._worker.usable
 
     async def do(self, what: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Call this method of a GymEnv. Raises ToolError for what is no action, EnvError for what the environment
+        raises, ToolsetError where it takes too long."""
         given = {"what": what, "arguments": dict(arguments)}
         try:
             async with asyncio.timeout(seconds):
@@ -70,6 +55,7 @@ class ProcessHost:
         return answer
 
     async def end(self) -> None:
+        """End the process."""
         await uninterrupted(POOL.submit(self._worker.kill))
 
 
@@ -83,6 +69,7 @@ class ThreadHost:
         self.usable = True
 
     async def do(self, what: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """As ProcessHost's."""
         try:
             # Where too many environments hang no more are begun; what is there can always be closed.
             run = self._lane.submit if what == "close" else self._lane.call
@@ -112,6 +99,9 @@ class ThreadHost:
         self.usable = False
         job.abandon()
         job.when_ended(lambda: self._lane.submit(self._env.close).add_done_callback(_report_failure))
+
+
+Host = ProcessHost | ThreadHost
 
 
 def _too_late(what: str, seconds: float) -> ToolsetError:

@@ -12,7 +12,7 @@ import asyncio
 import importlib.util
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -23,12 +23,12 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
-from toolrl_plugin_openenv.episode import Rewards, StepRefusedError
+from toolrl_plugin_openenv.episode import Rewards
 from toolrl_plugin_openenv.gym_isolation import EnvError, Host, ProcessHost, ThreadHost
-from toolrl_plugin_openenv.observations import make_show
+from toolrl_plugin_openenv.observations import Show, make_show
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_plugin_openenv.queued_session import QueuedSession
-from toolrl_plugin_openenv.text_session import TextSession
+from toolrl_plugin_openenv.text_session import StepRefusedError, TextSession
 from toolrl_plugin_openenv.wire import LARGEST, Observed
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class GymnasiumToolset:
         """Make one environment, and see what actions it takes. Raises ToolsetError, ConfigError."""
         host = self._host()
         try:
-            await host.do("make", self._spec, self._options.reset_timeout)
+            await host.do("make", self._options.environment, self._options.reset_timeout)
             described = await host.do("describe", {}, self._options.step_timeout)
         except (EnvError, ToolError) as error:
             raise ToolsetError(
@@ -93,12 +93,6 @@ class GymnasiumToolset:
         idle, self._idle, self._reader = self._idle, [], None
         await uninterrupted(asyncio.gather(*(host.end() for host in idle)))
 
-    @property
-    def _spec(self) -> Mapping[str, Any]:
-        """What an environment is made from."""
-        options = self._options
-        return {"name": options.id, "target": options.target, "kwargs": options.kwargs, "render": options.render}
-
     @asynccontextmanager
     async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         options, reader = self._options, self._reader
@@ -112,15 +106,15 @@ class GymnasiumToolset:
                 f"no environment came free within {options.queue_timeout:g} s (queue_timeout)",
                 hint="Raise `max_sessions`, or lower rollout.concurrency.",
             ) from None
-        game: GymEpisode | None = None
+        session: GymSession | None = None
         try:
             arguments = reset_arguments(options, self._context.name, self._context.seed, episode)
-            game = GymEpisode(self._host, self._spec, arguments, options)
-            yield TextSession(game, reader, self._show, options.action.invalid_reward)
+            session = GymSession(self._host, arguments, options, reader, self._show)
+            yield session
         finally:
             try:
-                if game is not None and game.host is not None:
-                    await uninterrupted(self._put_back(game.host))
+                if session is not None and session.host is not None:
+                    await uninterrupted(self._put_back(session.host))
             finally:
                 self._places.release()
 
@@ -153,34 +147,34 @@ class GymnasiumToolset:
         return ActionReader(action, described.get("kind"), first=int(described.get("first") or 0))
 
 
-class GymEpisode:
-    """One episode."""
+class GymSession(TextSession):
+    """A talk with a Gymnasium environment."""
 
     def __init__(
         self,
-        take: Any,
-        spec: Mapping[str, Any],
-        arguments: Mapping[str, Any],
+        take: Callable[[], Host],
+        arguments: dict[str, Any],
         options: GymnasiumOptions,
+        reader: ActionReader,
+        show: Show,
     ) -> None:
         """`take` gives a host when the first one is needed; `arguments` are those of the reset."""
+        super().__init__(reader, show, options.action.invalid_reward)
         self.host: Host | None = None
         self._take = take
-        self._spec = spec
-        self._arguments = dict(arguments)
+        self._arguments = arguments
         self._options = options
         self._rewards = Rewards(options.reward == "final")
         self._first: Observed | None = None
         self._broken: ToolsetError | None = None
 
     async def begin(self) -> Observed:
-        """Make the environment and reset it. Raises ToolsetError."""
         if self._first is None:
             self.host = self._take()
             seed = self._arguments.pop("seed", None)
             reset = {"seed": seed, "options": self._arguments}
             try:
-                await self.host.do("make", self._spec, self._options.reset_timeout)
+                await self.host.do("make", self._options.environment, self._options.reset_timeout)
                 self._first = _observed(await self.host.do("reset", reset, self._options.reset_timeout))
             except (EnvError, ToolError) as error:
                 raise self._break(f"the environment's reset failed: {error}") from error
@@ -189,7 +183,6 @@ class GymEpisode:
         return self._first
 
     async def act(self, action: Any) -> Observed:
-        """Make a step. Raises ActionError, RefusedError, ToolsetError."""
         await self.begin()
         assert self.host is not None
         try:
@@ -205,7 +198,6 @@ class GymEpisode:
         return Observed(observed.observation, self._rewards.of_step(observed.reward), observed.done)
 
     async def reward(self) -> float | None:
-        """What no step was credited. Raises ToolsetError where the episode broke."""
         if self._broken is not None:
             raise self._broken
         return self._rewards.rest()

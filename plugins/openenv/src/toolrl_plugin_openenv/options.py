@@ -218,3 +218,8 @@ class GymnasiumOptions(EpisodeOptions):
         if self.action.field is not None or self.action.constants:
             raise ValueError("`action.field` and `action.constants` are of openenv: a Gymnasium action is one value")
         return self
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What an environment is made from."""
+        return {"name": self.id, "target": self.target, "kwargs": self.kwargs, "render": self.render}

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, ToolsetError
 from toolrl.tools.threads import POOL
 from toolrl_plugin_openenv.connection import Address
 
 MAX_BYTES = 8 * 2**20
 
 
-class SchemaError(Exception):
+class SchemaError(ToolsetError):
     """The page isn't there, or isn't what it should be."""
 
 

@@ -21,7 +21,7 @@ from toolrl_plugin_openenv.connection import (
     SlowError,
     connect,
 )
-from toolrl_plugin_openenv.options import ReconnectOptions
+from toolrl_plugin_openenv.options import OpenEnvOptions
 
 FULL_DELAY = 1.0
 """Seconds between tries where a server is full with sessions of others."""
@@ -31,23 +31,14 @@ _log = logging.getLogger(__name__)
 class SessionPool:
     """Opens and closes the sessions of one toolset."""
 
-    def __init__(
-        self,
-        address: Address,
-        reconnect: ReconnectOptions,
-        *,
-        most: int,
-        queue_timeout: float,
-        name: str = "openenv",
-    ) -> None:
+    def __init__(self, address: Address, options: OpenEnvOptions, name: str) -> None:
         """`name` is the toolset's, for errors."""
         self.sessions = 0
         """How many are open."""
         self._address = address
-        self._reconnect = reconnect
-        self._queue_timeout = queue_timeout
+        self._options = options
         self._name = name
-        self._places = asyncio.Semaphore(most)
+        self._places = asyncio.Semaphore(options.max_sessions)
         self._line = asyncio.Lock()
         """Held by the first of those that wait because the server is full."""
         self._freed = asyncio.Event()
@@ -56,7 +47,8 @@ class SessionPool:
     async def enter(self) -> OpenEnvConnection:
         """A session, when there is a place. Raises ToolsetError where none comes in time, or the server isn't there."""
         try:
-            async with asyncio.timeout(self._queue_timeout):
+            seconds = self._options.queue_timeout
+            async with asyncio.timeout(seconds):
                 await self._places.acquire()
                 try:
                     connection = await self._first_in_line()
@@ -65,7 +57,7 @@ class SessionPool:
                     raise
         except TimeoutError:
             raise ToolsetError(
-                f"no session of {self._address.shown} came free within {self._queue_timeout:g} s (queue_timeout); "
+                f"no session of {self._address.shown} came free within {seconds:g} s (queue_timeout); "
                 f"{self.sessions} of ours are open",
                 where=self._name,
                 hint="Let the server take more sessions (max_concurrent_envs), or lower rollout.concurrency.",
@@ -79,19 +71,20 @@ class SessionPool:
 
     async def open(self) -> OpenEnvConnection:
         """A session for an episode that has a place. Raises ToolsetError; FullError where the server is full."""
-        delay = self._reconnect.first_delay
-        for attempt in range(1, self._reconnect.attempts + 1):
+        reconnect = self._options.reconnect
+        delay = reconnect.first_delay
+        for attempt in range(1, reconnect.attempts + 1):
             try:
                 return await connect(self._address)
             except (LostError, SlowError) as error:
-                if attempt == self._reconnect.attempts:
+                if attempt == reconnect.attempts:
                     raise ToolsetError(
                         f"{error.message}; tried {attempt} times",
                         where=self._name,
                         hint=error.hint or NOT_THERE,
                     ) from error
             await asyncio.sleep(delay)
-            delay = min(2 * delay, self._reconnect.max_delay)
+            delay = min(2 * delay, reconnect.max_delay)
         raise AssertionError("there is at least one attempt")
 
     async def _first_in_line(self) -> OpenEnvConnection:

@@ -39,9 +39,8 @@ class ToolsSession:
         catalog: EnvironmentTools,
         show: Show,
         read: Show,
-        *,
-        endpoint: str,
         step_timeout: float,
+        endpoint: str,
     ) -> None:
         """`show` makes the text of the first observation; `read` that of an action's, which the policy cuts. `endpoint`
         is what breakers and limits are kept under."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import jsonschema
 
-from toolrl.errors import ConfigError, ToolrlError, ToolsetError
+from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import check_tool_name
@@ -28,16 +28,16 @@ from toolrl.tools.validation import compile_schema
 from toolrl.types import Task, ToolSpec
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.arguments import reset_arguments
-from toolrl_plugin_openenv.connection import Address, FullError, LostError, OpenEnvConnection, SlowError, connect
+from toolrl_plugin_openenv.connection import Address, OpenEnvConnection, connect
 from toolrl_plugin_openenv.container import Container
-from toolrl_plugin_openenv.episode import OpenEnvEpisode, StepRefusedError
-from toolrl_plugin_openenv.observations import clean, make_show
-from toolrl_plugin_openenv.options import OpenEnvOptions
+from toolrl_plugin_openenv.episode import OpenEnvEpisode
+from toolrl_plugin_openenv.observations import Show, clean, make_show
+from toolrl_plugin_openenv.options import ActionOptions, OpenEnvOptions
 from toolrl_plugin_openenv.queued_session import QueuedSession
 from toolrl_plugin_openenv.results import validation_text
 from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
 from toolrl_plugin_openenv.session_pool import SessionPool
-from toolrl_plugin_openenv.text_session import TextSession
+from toolrl_plugin_openenv.text_session import StepRefusedError, TextSession
 from toolrl_plugin_openenv.tools_session import EnvironmentTools, ToolsSession
 from toolrl_plugin_openenv.wire import INVALID, LIST_TOOLS, Failure, Observed, step_message
 
@@ -78,7 +78,7 @@ class OpenEnvToolset:
         self._container: Container | None = None
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._read = make_show(options.observation, None, options.max_observation_tokens)
-        self._trouble: ToolrlError | None = None
+        self._trouble: ToolsetError | None = None
         """Why the server couldn't be reached at the last try."""
         self.pool: SessionPool | None = None
         """The way into the server; None before the start."""
@@ -100,13 +100,7 @@ class OpenEnvToolset:
             self._container = Container(options.image, given, self._context.name)
             _log.info("starting a container of %s", options.image)
             self._address = replace(self._address, url=await self._container.start())
-        self.pool = SessionPool(
-            self._address,
-            options.reconnect,
-            most=options.max_sessions,
-            queue_timeout=options.queue_timeout,
-            name=self._context.name,
-        )
+        self.pool = SessionPool(self._address, options, self._context.name)
         try:
             async with asyncio.timeout(options.start_timeout):
                 listed = await self._first_look()
@@ -116,6 +110,9 @@ class OpenEnvToolset:
                     self._catalog = make_catalog(listed, self._where)
                 else:
                     self._reader = await self._action_reader()
+        except ToolsetError as error:
+            error.where = self._context.name
+            raise
         except TimeoutError:
             raise ToolsetError(
                 f"{self._address.shown} didn't say what it has within {options.start_timeout:g} s (start_timeout)"
@@ -151,19 +148,11 @@ class OpenEnvToolset:
     def _session(self, play: OpenEnvEpisode) -> ToolSession:
         """What the rollout gets of an episode."""
         if self._catalog is not None:
-            return ToolsSession(
-                play,
-                self._catalog,
-                self._show,
-                self._read,
-                endpoint=self._address.shown,
-                step_timeout=self._options.step_timeout,
-            )
+            timeout, endpoint = self._options.step_timeout, self._address.shown
+            return ToolsSession(play, self._catalog, self._show, self._read, timeout, endpoint)
         assert self._reader is not None
         assert self._field is not None
-        action = self._options.action
-        game = OpenEnvText(play, self._field.name, action.constants)
-        return TextSession(game, self._reader, self._show, action.invalid_reward)
+        return OpenEnvText(play, self._field.name, self._options.action, self._reader, self._show)
 
     # What the server has.
 
@@ -175,7 +164,7 @@ class OpenEnvToolset:
                 connection = await connect(self._address)
                 self._trouble = None
                 break
-            except (LostError, SlowError, FullError) as error:
+            except ToolsetError as error:
                 self._trouble = error
                 await asyncio.sleep(START_DELAY)
         try:
@@ -184,10 +173,7 @@ class OpenEnvToolset:
             await uninterrupted(connection.close())
 
     async def _listed(self, connection: OpenEnvConnection) -> list[Any]:
-        try:
-            answer = await connection.request(step_message(LIST_TOOLS), self._options.step_timeout)
-        except (LostError, SlowError) as error:
-            raise ToolsetError(error.message, where=self._context.name) from error
+        answer = await connection.request(step_message(LIST_TOOLS), self._options.step_timeout)
         tools = answer.observation.get("tools") if isinstance(answer, Observed) else None
         if isinstance(tools, list) and tools:
             return tools
@@ -198,15 +184,11 @@ class OpenEnvToolset:
             said = str(answer.observation["metadata"].get("error") or said)
         raise ToolsetError(
             f"{self._address.shown} lists no tools: {said[:500]}",
-            where=self._context.name,
             hint="Use `mode: action` to call the environment's action as a tool, or `mode: text` to talk with it.",
         )
 
     async def _action_tool(self) -> EnvironmentTools:
-        try:
-            schema = await action_schema(self._address)
-        except SchemaError as error:
-            raise ToolsetError(str(error), where=self._context.name) from error
+        schema = await action_schema(self._address)
         said = str(schema.get("description") or "Take an action in the environment.")
         spec = _spec(self._options.tool_name, self._options.tool_description or said, schema)
         return EnvironmentTools((spec,), {})
@@ -217,42 +199,38 @@ class OpenEnvToolset:
             self._field = pick_field(await action_schema(self._address), options.field, self._where)
         except SchemaError as error:
             if options.field is None:
-                raise ToolsetError(
-                    str(error), where=self._context.name, hint="Set `action.field` to the field that takes the text."
-                ) from error
+                error.hint = "Set `action.field` to the field that takes the text."
+                raise
             self._field = Field(options.field, "string")
         if options.choices is None and options.pattern is None and self._field.choices:
             options = options.model_copy(update={"choices": self._field.choices})
         return ActionReader(options, self._field.kind)
 
 
-class OpenEnvText:
-    """An episode as a talk sees it: an action is one field."""
+class OpenEnvText(TextSession):
+    """A talk with an OpenEnv environment, whose action is one field."""
 
-    def __init__(self, play: OpenEnvEpisode, field: str, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self, play: OpenEnvEpisode, field: str, options: ActionOptions, reader: ActionReader, show: Show
+    ) -> None:
+        super().__init__(reader, show, options.invalid_reward)
         self._play = play
         self._field = field
-        self._constants = constants
+        self._constants = options.constants
 
     async def begin(self) -> Observed:
-        """The first observation. Raises ToolsetError."""
         return await self._play.begin()
 
+    async def reward(self) -> float | None:
+        return await self._play.reward()
+
     async def act(self, action: Any) -> Observed:
-        """Make a step. Raises ActionError, RefusedError, ToolsetError."""
-        try:
-            answer = await self._play.step({**self._constants, self._field: action})
-        except SlowError as error:
-            raise ToolsetError(error.message) from error
+        answer = await self._play.step({**self._constants, self._field: action})
         if isinstance(answer, Observed):
             return answer
         if answer.code == INVALID:
             raise ActionError(f"That is no valid action: {validation_text(answer)}", over=answer.over)
         raise StepRefusedError(f"The environment couldn't do that: {clean(answer.message)[:500]}")
-
-    async def reward(self) -> float | None:
-        """What no step was credited. Raises ToolsetError."""
-        return await self._play.reward()
 
 
 def make_catalog(listed: Sequence[Any], where: str) -> EnvironmentTools:

@@ -20,8 +20,8 @@ PROTOCOL = "PROTOCOL"
 CAPACITY = "CAPACITY_REACHED"
 INVALID = "VALIDATION_ERROR"
 FATAL = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR", PROTOCOL)
-_UNSAID = re.compile(r"Unable to serialize unknown type: <class '(ValueError|AssertionError)'>")
 """After an error of these codes there is no session any more."""
+_UNSAID = re.compile(r"Unable to serialize unknown type: <class '(ValueError|AssertionError)'>")
 LARGEST = 1e100
 """Of a reward: an episode refuses larger ones."""
 
