@@ -15,9 +15,11 @@ from toolrl_plugin_mcp.catalog import Listing, full_name, make_catalog
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_testing.checks.tools import check_spec
 
+OPTIONS = McpOptions.model_validate({"servers": {"a": {"command": "x"}}})
+
 
 def choice(**options: Any) -> McpOptions:
-    return McpOptions.model_validate({"servers": {"a": {"command": "x"}}, **options})
+    return OPTIONS.model_copy(update=options)
 
 
 def listing(*names: str, resources: bool = False) -> Listing:

@@ -20,8 +20,9 @@ import pytest
 
 from toolrl.errors import ArgumentsError, ToolError, ToolsetError, TransientToolError
 from toolrl.types import ToolCall
+from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_plugin_mcp.signals import LifeSignals
-from toolrl_plugin_mcp.stdio import ServerCommand, Tail, stdio_streams
+from toolrl_plugin_mcp.stdio import Tail, stdio_streams
 
 LINUX = sys.platform.startswith("linux")
 needs_linux = pytest.mark.skipif(not LINUX, reason="reads /proc")
@@ -109,7 +110,7 @@ async def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
     chance = random.Random(0)
 
     async def use() -> None:
-        command = ServerCommand(sys.executable, ["-c", "import time; time.sleep(600)"])
+        command = ServerOptions(command=sys.executable, args=["-c", "import time; time.sleep(600)"])
         async with stdio_streams(command, LifeSignals(), hide=str, label="server", max_bytes=2**20):
             await asyncio.sleep(600)
 

@@ -28,17 +28,18 @@ from mcp_types import CONNECTION_CLOSED
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
-from toolrl_plugin_mcp.options import RestartOptions
-from toolrl_plugin_mcp.sdk import Link
+from toolrl_plugin_mcp.http import WatchedClient
+from toolrl_plugin_mcp.options import McpOptions
+from toolrl_plugin_mcp.sdk import Link, connect, http_streams
+from toolrl_plugin_mcp.server_options import ServerOptions, plain_values
 from toolrl_plugin_mcp.signals import LifeSignals, in_words
+from toolrl_plugin_mcp.stdio import stdio_streams
 
 T = TypeVar("T")
 CLOSE_SECONDS = 12.0
 """How long leaving a transport may take; that of a process takes 8 at most."""
 REASON_SECONDS = 1.0
 """How long a transport is waited for to say why a connection ended."""
-Opener = Callable[[LifeSignals], AbstractAsyncContextManager[Link]]
-"""Makes a new connection; it reports trouble by the signals."""
 _FORGOTTEN = (
     "session terminated",
     "session not found",
@@ -57,17 +58,25 @@ class NotRunError(Exception):
 class ServerSetup:
     """What all connections to one server have in common."""
 
-    opener: Opener
-    restart: RestartOptions
-    start_timeout: float
-    remote: bool
-    """The server is behind a URL, and may have forgotten the session."""
+    name: str
+    server: ServerOptions
+    options: McpOptions
     hide: Callable[[str], str]
     """Takes secrets out of messages."""
     listed: Callable[[Listing], None]
     """Called with each new list of tools."""
     restarted: Callable[[], None]
     """Called when a lost connection works again."""
+
+    def connect(self, signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
+        """A new connection; it reports trouble by the signals."""
+        server, most = self.server, self.options.max_message_bytes
+        if server.url is None:
+            label = f"MCP server {self.name!r}"
+            return connect(stdio_streams(server, signals, hide=self.hide, label=label, max_bytes=most), signals)
+        sse = server.transport == "sse"
+        client = WatchedClient(plain_values(server.headers), signals, sse=sse, max_bytes=most)
+        return connect(http_streams(server.url, client, sse=sse, max_bytes=most), signals)
 
 
 class McpConnection:
@@ -151,7 +160,7 @@ class McpConnection:
             result = call.result()
         except MCPError as error:
             code, message = error.error.code, error.error.message
-            if self._setup.remote and message.strip().lower() in _FORGOTTEN:
+            if self._setup.server.url is not None and message.strip().lower() in _FORGOTTEN:
                 signals.lost(message)
                 raise NotRunError from None
             # Servers use this code for errors of their own, too.
@@ -193,7 +202,7 @@ class McpConnection:
             while True:
                 self.reason = await self._live(opened)
                 if not opened.done():
-                    hint = "Is it running, and are its `url`, `type` and `headers` right?" if setup.remote else None
+                    hint = "Is it running, and are its `url`, `type` and `headers` right?" if setup.server.url else None
                     raise ToolsetError(f"{self.label} didn't start: {self.reason}", hint=hint)
                 await asyncio.sleep(self._delay())
         finally:
@@ -202,7 +211,7 @@ class McpConnection:
 
     def _delay(self) -> float:
         """Before the next opening. After too many without a call that succeeded the server counts as down."""
-        restart = self._setup.restart
+        restart = self._setup.options.restart
         self._misses += 1
         self.restarts += 1
         if self._misses <= restart.attempts:
@@ -245,7 +254,7 @@ class McpConnection:
 
     async def _open(self, stack: AsyncExitStack, signals: LifeSignals) -> bool:
         """Open the connection. False where it was lost meanwhile; raises whatever a transport raises."""
-        seconds = self._setup.start_timeout
+        seconds = self._setup.options.start_timeout
         limit = asyncio.timeout(seconds)
 
         def lost(_: object) -> None:
@@ -255,7 +264,7 @@ class McpConnection:
         signals.over.add_done_callback(lost)  # The SDK doesn't see each way in which a connection ends.
         try:
             async with limit:
-                link = await stack.enter_async_context(self._setup.opener(signals))
+                link = await stack.enter_async_context(self._setup.connect(signals))
                 await self._list(link)
         except TimeoutError:
             if not limit.expired():
@@ -292,7 +301,7 @@ class McpConnection:
             # A changed list and a doubt have one remedy: to ask for the list.
             doubts = signals.doubts
             probe = self._task(self._list(self._link))
-            seconds = self._setup.restart.probe_timeout
+            seconds = self._setup.options.restart.probe_timeout
             await signals.wait_for(probe, seconds)
             if not probe.done():
                 probe.cancel()  # Not waited for: to tell a server that hangs takes long, too.

@@ -18,8 +18,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolrl.chat.images import MAX_BYTES, read_image
 from toolrl.errors import ToolError
@@ -32,19 +31,10 @@ MAX_PIXELS = 64 * 2**20
 """Of all images of a result together: a small file may hold a picture that fills the memory."""
 
 
-@dataclass
-class _Answer:
-    with_images: bool
-    texts: list[str] = field(default_factory=list)
-    images: list[tuple[str, str]] = field(default_factory=list)
-    """(media type, base64)."""
-
-    def image(self, mime: Any, data: Any) -> None:
-        """An image, or a note in its place."""
-        if self.with_images:
-            self.images.append((str(mime or "image"), str(data or "")))
-        else:
-            self.texts.append(_note("image", mime, data))
+class _Image(NamedTuple):
+    mime: str
+    data: str
+    """base64."""
 
 
 def read_result(
@@ -52,25 +42,29 @@ def read_result(
 ) -> ToolResult:
     """The answer that a `CallToolResult`, as on the wire, is. Decodes images, so it belongs in a thread where there are
     any (`has_images`). Raises ToolError where the server says that the call failed."""
-    answer = _Answer(images)
-    contents = result.get("content") or ()
-    for content in contents[:MAX_CONTENTS]:
-        _read(content, answer)
-    if len(contents) > MAX_CONTENTS:
-        answer.texts.append(f"[{len(contents) - MAX_CONTENTS} more pieces left out]")
-    structured = result.get("structuredContent")
-    if structured is not None and not answer.texts and not answer.images:
-        answer.texts.append(json.dumps(structured, ensure_ascii=False))
+    texts: list[str] = []
     media: list[Media] = []
-    for mime, data in answer.images[:MAX_IMAGES]:
-        free = MAX_PIXELS - sum(item.data.width * item.data.height for item in media)
-        try:
-            media.append(Media("image", _decoded(data, free)))
-        except ValueError as error:
-            answer.texts.append(f"[image, {mime}, which can't be shown: {error}]")
-    if len(answer.images) > MAX_IMAGES:
-        answer.texts.append(f"[{len(answer.images) - MAX_IMAGES} more images left out]")
-    text = cut_middle("\n\n".join(answer.texts), max_chars)
+    pictures = 0
+    contents = result.get("content") or ()
+    for piece in map(_piece, contents[:MAX_CONTENTS]):
+        if not isinstance(piece, _Image):
+            texts.append(piece)
+        elif not images:
+            texts.append(_note("image", piece.mime, piece.data))
+        elif (pictures := pictures + 1) <= MAX_IMAGES:
+            free = MAX_PIXELS - sum(item.data.width * item.data.height for item in media)
+            try:
+                media.append(Media("image", _decoded(piece.data, free)))
+            except ValueError as error:
+                texts.append(f"[image, {piece.mime or 'image'}, which can't be shown: {error}]")
+    if pictures > MAX_IMAGES:
+        texts.append(f"[{pictures - MAX_IMAGES} more images left out]")
+    if len(contents) > MAX_CONTENTS:
+        texts.append(f"[{len(contents) - MAX_CONTENTS} more pieces left out]")
+    structured = result.get("structuredContent")
+    if structured is not None and not texts and not media:
+        texts.append(json.dumps(structured, ensure_ascii=False))
+    text = cut_middle("\n\n".join(texts), max_chars)
     if result.get("isError"):
         raise ToolError(hide(text) or "The tool failed and didn't say why.")
     return ToolResult(text, media=tuple(media))
@@ -96,31 +90,29 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
-def _read(content: Mapping[str, Any], answer: _Answer) -> None:
+def _piece(content: Mapping[str, Any]) -> str | _Image:
     kind = content.get("type")
     if kind == "text":
-        answer.texts.append(str(content.get("text") or ""))
-    elif kind == "image":
-        answer.image(content.get("mimeType"), content.get("data"))
-    elif kind == "resource":
-        _read_resource(content.get("resource") or {}, answer)
-    elif kind == "resource_link":
+        return str(content.get("text") or "")
+    if kind == "image":
+        return _Image(str(content.get("mimeType") or ""), str(content.get("data") or ""))
+    if kind == "resource":
+        return _resource(content.get("resource") or {})
+    if kind == "resource_link":
         words = [str(content[key]) for key in ("name", "uri", "mimeType", "description") if content.get(key)]
-        answer.texts.append(f"[link to a resource: {', '.join(words)}]")
-    elif kind == "audio":
-        answer.texts.append(_note("audio", content.get("mimeType"), content.get("data")))
-    else:
-        answer.texts.append(f"[{kind}: this kind of content can't be shown]")
+        return f"[link to a resource: {', '.join(words)}]"
+    if kind == "audio":
+        return _note("audio", content.get("mimeType"), content.get("data"))
+    return f"[{kind}: this kind of content can't be shown]"
 
 
-def _read_resource(resource: Mapping[str, Any], answer: _Answer) -> None:
+def _resource(resource: Mapping[str, Any]) -> str | _Image:
     mime = str(resource.get("mimeType") or "")
     if "text" in resource:
-        answer.texts.append(str(resource["text"]))
-    elif mime.startswith("image/"):
-        answer.image(mime, resource.get("blob"))
-    else:
-        answer.texts.append(_note(f"resource {resource.get('uri')}", mime, resource.get("blob")))
+        return str(resource["text"])
+    if mime.startswith("image/"):
+        return _Image(mime, str(resource.get("blob") or ""))
+    return _note(f"resource {resource.get('uri')}", mime, resource.get("blob"))
 
 
 def _decoded(data: str, max_pixels: int) -> Any:

@@ -51,9 +51,11 @@ def all_servers(options: McpOptions, where: str | None) -> dict[str, ServerOptio
 def read_servers(path: Path, where: str | None = None) -> dict[str, ServerOptions]:
     """The enabled servers of a file, in its order. Raises ConfigError."""
     literal = path.suffix == ".pydata"
-    tree = _variables(_tree(path, literal, where), path)
+    done = interpolate(_tree(path, literal, where), os.environ)
+    if done.missing:
+        raise ConfigError([f"{path}: {format_path(at)}: {problem}" for at, problem in done.missing.items()])
     servers: dict[str, ServerOptions] = {}
-    for name, entry in _entries(tree, path):
+    for name, entry in _entries(done.tree, path):
         if name in servers:
             raise ConfigError(f"{path} names the server {name!r} twice", where=where, hint="Rename one of them.")
         if entry.get("disabled") is not True:
@@ -79,13 +81,6 @@ def _tree(path: Path, literal: bool, where: str | None) -> Any:
         problem = f"{line} isn't a {'Python literal' if literal else 'JSON text'}"
         hint = "Expected [{'mcpServers': {'name': {'command': …, 'args': […]}}}]" if literal else None
     raise ConfigError(f"{path}{problem}", where=where, hint=hint)
-
-
-def _variables(tree: Any, path: Path) -> Any:
-    done = interpolate(tree, os.environ)
-    if done.missing:
-        raise ConfigError([f"{path}: {format_path(at)}: {problem}" for at, problem in done.missing.items()])
-    return done.tree
 
 
 def _entries(tree: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

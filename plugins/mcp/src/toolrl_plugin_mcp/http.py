@@ -25,17 +25,16 @@ END_SECONDS = 2.0
 """How long a server is asked to end its session."""
 
 
-def watched_client(headers: Mapping[str, str], signals: LifeSignals, *, sse: bool, max_bytes: int) -> Any:
+class WatchedClient(httpx2.AsyncClient):
     """A client for the SDK's transports. It follows no redirect itself, so that no header goes to another host."""
-    timeout = httpx2.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS)
-    # What is compressed may be a thousand times as long as the bytes that are counted.
-    plain = {"Accept-Encoding": "identity", **headers}
-    return _WatchedClient(signals, sse, max_bytes, headers=plain, timeout=timeout, follow_redirects=False)
 
-
-class _WatchedClient(httpx2.AsyncClient):
-    def __init__(self, signals: LifeSignals, sse: bool, max_bytes: int, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, headers: Mapping[str, str], signals: LifeSignals, *, sse: bool, max_bytes: int) -> None:
+        super().__init__(
+            # What is compressed may be a thousand times as long as the bytes that are counted.
+            headers={"Accept-Encoding": "identity", **headers},
+            timeout=httpx2.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS),
+            follow_redirects=False,
+        )
         self._signals = signals
         self._sse = sse
         self._max_bytes = max_bytes

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
-
-from pydantic import SecretStr
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_mcp.connection import McpConnection, NotRunError, Opener, ServerSetup
-from toolrl_plugin_mcp.http import watched_client
-from toolrl_plugin_mcp.options import McpOptions
-from toolrl_plugin_mcp.sdk import Link, connect, http_streams
-from toolrl_plugin_mcp.server_options import ServerOptions
-from toolrl_plugin_mcp.signals import LifeSignals
-from toolrl_plugin_mcp.stdio import ServerCommand, stdio_streams
+from toolrl_plugin_mcp.connection import McpConnection, NotRunError, ServerSetup
+from toolrl_plugin_mcp.sdk import Link
 
 T = TypeVar("T")
 STARTS_AT_ONCE = 4
@@ -26,36 +18,17 @@ TRIES = 3
 """How often a call that wasn't taken on is made again."""
 
 
-def make_opener(name: str, server: ServerOptions, options: McpOptions, hide: Callable[[str], str]) -> Opener:
-    """What opens a connection to a server."""
-    most = options.max_message_bytes
-
-    def open_link(signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
-        if server.url is None:
-            assert server.command is not None
-            command = ServerCommand(server.command, server.args, _values(server.env), server.cwd)
-            label = f"MCP server {name!r}"
-            return connect(stdio_streams(command, signals, hide=hide, label=label, max_bytes=most), signals)
-        sse = server.transport == "sse"
-        client = watched_client(_values(server.headers), signals, sse=sse, max_bytes=most)
-        return connect(http_streams(server.url, client, sse=sse, max_bytes=most), signals)
-
-    return open_link
-
-
-def _values(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
-    return {name: value.get_secret_value() for name, value in secrets.items()}
-
-
 class Server:
     """All connections to one server: those that episodes share, or those of one episode."""
 
-    def __init__(self, name: str, setup: ServerSetup, instances: int = 1) -> None:
-        self.name = name
+    def __init__(self, setup: ServerSetup, instances: int = 1) -> None:
+        self.name = setup.name
         self._change = asyncio.Event()
         self._turn = 0
         labels = [f" ({number} of {instances})" for number in range(1, instances + 1)] if instances > 1 else [""]
-        self.connections = [McpConnection(f"MCP server {name!r}{label}", setup, self._change.set) for label in labels]
+        self.connections = [
+            McpConnection(f"MCP server {self.name!r}{label}", setup, self._change.set) for label in labels
+        ]
 
     async def start(self) -> None:
         """Open all connections; where one doesn't open, none stays open. Raises ToolsetError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,3 +97,8 @@ class ServerOptions(BaseModel):
 
     def _has(self) -> str:
         return "both" if self.command is not None else "neither"
+
+
+def plain_values(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
+    """The values of `env` or `headers`, to be sent."""
+    return {name: value.get_secret_value() for name, value in secrets.items()}

@@ -16,6 +16,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_mcp.catalog import CatalogEntry, McpCatalog
 from toolrl_plugin_mcp.contents import cut_middle, has_images, read_resource_result, read_result
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.server import Server, all_of
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
@@ -26,11 +27,9 @@ _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 class SessionSettings:
     """What all episodes of a toolset have in common."""
 
+    options: McpOptions
     images: bool
-    """Whether the model is handed images."""
-    max_chars: int
-    per_episode: bool
-    """Whether each episode has servers of its own."""
+    """Whether the model gets images."""
     endpoints: Mapping[str, str]
     """By server: what its breakers and limits are kept under."""
     hide: Callable[[str], str]
@@ -111,7 +110,7 @@ class McpSession:
             entry.pure,
             idempotent=entry.idempotent,
             endpoint=self._settings.endpoints[entry.server],
-            per_episode=self._settings.per_episode,
+            per_episode=self._settings.options.session == "episode",
         )
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -126,7 +125,7 @@ class McpSession:
         return None
 
     async def _answer(self, entry: CatalogEntry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:
-        images, limit = self._settings.images, self._settings.max_chars
+        images, limit = self._settings.images, self._settings.options.max_result_chars
         if entry.what == "list_resources":
             return ToolResult(_resource_lines(await server.ask(lambda link: link.list_resources()), limit))
         if entry.what == "read_resource":

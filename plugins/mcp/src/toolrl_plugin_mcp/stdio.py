@@ -17,8 +17,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,6 +24,7 @@ import anyio
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp import guard
 from toolrl_plugin_mcp.sdk import dump_message, mended_message, parse_message
+from toolrl_plugin_mcp.server_options import ServerOptions, plain_values
 from toolrl_plugin_mcp.signals import LifeSignals
 
 GRACE_SECONDS = 2.0
@@ -39,20 +38,6 @@ _TAIL = 1000
 """Characters of stderr that are kept for messages."""
 _CHUNK = 65536
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ServerCommand:
-    """What is started."""
-
-    command: str
-    args: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: Path | None = None
-
-    def environment(self) -> dict[str, str]:
-        """What the process gets: what every program needs, and the server's own."""
-        return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(self.env)
 
 
 class StartError(Exception):
@@ -100,11 +85,11 @@ class Tail:
 
 @asynccontextmanager
 async def stdio_streams(
-    command: ServerCommand, signals: LifeSignals, *, hide: Callable[[str], str], label: str, max_bytes: int
+    options: ServerOptions, signals: LifeSignals, *, hide: Callable[[str], str], label: str, max_bytes: int
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start the process, and end it and all that came of it when left. Raises StartError."""
     tail = Tail(hide, label)
-    server = await _start(command)
+    server = await _start(options)
     to_session, read = anyio.create_memory_object_stream[Any](0)
     write, from_session = anyio.create_memory_object_stream[Any](0)
     pumps = [
@@ -138,21 +123,22 @@ async def _end(closing: asyncio.Future[None], pumps: Sequence[asyncio.Task[None]
     await asyncio.wait(pumps)
 
 
-async def _start(command: ServerCommand) -> ServerProcess:
+async def _start(options: ServerOptions) -> ServerProcess:
     """Start a command. Raises StartError where there is no such program; one that can't be run ends at once."""
-    environment = command.environment()
-    program = _program(command, environment)
+    # What every program needs, and the server's own.
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | plain_values(options.env)
+    program = _program(options, environment)
     loop = asyncio.get_running_loop()
     try:
         transport, server = await loop.subprocess_exec(
             ServerProcess,
-            *(sys.executable, "-I", "-S", guard.__file__, program, *command.args),
+            *(sys.executable, "-I", "-S", guard.__file__, program, *options.args),
             env=environment,
-            cwd=command.cwd,
+            cwd=options.cwd,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise StartError(f"{command.command!r} can't be run: {error}") from None
+        raise StartError(f"{options.command!r} can't be run: {error}") from None
     server.open(transport)
     return server
 
@@ -288,15 +274,16 @@ class _TooLongError(Exception):
     """A line is longer than `max_message_bytes`."""
 
 
-def _program(command: ServerCommand, environment: Mapping[str, str]) -> str:
+def _program(options: ServerOptions, environment: Mapping[str, str]) -> str:
     """The program's path. Raises StartError where there is none."""
     if os.name != "posix":
         raise StartError("servers are started on Linux and macOS alone; start it by itself and name its url")
-    if command.cwd is not None and not command.cwd.is_dir():
-        raise StartError(f"its cwd {str(command.cwd)!r} is no folder")
-    if os.sep in command.command:
-        return command.command
-    found = shutil.which(command.command, path=environment.get("PATH", os.defpath))
+    if options.cwd is not None and not options.cwd.is_dir():
+        raise StartError(f"its cwd {str(options.cwd)!r} is no folder")
+    assert options.command is not None
+    if os.sep in options.command:
+        return options.command
+    found = shutil.which(options.command, path=environment.get("PATH", os.defpath))
     if found is None:
-        raise StartError(f"there is no program {command.command!r} on PATH; install it, or give its whole path")
+        raise StartError(f"there is no program {options.command!r} on PATH; install it, or give its whole path")
     return found

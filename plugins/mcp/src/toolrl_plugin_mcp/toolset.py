@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -26,7 +26,7 @@ from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.secrets import QuietLogs, Secrets, shown_url
-from toolrl_plugin_mcp.server import Server, all_of, make_opener
+from toolrl_plugin_mcp.server import Server, all_of
 from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_plugin_mcp.session import McpSession, OwnServers, SessionSettings
 
@@ -45,9 +45,7 @@ def build(options: McpOptions, context: BuildContext) -> McpToolset:
             where=where,
             hint="pip install 'toolrl-plugin-mcp[images]', or set `images: note`.",
         )
-    return McpToolset(
-        context.name, all_servers(options, where), options, images=images, where=where, restarted=context.restarted
-    )
+    return McpToolset(options, all_servers(options, where), context, images=images)
 
 
 def check() -> str:
@@ -59,43 +57,23 @@ class McpToolset:
     """See the module's docstring."""
 
     def __init__(
-        self,
-        name: str,
-        servers: Mapping[str, ServerOptions],
-        options: McpOptions,
-        *,
-        images: bool = False,
-        where: str | None = None,
-        restarted: Callable[[], None] = lambda: None,
+        self, options: McpOptions, servers: Mapping[str, ServerOptions], context: BuildContext, *, images: bool
     ) -> None:
-        self._name = name
+        """`images`: the model gets the images of results."""
+        self._name = context.name
         self._options = options
-        self._where = where
-        self._secrets = Secrets(servers.values())
-        self._logs = QuietLogs(self._secrets)
+        self._where = context.where or None
+        secrets = Secrets(servers.values())
+        self._logs = QuietLogs(secrets)
         self._setups = {
-            server: ServerSetup(
-                make_opener(server, given, options, self._secrets.hide),
-                options.restart,
-                options.start_timeout,
-                remote=given.url is not None,
-                hide=self._secrets.hide,
-                listed=partial(self._listed, server),
-                restarted=restarted,
-            )
-            for server, given in servers.items()
+            name: ServerSetup(name, given, options, secrets.hide, partial(self._listed, name), context.restarted)
+            for name, given in servers.items()
         }
-        base = where or name
-        self._session_settings = SessionSettings(
-            images=images,
-            max_chars=options.max_result_chars,
-            per_episode=options.session == "episode",
-            endpoints={
-                server: shown_url(given.url) if given.url is not None else f"{base}.servers.{server}"
-                for server, given in servers.items()
-            },
-            hide=self._secrets.hide,
-        )
+        endpoints = {
+            name: shown_url(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
+            for name, given in servers.items()
+        }
+        self._session_settings = SessionSettings(options, images, endpoints, secrets.hide)
         self._listings: dict[str, Listing] = {}
         self._catalog: McpCatalog | None = None
         self._making: Job[McpCatalog] | None = None
@@ -121,7 +99,7 @@ class McpToolset:
         self._logs.install()
         self._listings.clear()
         per_episode = self._options.session == "episode"
-        self._shared = {name: Server(name, setup, self._options.instances) for name, setup in self._setups.items()}
+        self._shared = {name: Server(setup, self._options.instances) for name, setup in self._setups.items()}
         try:
             await all_of([server.start() for server in self._shared.values()])
             self._making = self._making_catalog()
@@ -169,7 +147,7 @@ class McpToolset:
         await uninterrupted(all_of([server.stop() for server in servers.values()]))
 
     def _server(self, name: str) -> Server:
-        return Server(name, self._setups[name])
+        return Server(self._setups[name])
 
     def _making_catalog(self) -> Job[McpCatalog]:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
