@@ -23,7 +23,8 @@ def mend_result(result: Any) -> None:
     if not isinstance(result, dict):
         return
     if isinstance(result.get("tools"), list):
-        result["tools"] = [_tool(tool) for tool in result["tools"] if isinstance(_named(tool), str)]
+        tools = (tool for tool in result["tools"] if isinstance(tool, dict))
+        result["tools"] = [_tool(tool) for tool in tools if isinstance(tool.get("name"), str)]
     structured = result.get("structuredContent")
     if structured is not None or "isError" in result:
         result.setdefault("content", [])
@@ -31,10 +32,6 @@ def mend_result(result: Any) -> None:
         result["structuredContent"] = {"result": structured}
     if isinstance(result.get("content"), list):
         result["content"] = [_piece(piece) for piece in result["content"]]
-
-
-def _named(tool: Any) -> Any:
-    return tool.get("name") if isinstance(tool, dict) else None
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -109,18 +109,16 @@ async def stdio_streams(
         finally:
             if not closing.done():  # Cancelled: no grace.
                 server.terminate()
-            try:
-                await uninterrupted(_end(closing, pumps))
-            finally:
-                for stream in (to_session, read, write, from_session):
-                    stream.close()
+            await uninterrupted(_end(closing, pumps, (to_session, read, write, from_session)))
 
 
-async def _end(closing: asyncio.Future[None], pumps: Sequence[asyncio.Task[None]]) -> None:
+async def _end(closing: asyncio.Future[None], pumps: Sequence[asyncio.Task[None]], streams: Sequence[Any]) -> None:
     await asyncio.wait([closing])
     for pump in pumps:
         pump.cancel()
     await asyncio.wait(pumps)
+    for stream in streams:
+        stream.close()
 
 
 async def _start(options: ServerOptions) -> ServerProcess:

@@ -25,6 +25,7 @@ from toolrl_plugin_openenv.options import OpenEnvOptions
 
 FULL_DELAY = 1.0
 """Seconds between tries where a server is full with sessions of others."""
+FULL = "A server takes one at a time unless its max_concurrent_envs says otherwise."
 _log = logging.getLogger(__name__)
 
 
@@ -97,7 +98,9 @@ class SessionPool:
                 try:
                     return await self.open()
                 except FullError as error:
-                    self._say_full(error)
+                    level = logging.DEBUG if self._said_full else logging.WARNING
+                    _log.log(level, "%s; episodes wait for a free session. %s", error.message.rstrip("."), FULL)
+                    self._said_full = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FULL_DELAY):
                         await self._freed.wait()
@@ -109,12 +112,3 @@ class SessionPool:
             self.sessions -= 1
             self._places.release()
             self._freed.set()
-
-    def _say_full(self, error: FullError) -> None:
-        if not self._said_full:
-            self._said_full = True
-            _log.warning(
-                "%s; episodes wait for a free session. A server takes one at a time unless its max_concurrent_envs "
-                "says otherwise.",
-                error.message.rstrip("."),
-            )
