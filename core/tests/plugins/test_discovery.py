@@ -140,7 +140,7 @@ def test_core_registers_its_own_components_by_the_same_group(load, site) -> None
     assert any(candidate.name == "builtin" for candidate in find_candidates()), f"core has no entry point in {GROUP}"
     registry = load(site)
     assert {"jsonl", "parquet"} <= set(registry.names("datasets"))
-    assert {"console", "jsonl", "tensorboard"} <= set(registry.names("observers"))
+    assert {"console", "jsonl"} <= set(registry.names("observers"))
 
 
 def test_every_target_of_core_can_be_imported() -> None:

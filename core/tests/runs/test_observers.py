@@ -1,4 +1,4 @@
-"""Console, JSON lines and TensorBoard, each fed a short run."""
+"""Console and JSON lines, each fed a short run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from toolrl.builtin.console import ConsoleObserver, episode_text, visible
-from toolrl.builtin.observers import JsonlObserver, TensorboardObserver, check_tensorboard
-from toolrl.builtin.options import ConsoleOptions, JsonlOptions, TensorboardOptions
+from toolrl.builtin.observers import JsonlObserver
+from toolrl.builtin.options import ConsoleOptions, JsonlOptions
 from toolrl.protocols import StepReport
 from toolrl.types import Episode
 
@@ -166,44 +166,3 @@ def test_jsonl_adds_to_a_file_and_picks_kinds(tmp_path: Path, make_episode: Make
         feed(observer, Run(tmp_path), make_episode, RuntimeError("x"))
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record.get("kind", record.get("end")) for record in records] == ["eval", "RuntimeError: x"] * 2
-
-
-def test_tensorboard_scalars_read_back(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    feed(TensorboardObserver(TensorboardOptions()), Run(tmp_path), make_episode)
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, round(event.value, 3)) for event in events.Scalars("train/accuracy")] == [
-        (1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4),
-    ]  # fmt: skip
-    assert [event.value for event in events.Scalars("eval/accuracy")] == [0.75]
-
-
-def test_tensorboard_voids_the_steps_that_a_resumed_run_repeats(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    feed(TensorboardObserver(TensorboardOptions()), Run(tmp_path), make_episode)
-    feed(TensorboardObserver(TensorboardOptions()), Run(tmp_path, start_step=2), make_episode)
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("train/accuracy")] == [1, 2, 3, 4]
-
-
-def test_tensorboard_needs_no_torch(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    script = f"""
-import sys
-from pathlib import Path
-from toolrl.protocols import StepReport
-from toolrl.builtin.observers import TensorboardObserver
-from toolrl.builtin.options import TensorboardOptions
-class Run: name, directory, config, total_steps, start_step = "r", Path({str(tmp_path)!r}), {{}}, 1, 0
-observer = TensorboardObserver(TensorboardOptions())
-observer.toolrl_run_start(Run)
-observer.toolrl_step_end(Run, StepReport(1, "train", {{"loss": 1.0}}))
-observer.toolrl_run_end(Run, None)
-print([name for name in ("torch", "tensorflow", "transformers") if name in sys.modules])
-"""
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "[]"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError
 from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut

@@ -13,10 +13,10 @@ import pytest
 from pydantic import ValidationError
 from sandbox_answers import finished
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.rate_limits import Limiter
 from toolrl.types import ToolCall, ToolResult
 from toolrl_common import http_client

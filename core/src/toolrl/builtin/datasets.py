@@ -15,10 +15,9 @@ from typing import Any
 
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
 from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
-from toolrl.chat.images import MARK
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
-from toolrl.types import Media, Message, Task, ToolCall
+from toolrl.types import IMAGE_MARK, Media, Message, Task, ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 SELECTION = "tool_selection"
@@ -144,7 +143,7 @@ def _is_names(value: Any) -> bool:
 def place_images(messages: Sequence[Message], images: Sequence[Media], path: str = "images") -> tuple[Message, ...]:
     """The messages with their images: in order at each `<image>`, or all in the first user message where there is none.
     Raises DataError where the numbers of marks and images differ."""
-    marks = [message.content.count(MARK) if message.role in ("user", "tool") else 0 for message in messages]
+    marks = [message.content.count(IMAGE_MARK) if message.role in ("user", "tool") else 0 for message in messages]
     if not any(marks):
         first = next((index for index, message in enumerate(messages) if message.role == "user"), None)
         if first is None:
@@ -152,7 +151,7 @@ def place_images(messages: Sequence[Message], images: Sequence[Media], path: str
         marks[first] = len(images)
     if sum(marks) != len(images):
         raise _bad(
-            f"{path!r} holds {len(images)} images, and the messages hold `{MARK}` {sum(marks)} times",
+            f"{path!r} holds {len(images)} images, and the messages hold `{IMAGE_MARK}` {sum(marks)} times",
             "Write it once for each image, or not at all.",
         )
     left = iter(images)
@@ -226,7 +225,7 @@ def _parts(parts: Sequence[Any], path: str) -> Iterator[str]:
     for index, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind == "image":
-            yield MARK
+            yield IMAGE_MARK
         elif kind == "text" and isinstance(part.get("text"), str):
             yield part["text"]
         else:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from toolrl.errors import ConfigError
 
 
 class Options(BaseModel):
@@ -90,17 +86,3 @@ class JsonlOptions(Options):
     kinds: list[str] = Field(
         default_factory=list, description="Only reports of these kinds: train, eval …; all if empty."
     )
-
-
-class TensorboardOptions(Options):
-    """Options of `tensorboard`."""
-
-    directory: str | None = Field(
-        None, description="Folder of event files; None for `tensorboard` in the run's folder."
-    )
-    flush_seconds: int = Field(30, ge=1, description="Events reach the disk at least this often.")
-
-    def check_files(self) -> None:
-        """Raises ConfigError where the package isn't installed."""
-        if importlib.util.find_spec("tensorboard") is None:
-            raise ConfigError("needs the package tensorboard: pip install 'toolrl[tensorboard]'")

@@ -55,10 +55,3 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
         summary="One JSON line a step, to standard output or a file.",
         options="toolrl.builtin.options:JsonlOptions",
     )
-    yield Component(
-        "tensorboard",
-        "toolrl.builtin.observers:TensorboardObserver",
-        summary="Scalars for TensorBoard.",
-        options="toolrl.builtin.options:TensorboardOptions",
-        check="toolrl.builtin.observers:check_tensorboard",
-    )

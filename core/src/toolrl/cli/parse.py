@@ -24,7 +24,7 @@ from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
-    from toolrl.parsing.cases import BadCase, Case, CaseOutcome
+    from toolrl.parsing.cases import Case, CaseOutcome
     from toolrl.parsing.flags import EndFlags
     from toolrl.protocols import ToolParser
 
@@ -86,23 +86,26 @@ def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> 
 def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
     """Run each case of this parser and each that names none. Exit status 1 where `--check` finds a fault, or a line is
     no case."""
-    from toolrl.parsing.cases import BadCase, differences, read_lines, run_case
+    from toolrl.parsing.cases import differences, read_cases, run_case
 
     name = args.parser.rpartition("/")[2]
     mine = {None, name, args.parser} | ({_ANSWER} if name == "hermes" else set())
     counts = {"run": 0, "skipped": 0, "wrong": 0, "debatable": 0, "bad": 0}
-    for case in read_lines(args.cases):
+    for case in read_cases(args.cases):
         if case.parser not in mine:
             counts["skipped"] += 1
             continue
-        if isinstance(case, BadCase):
+        name_of_case = case.wanted.get("id", case.id)
+        if case.problem is not None:
             counts["bad"] += 1
-            _report_bad(case, args.json)
+            if args.json:
+                print(json.dumps({"id": name_of_case, "error": error_facts(case.problem)}))
+            print_error(case.problem)
             continue
         outcome = run_case(parser, flags, case)
         counts["run"] += 1
         if args.json:
-            print(json.dumps({"id": case.wanted.get("id", case.id), **outcome.facts()}))
+            print(json.dumps({"id": name_of_case, **outcome.facts()}))
         elif not args.check:
             _show(f"{case.id}\n{describe(outcome)}\n")
         if args.check and (found := differences(case, outcome)):
@@ -117,13 +120,6 @@ def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) ->
     if not counts["run"] and not counts["bad"]:
         raise DataError(f"no case is for the parser {args.parser!r}", where=args.cases)
     return 1 if counts["wrong"] or counts["bad"] else 0
-
-
-def _report_bad(case: BadCase, as_json: bool) -> None:
-    """A line that is no case."""
-    if as_json:
-        print(json.dumps({"id": case.id, "error": error_facts(case.error)}))
-    print_error(case.error)
 
 
 def _show(text: str) -> None:

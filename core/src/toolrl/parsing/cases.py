@@ -42,6 +42,8 @@ class Case:
     prefilled_thinking: bool = False
     wanted: Mapping[str, Any] = field(default_factory=dict)
     """The line itself: what was expected, and notes."""
+    problem: DataError | None = None
+    """What is wrong with a line that is no case, with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +68,8 @@ class CaseOutcome:
         return {"items": self.items(), "content": parsed.content, "answer": parsed.answer, "seconds": self.seconds}
 
 
-@dataclass(frozen=True, slots=True)
-class BadCase:
-    """A line that is no case."""
-
-    id: Any
-    """As the line gives it, or the number of the line."""
-    parser: str | None
-    error: DataError
-    """What is wrong, with file and line."""
-
-
 def read_cases(path: str | Path) -> Iterator[Case]:
-    """The cases of a file. Raises DataError with file and line."""
-    for case in read_lines(path):
-        if isinstance(case, BadCase):
-            raise case.error
-        yield case
-
-
-def read_lines(path: str | Path) -> Iterator[Case | BadCase]:
-    """The cases of a file, and its lines that are none. Raises DataError where the file itself can't be read."""
+    """The cases of a file; a line that is none has a `problem`. Raises DataError for a file that can't be read."""
     try:
         with Path(path).open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
@@ -136,7 +119,7 @@ def _item_differences(wanted: Mapping[str, Any], items: list[dict[str, Any]]) ->
     return [] if right else [f"items: expected {check or expected!r:.300}, got {items!r:.300}"]
 
 
-def _case(line: str, where: str, number: int) -> Case | BadCase:
+def _case(line: str, where: str, number: int) -> Case:
     row: Any = None
     try:
         row = json.loads(line)
@@ -158,7 +141,8 @@ def _case(line: str, where: str, number: int) -> Case | BadCase:
         problem = DataError(f"a case lacks {error}", where=where, hint=hint)
     given = row if isinstance(row, dict) else {}
     parser = given.get("parser")
-    return BadCase(given.get("id", str(number)), parser if isinstance(parser, str) else None, problem)
+    parser = parser if isinstance(parser, str) else None
+    return Case(str(number), "", parser, wanted=given, problem=problem)
 
 
 def _text(row: Mapping[str, Any]) -> str:

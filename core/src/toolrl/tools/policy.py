@@ -50,7 +50,7 @@ from toolrl.types import ToolResult
 LONGEST_MESSAGE = 20_000
 """Characters of a crash's message that are kept: it goes to the model, to the log, and lives as long as its episode."""
 
-__all__ = ["CallBudget", "CallPolicy", "Invocation", "Policy", "PolicyOptions", "ToolFailure"]
+__all__ = ["CallBudget", "CallPolicy", "Invocation", "PolicyOptions", "ToolFailure"]
 
 
 class CallPolicy:
@@ -202,10 +202,6 @@ class CallPolicy:
             return result
         text, was_cut = self._cut(result.text, self.options.max_output_tokens, self.options.truncate)
         return replace(result, text=text, truncated=True) if was_cut else result
-
-
-Policy = CallPolicy
-"""The name that plugins may still use."""
 
 
 def _leave(permit: Permit, call: Invocation, lease: float) -> None:

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.chat.images import MARK, load_image
 from toolrl.errors import ChatFormatError
-from toolrl.types import Media, MediaInput, Message
+from toolrl.types import IMAGE_MARK, Media, MediaInput, Message
+from toolrl_common.images import load_image
 
 _KEPT = 64
 """Images whose tensors are kept, for the other episodes of their groups."""
@@ -142,7 +142,7 @@ class Images:
 def parts(content: str, media: Sequence[Media]) -> list[dict[str, Any]]:
     """A message's content as typed parts: each image where the content says `<image>`, as many as there are; else all
     of them before the text."""
-    pieces = content.split(MARK)
+    pieces = content.split(IMAGE_MARK)
     image: dict[str, Any] = {"type": "image"}
     if len(pieces) - 1 != len(media):
         text = [{"type": "text", "text": content}] if content else []
@@ -159,10 +159,10 @@ def parts(content: str, media: Sequence[Media]) -> list[dict[str, Any]]:
 def check_marks(messages: Sequence[Message], where: str) -> None:
     """Raise ChatFormatError for a message of a data set that says `<image>` more or less often than it has images."""
     for message in messages:
-        said = message.content.count(MARK)
+        said = message.content.count(IMAGE_MARK)
         if message.role == "user" and message.media and said not in (0, len(message.media)):
             raise ChatFormatError(
-                f"a user message says `{MARK}` {said} times, and has {len(message.media)} images",
+                f"a user message says `{IMAGE_MARK}` {said} times, and has {len(message.media)} images",
                 where=where,
                 hint="Say it once for each image, or leave it out: the images stand before the text then.",
             )

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.runs.files import write_atomic
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation
-from toolrl.tools.options import PolicyOptions
 from toolrl.tools.policy import CallPolicy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from toolrl.tools.options import BreakerOptions, RateOptions, RetryOptions
+from toolrl.config.tool_policy import BreakerOptions, RateOptions, RetryOptions
 
 TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
 

@@ -20,9 +20,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from toolrl.chat.images import MAX_BYTES, read_image
 from toolrl.errors import ToolError
 from toolrl.types import Media, ToolResult
+from toolrl_common.images import MAX_BYTES, read_image
 
 MAX_CONTENTS = 1000
 """Pieces of a result that are looked at."""

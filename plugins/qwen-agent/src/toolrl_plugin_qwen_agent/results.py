@@ -19,8 +19,8 @@ import json
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from toolrl.chat.images import MAX_BYTES, read_image
 from toolrl.types import Media, ToolResult
+from toolrl_common.images import MAX_BYTES, read_image
 
 KINDS = ("text", "image", "file", "audio", "video")
 MAX_IMAGES = 16

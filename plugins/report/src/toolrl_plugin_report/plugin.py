@@ -13,12 +13,19 @@ if TYPE_CHECKING:
 
 @hookimpl
 def toolrl_observers() -> Iterator[Component[Observer]]:
-    """The observer that writes a run's page at its end."""
+    """Observers that write what a run did for other programs: a browser, TensorBoard."""
     yield Component(
         "report",
         "toolrl_plugin_report.observer:ReportObserver",
         summary="Writes report.html when a run ends; every run has it.",
         every_run=True,
+    )
+    yield Component(
+        "tensorboard",
+        "toolrl_plugin_report.tensorboard:TensorboardObserver",
+        summary="Scalars for TensorBoard.",
+        options="toolrl_plugin_report.tensorboard:TensorboardOptions",
+        check="toolrl_plugin_report.tensorboard:check_tensorboard",
     )
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from toolrl.chat.images import load_image
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.notes import plain_notes
 from toolrl.types import Media
+from toolrl_common.images import load_image
 
 EXTRA_FIELDS = "extra_fields"
 """The key of `Episode.notes` that holds them."""

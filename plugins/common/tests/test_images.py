@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.chat.images import FORMATS, MAX_BYTES, MAX_PIXELS, load_image
 from toolrl.errors import ChatFormatError
+from toolrl_common.images import FORMATS, MAX_BYTES, MAX_PIXELS, load_image
 
 Image = pytest.importorskip("PIL.Image")
 

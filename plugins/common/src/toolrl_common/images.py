@@ -15,8 +15,6 @@ from typing import Any
 
 from toolrl.errors import ChatFormatError
 
-MARK = "<image>"
-"""Where an image stands in a message's content."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 """Pillow knows many more, some of which start other programs."""
 MAX_BYTES = 32 * 2**20

@@ -1,0 +1,83 @@
+"""The observer `tensorboard`: a run's metrics for TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from toolrl.errors import ConfigError, PluginError
+from toolrl.protocols import BuildContext, RunInfo, StepReport
+
+
+class TensorboardOptions(BaseModel):
+    """Options of `tensorboard`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    directory: str | None = Field(
+        None, description="Folder of event files; None for `tensorboard` in the run's folder."
+    )
+    flush_seconds: int = Field(30, ge=1, description="Events reach the disk at least this often.")
+
+    def check_files(self) -> None:
+        """Raises ConfigError where the package isn't installed."""
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError("needs the package tensorboard: pip install 'toolrl[tensorboard]'")
+
+
+class TensorboardObserver:
+    """The observer `tensorboard`: scalars under `<kind>/<metric>`.
+
+    Writes with TensorBoard's own event writer; neither torch nor tensorflow is needed.
+    """
+
+    def __init__(self, options: TensorboardOptions, context: BuildContext | None = None) -> None:
+        self._options = options
+        self._writer: Any = None
+
+    def toolrl_run_start(self, run: RunInfo) -> None:
+        """Open an event file; a resumed run's later steps are marked as void."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        directory = Path(self._options.directory or run.directory / "tensorboard").expanduser()
+        self._writer = EventFileWriter(str(directory), flush_secs=self._options.flush_seconds)
+        if run.start_step:
+            self._add(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
+        """Add the scalars; numbers that aren't finite are kept as they are."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=f"{report.kind}/{name}", simple_value=float(value))
+            for name, value in report.metrics.items()
+        ]
+        self._add(report.step, summary=Summary(value=values))
+
+    def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
+        """Write what is left and close the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
+
+
+def check_tensorboard() -> str:
+    """TensorBoard's version; raises PluginError where it isn't installed."""
+    try:
+        import tensorboard
+    except ImportError as error:
+        raise PluginError(
+            f"the observer `tensorboard` needs the package tensorboard: {error}",
+            hint='Install it: pip install "toolrl[tensorboard]"',
+        ) from error
+    return f"tensorboard {tensorboard.__version__}"
