@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -11,9 +10,9 @@ from toolrl.component import Component
 from toolrl.config.components import check_options
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config
-from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError, UnknownComponentError
+from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError
 from toolrl.kinds import KINDS
-from toolrl.plugins.registry import Registry, load_registry
+from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, TrainerBackend
 from toolrl.tools.toolset import as_toolset
 
@@ -79,24 +78,6 @@ def build_trainer(registry: Registry, config: Config) -> TrainerBackend:
         "trainers", name, trainer_component(registry, name), config, context, "trainer"
     )
     return backend
-
-
-def build_of_plugin(
-    kind: str,
-    name: str,
-    options: dict[str, Any],
-    context: BuildContext,
-    where: str,
-    missing: Callable[[str], ToolrlError],
-) -> Any:
-    """A component of another plugin, by its qualified name. `missing` turns the registry's message into the error for a
-    component that isn't installed."""
-    registry = load_registry()
-    try:
-        registry.get(kind, name)
-    except UnknownComponentError as error:
-        raise missing(error.message) from None
-    return build_component(registry, kind, ComponentUse(use=name, options=options), context, where)
 
 
 def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:

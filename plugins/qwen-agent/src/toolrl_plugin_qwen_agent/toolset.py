@@ -20,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toolrl.building import build_of_plugin
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task, ToolSpec
+from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.guards import check_isolation, is_builtin, settle
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolrl.building import build_of_plugin
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Toolset
+from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry
 
 _MCP_CLASSES = (None, "verl.tools.mcp_base_tool.MCPBaseTool", "verl.tools.mcp_search_tool.MCPSearchTool")

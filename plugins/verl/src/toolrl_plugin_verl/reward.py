@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolrl.building import build_of_plugin
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext, Reward
 from toolrl.tools.function import is_async
 from toolrl.tools.threads import POOL
 from toolrl.types import Episode, Score
+from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_math.units import question, quick_verdict
 from toolrl_plugin_math.verifier import Verifier
 from toolrl_plugin_verl.agent import EXTRA_FIELDS, REWARD_SCORES
