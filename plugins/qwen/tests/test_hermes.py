@@ -7,8 +7,8 @@ import json
 import pytest
 
 from toolrl.types import CallError, CallRecord, Media, ToolCall, ToolResult, ToolSpec
-from toolrl_common.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.hermes import HermesParser
+from toolrl_plugin_qwen.mend import MAX_MENDED
 from toolrl_plugin_qwen.options import HermesOptions
 
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

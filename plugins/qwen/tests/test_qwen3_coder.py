@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from toolrl.types import CallError, ToolCall, ToolSpec
-from toolrl_common.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.coercion import coerce, declared
+from toolrl_plugin_qwen.mend import MAX_MENDED
 from toolrl_plugin_qwen.options import Qwen3CoderOptions
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
 from toolrl_plugin_qwen.values import QUOTED

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolrl_common.parsing import JsonFault, mend_json, read_json
+from toolrl_common.parsing import JsonFault, read_json
+from toolrl_plugin_qwen.mend import mend_json
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 _DEPTH = 8

@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from toolrl_common.parsing import Block, JsonFault, mend_json, read_json, reads_a_call
+from toolrl_common.parsing import Block, JsonFault, read_json, reads_a_call
 from toolrl_common.parsing.jsonvalue import WHITESPACE, excerpt, near
-from toolrl_common.parsing.mend import MAX_MENDED
+from toolrl_plugin_qwen.mend import MAX_MENDED, mend_json
 from toolrl_plugin_qwen.options import HermesOptions
 from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 

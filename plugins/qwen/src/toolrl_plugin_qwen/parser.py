@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from toolrl.types import ParsedTurn, ToolSpec
-from toolrl_common.parsing import Block, ScannedParser, TurnScanner, take_bare_calls
+from toolrl_common.parsing import Block, ScannedParser, TurnScanner
+from toolrl_plugin_qwen.bare_calls import take_bare_calls
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from toolrl_common.parsing import Block, reads_a_call
 from toolrl_common.parsing.jsonvalue import encodable, excerpt
-from toolrl_common.parsing.mend import MAX_MENDED
 from toolrl_plugin_qwen.coercion import coerce, declared
+from toolrl_plugin_qwen.mend import MAX_MENDED
 from toolrl_plugin_qwen.options import Qwen3CoderOptions
 from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 from toolrl_plugin_qwen.values import Value, ValueEnds

@@ -18,8 +18,7 @@ from typing import Any
 import pyjson5
 
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall
-from toolrl_common.parsing import Block, TurnScanner
-from toolrl_common.parsing.jsonvalue import read_valid
+from toolrl_common.parsing import Block, JsonFault, TurnScanner, read_json
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
@@ -126,8 +125,8 @@ def no_object(arguments: object) -> str:
 
 def _value(body: str) -> Any:
     """What a piece holds. Raises ValueError, RecursionError."""
-    strict = read_valid(body, 0)
-    if strict is not None and strict[1] == len(body):
+    strict = read_json(body)
+    if not isinstance(strict, JsonFault) and strict[1] == len(body):
         return strict[0]
     try:
         value = pyjson5.decode(body, maxdepth=MAX_DEPTH)

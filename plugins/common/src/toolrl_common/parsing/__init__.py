@@ -1,12 +1,10 @@
-"""What parsers of tool calls are made of: a scanner, strict JSON with bounds, calls without tags.
+"""What parsers of tool calls are made of: a scanner, and strict JSON with bounds.
 
 A parser plugin needs none of it to follow the `ToolParser` protocol; it is here so that each keeps the same promises:
 pure, never raising, linear in the text's length, nothing lost.
 """
 
 from toolrl_common.parsing.jsonvalue import MAX_DEPTH, JsonFault, read_json
-from toolrl_common.parsing.lenient import take_bare_calls
-from toolrl_common.parsing.mend import mend_json
 from toolrl_common.parsing.scanner import Block, ScannedParser, TurnScanner, reads_a_call
 
 __all__ = [
@@ -15,8 +13,6 @@ __all__ = [
     "JsonFault",
     "ScannedParser",
     "TurnScanner",
-    "mend_json",
     "read_json",
     "reads_a_call",
-    "take_bare_calls",
 ]

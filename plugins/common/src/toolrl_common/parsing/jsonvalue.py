@@ -73,12 +73,6 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int] | JsonFault:
     return value, end
 
 
-def read_valid(text: str, start: int) -> tuple[Any, int] | None:
-    """`read_json` without a reason where there is no value."""
-    read = read_json(text, start)
-    return None if isinstance(read, JsonFault) else read
-
-
 def encodable(text: str) -> bool:
     """Whether a text has no half of a surrogate pair, which neither a file nor a server can take."""
     try:
@@ -108,7 +102,7 @@ def _fault(text: str, start: int, position: int, reason: str) -> JsonFault:
     if position >= end:
         if text.startswith('"', end):
             reason = "a string is opened and not closed"
-            return JsonFault("invalid_json", reason, end, end, open_string=not _has_control(text, end))
+            return JsonFault("invalid_json", reason, end, end, open_string=_CONTROL.search(text, end) is None)
         return JsonFault("invalid_json", "it ends too early", end, end)
     if reason.startswith("Invalid control character"):
         reason = "a string holds a raw line break or control character; write it as an escape such as \\n"
@@ -135,10 +129,6 @@ _AT_REACH = frozenset(("", '"', "<", "\\"))
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
-def _has_control(text: str, start: int) -> bool:
-    return _CONTROL.search(text, start) is not None
-
-
 def _too_deep(text: str, start: int, end: int) -> bool:
     """Whether text[start:end], JSON as far as it goes, is nested too deep."""
     if end - start <= MAX_DEPTH or text.count("{", start, end) + text.count("[", start, end) <= MAX_DEPTH:
@@ -149,14 +139,9 @@ def _too_deep(text: str, start: int, end: int) -> bool:
 
 def _encodable(value: Any, text: str, start: int, end: int) -> bool:
     """A lone surrogate can come from the text itself or from an escape."""
-    try:
-        if not text.isascii():
-            text[start:end].encode()
-        if text.find("\\u", start, end) >= 0 and _SURROGATE.search(text, start, end):
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    escaped = text.find("\\u", start, end) >= 0 and _SURROGATE.search(text, start, end)
+    whole = text.isascii() or encodable(text[start:end])
+    return whole and (not escaped or encodable(json.dumps(value, ensure_ascii=False)))
 
 
 def _finite(digits: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from toolrl.parsing.items import MAX_ITEMS, in_order
 from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.parsing.jsonvalue import JsonFault, near, read_json
-from toolrl_common.parsing.mend import MAX_LENGTH, mend_json
+from toolrl_plugin_qwen.mend import MAX_LENGTH, mend_json
 
 MAX_BROKEN = 16
 """After so many objects that can't be read the rest is content: each of them may cost a look at all of the text."""

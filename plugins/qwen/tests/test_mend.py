@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl_common.parsing.mend import MAX_LENGTH, mend_json
+from toolrl_plugin_qwen.mend import MAX_LENGTH, mend_json
 
 LITERALS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet=st.characters(codec="utf-8")),

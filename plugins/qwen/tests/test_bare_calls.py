@@ -9,8 +9,7 @@ import pytest
 
 from toolrl.parsing import MAX_ITEMS
 from toolrl.types import CallError, ParsedTurn, ToolCall, ToolSpec
-from toolrl_common.parsing import take_bare_calls
-from toolrl_common.parsing.lenient import MAX_BROKEN, MAX_TRIED
+from toolrl_plugin_qwen.bare_calls import MAX_BROKEN, MAX_TRIED, take_bare_calls
 
 TOOLS = (ToolSpec("f", ""), ToolSpec("g", ""))
 CALL = '{"name": "f", "arguments": {"a": 1}}'
