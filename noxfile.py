@@ -130,7 +130,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """Core's tests, in an environment without torch and ray; of transformers they need the tokenizers."""
-    libraries = ("transformers", "jinja2", "numpy", "pillow", "pyarrow", "tensorboard")
+    libraries = ("transformers", "jinja2", "numpy", "pillow", "pyarrow")
     _install(session, *TEST, *libraries, packages=[CORE, *KIT])
     session.run(*PYTEST, *TWO, "core/tests", *session.posargs)
 

@@ -4,7 +4,6 @@ What parsers are made of (a scanner, strict JSON with bounds) is `toolrl_common.
 """
 
 from toolrl.parsing.flags import EndFlags
-from toolrl.parsing.items import MAX_ITEMS, in_order
-from toolrl.parsing.results import tool_messages
+from toolrl.parsing.items import MAX_ITEMS, in_order, tool_messages
 
 __all__ = ["MAX_ITEMS", "EndFlags", "in_order", "tool_messages"]

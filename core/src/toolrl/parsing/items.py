@@ -1,10 +1,10 @@
-"""The order of a turn's items, and how many there may be."""
+"""A turn's items: their order, how many there may be, and their answers as chat messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.types import CallError, ToolCall
+from toolrl.types import CallError, CallRecord, Message, ToolCall
 
 MAX_ITEMS = 256
 """Calls and errors of one turn; what comes after is one error `too_many_calls`."""
@@ -24,3 +24,13 @@ def in_order(
     if len(merged) > MAX_ITEMS:
         merged[MAX_ITEMS:] = [too_many(text, merged[MAX_ITEMS].span[0])]
     return tuple(merged)
+
+
+def tool_messages(records: Sequence[CallRecord]) -> list[Message]:
+    """One message of role `tool` for each item, calls and errors alike, in order."""
+    return [
+        Message(
+            "tool", record.result.text, media=record.result.media, tool_call_id=record.call.id, name=record.call.name
+        )
+        for record in records
+    ]

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ExactnessError, ToolsetError
-from toolrl.parsing.results import tool_messages
+from toolrl.parsing.items import tool_messages
 from toolrl.protocols import EpisodeContext
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.notes import plain_notes

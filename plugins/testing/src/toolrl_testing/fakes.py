@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import EngineError
-from toolrl.parsing.results import tool_messages
+from toolrl.parsing.items import tool_messages
 from toolrl.protocols import BuildContext, ChatFormat, EpisodeContext, ToolSession, WeightSource
 from toolrl.types import (
     CallRecord,

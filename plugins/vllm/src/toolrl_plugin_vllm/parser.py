@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from toolrl.errors import ConfigError
-from toolrl.parsing.results import tool_messages
+from toolrl.parsing.items import tool_messages
 from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.parsing.jsonvalue import JsonFault, read_json
