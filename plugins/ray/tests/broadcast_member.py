@@ -3,18 +3,20 @@ Where it is told so it ends or stands still as soon as the first tensors have ar
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 import os
 import pickle
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from toolrl_plugin_ray import broadcast
-from toolrl_plugin_ray.broadcast import WeightReceiver, unpack
+from toolrl_plugin_ray import broadcast, collective_group
+from toolrl_plugin_ray.broadcast import receive
 from toolrl_plugin_ray.messages import TransferBrokenError
 
 
@@ -32,28 +34,30 @@ class Anything:
 
 
 def main() -> None:
-    receiver, module = WeightReceiver(), Anything()
+    module = Anything()
     while True:
         try:
             part, dies = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        for bucket in part.buckets:
-            for name, tensor in unpack(bucket, torch.empty(bucket.size, dtype=torch.uint8)).items():
-                module.tensors[name] = torch.empty_like(tensor)
+        for name, description in part.tensors.items():
+            dtype, _, shape = description.partition(" ")
+            module.tensors[name] = torch.empty(ast.literal_eval(shape), dtype=getattr(torch, dtype))
         if dies is not None:
-            broadcast.unpack = functools.partial(die, dies)
+            broadcast.broadcast = functools.partial(die, dies)
         try:
-            asyncio.run(receiver.receive(part, module))
+            asyncio.run(receive(part, module))
             print("done", flush=True)
         except TransferBrokenError as error:
             print(error.message.replace("\n", " "), flush=True)
 
 
-def die(how: signal.Signals, *_: object) -> None:
-    if how == signal.SIGSTOP:
-        print("standing", flush=True)
-    os.kill(os.getpid(), how)
+def die(how: signal.Signals, *arguments: Any) -> Iterator[Any]:
+    for tensor in collective_group.broadcast(*arguments):
+        if how == signal.SIGSTOP:
+            print("standing", flush=True)
+        os.kill(os.getpid(), how)
+        yield tensor
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ import torch.distributed as dist
 from torch import nn
 
 from toolrl.errors import EngineError
-from toolrl_plugin_ray.broadcast import WeightBroadcast, WeightReceiver, pack, unpack
+from toolrl_plugin_ray import replica
+from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
 from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate
-from toolrl_plugin_ray.weights import WeightWriter, buckets, verify
+from toolrl_plugin_ray.weights import described, targets, trained, verify
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
 
 MEMBER = Path(__file__).with_name("broadcast_member.py")
@@ -68,7 +69,6 @@ class Worker:
         self.state = "ready"
         self.handle = object()
         self.model = model if model is not None else Model(number + 1)
-        self.receiver = WeightReceiver()
         self.parts: list[WeightUpdate] = []
         self.reached: Callable[[], Awaitable[None]] | None = None
 
@@ -76,12 +76,8 @@ class Worker:
         self.parts.append(part)
         if self.reached is not None:
             await self.reached()
-        await self.receiver.receive(pickle.loads(pickle.dumps(part)), self.model)
+        await receive(pickle.loads(pickle.dumps(part)), self.model)
         verify(part, self.model)
-
-    @property
-    def groups(self) -> list[str]:
-        return [it.rendezvous.name for it in self.parts if it.rendezvous is not None]
 
 
 class Process(Worker):
@@ -115,14 +111,9 @@ def processes() -> Iterator[list[Process]]:
         process.communicate()
 
 
-def run(main: Callable[[WeightBroadcast], Awaitable[None]], *, bucket_bytes: int = 2000, timeout: float = 60.0) -> None:
-    broadcast = WeightBroadcast("127.0.0.1", timeout=timeout, bucket_bytes=bucket_bytes)
-
+def run(main: Callable[[WeightBroadcast], Awaitable[None]], *, timeout: float = 60.0) -> None:
     async def limited() -> None:
-        try:
-            await asyncio.wait_for(main(broadcast), 240)
-        finally:
-            broadcast.close()
+        await asyncio.wait_for(main(WeightBroadcast("127.0.0.1", timeout=timeout)), 240)
 
     asyncio.run(limited())
 
@@ -146,8 +137,8 @@ def same(one: Any, other: Any) -> bool:
 # What travels.
 
 
-def test_bytes_become_the_tensors_that_they_were() -> None:
-    tensors = {
+def test_tensors_of_every_kind_arrive_as_they_are() -> None:
+    kinds = {
         "a": torch.randn(3, 5),
         "b": torch.randn(7).bfloat16(),
         "c": torch.tensor(3),
@@ -155,17 +146,16 @@ def test_bytes_become_the_tensors_that_they_were() -> None:
         "e": torch.tensor([True, False]),
         "f": torch.randn(4, 6).t(),
     }
-    bucket, data = pack(tensors)
-    found = unpack(pickle.loads(pickle.dumps(bucket)), data.clone())
-    assert found.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
+    model, worker = Model(0), Worker(0)
+    for name, tensor in kinds.items():
+        model.register_buffer(name, tensor)
+        worker.model.register_buffer(name, torch.zeros_like(tensor))
+    run(lambda broadcast: send(broadcast, model, 1, [worker]))
+    assert same(model, worker.model)
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 2000, 2**30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_copies_have_the_weights_of_each_version_and_the_group_is_kept(bucket_bytes: int, dtype: torch.dtype) -> None:
+def test_copies_have_the_weights_of_each_version(dtype: torch.dtype) -> None:
     # The trainer is a rank of a group of its own, as with FSDP2.
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -178,8 +168,7 @@ def test_copies_have_the_weights_of_each_version_and_the_group_is_kept(bucket_by
                 assert all(same(model, it.model) for it in workers)
                 train(model)
 
-        run(main, bucket_bytes=bucket_bytes)
-        assert {name for it in workers for name in it.groups} == {"group-0"}
+        run(main)
         assert dist.get_world_size() == 1
     finally:
         dist.destroy_process_group()
@@ -187,8 +176,7 @@ def test_copies_have_the_weights_of_each_version_and_the_group_is_kept(bucket_by
 
 def test_frozen_tensors_do_not_travel_and_tied_ones_once() -> None:
     model, worker = Model(0), Worker(0, Model(0))
-    names = {name for bucket in buckets(model.state_dict(), set(), 2**30) for name in bucket}
-    assert names == model.state_dict().keys() - {"head.weight"}
+    assert trained(model).keys() == model.state_dict().keys() - {"head.weight"}
     for one in (model, worker.model):
         for name, parameter in one.named_parameters():
             parameter.requires_grad_("norm" in name)
@@ -196,7 +184,7 @@ def test_frozen_tensors_do_not_travel_and_tied_ones_once() -> None:
 
     async def main(broadcast: WeightBroadcast) -> None:
         update = await send(broadcast, model, 1, [worker])
-        assert sum(bucket.size for bucket in update.buckets) < 200
+        assert update.tensors.keys() == {"norm.weight", "norm.bias", "scale"}
 
     run(main)
     assert same(model, worker.model)
@@ -221,13 +209,10 @@ def test_a_tensor_that_differs_is_found(*, trained: bool) -> None:
 
 
 def test_weights_of_another_model_and_incomplete_ones_are_rejected() -> None:
-    writer = WeightWriter(Model(0))
-    with pytest.raises(EngineError, match="the trainer sent 'layers.3.weight' of shape .* has no such tensor"):
-        writer.write(Model(0, layers=4).state_dict())
-    writer = WeightWriter(Model(0))
-    writer.write({name: it for name, it in Model(0).state_dict().items() if name != "norm.bias"})
-    with pytest.raises(EngineError, match=r"the trainer's weights lack 1 tensors, 'norm.bias' among"):
-        writer.check_complete()
+    with pytest.raises(EngineError, match="trainer sends 'layers.3.weight' as float32 .* model has no such tensor"):
+        targets(described(trained(Model(0, layers=4))), Model(0))
+    with pytest.raises(EngineError, match=r"trainer sends 'norm.bias' as nothing, and the worker's model has float32"):
+        targets(described({name: it for name, it in trained(Model(0)).items() if name != "norm.bias"}), Model(0))
 
 
 # Who gets it.
@@ -239,7 +224,7 @@ def test_a_worker_that_comes_late_gets_the_weights_that_the_others_have() -> Non
     async def main(broadcast: WeightBroadcast) -> None:
         update = await send(broadcast, model, 0, [first])
         train(model)  # The trainer trains already.
-        async with broadcast.send_to_one(update, late.handle) as part:
+        async with broadcast.send_to_one(update) as part:
             await late.update(update, part)
         assert same(first.model, late.model)
         await send(broadcast, model, 1, [first, late])
@@ -248,8 +233,7 @@ def test_a_worker_that_comes_late_gets_the_weights_that_the_others_have() -> Non
         assert len(broadcast._copies) == 1, "older versions aren't kept"
 
     run(main)
-    assert first.groups == ["group-0", "group-2"]
-    assert late.groups == ["group-1", "group-2"]
+    assert [len(first.parts), len(late.parts)] == [2, 2]
 
 
 def test_a_worker_that_is_lost_before_it_came_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -261,7 +245,7 @@ def test_a_worker_that_is_lost_before_it_came_holds_up_no_other(caplog: pytest.L
     workers[1].reached = lost
     run(lambda broadcast: send(broadcast, model, 1, workers), timeout=NEVER)
     assert [same(model, it.model) for it in workers] == [True, False, True]
-    assert [it.groups for it in workers] == [["group-0", "group-1"], ["group-0"], ["group-0", "group-1"]]
+    assert [len(it.parts) for it in workers] == [2, 1, 2]
     assert "version 1 is sent again to 2 rollout workers: rollout worker 1 was lost" in caplog.text
 
 
@@ -277,7 +261,7 @@ def test_a_worker_that_is_replaced_meanwhile_is_left_to_its_supervisor() -> None
 
     workers[0].reached, workers[1].reached = lost, replaced
     run(lambda broadcast: send(broadcast, model, 1, workers))
-    assert [it.groups for it in workers] == [["group-0"]] * 3
+    assert [len(it.parts) for it in workers] == [1, 1, 1]
 
 
 def test_processes_that_end_or_stand_still_during_a_broadcast(
@@ -296,7 +280,7 @@ def test_processes_that_end_or_stand_still_during_a_broadcast(
             train(model)
 
     with caplog.at_level(logging.WARNING):
-        run(main, bucket_bytes=1, timeout=NEVER)
+        run(main, timeout=NEVER)
     assert [len(it.parts) for it in (here, *processes)] == [4, 1, 3]
     for number in (1, 2):
         assert f"rollout worker {number} was lost" in caplog.text
@@ -325,7 +309,7 @@ def test_others_need_no_report_of_a_death_that_gloo_noticed(processes: list[Proc
 
     hears = Hears(0)
     workers = [hears, Late(1, dead.process), other]
-    run(lambda broadcast: send(broadcast, model, 1, workers), bucket_bytes=1, timeout=NEVER)
+    run(lambda broadcast: send(broadcast, model, 1, workers), timeout=NEVER)
     assert same(model, hears.model)
     assert [len(it.parts) for it in (hears, dead, other)] == [2, 1, 2]
 
@@ -344,7 +328,7 @@ def test_a_group_that_never_works_ends_the_run_with_the_reason() -> None:
             await broadcast.send(update, [worker])  # type: ignore[list-item]
         assert (raised.value.where, raised.value.hint) == ("cluster.rollout_workers", "Walls.")
         with pytest.raises(WorkerLostError, match="it couldn't be sent the weights: the store can't be reached"):
-            async with broadcast.send_to_one(update, worker.handle) as part:
+            async with broadcast.send_to_one(update) as part:
                 await worker.update(update, part)
 
     run(main)
@@ -356,17 +340,14 @@ def test_no_wait_is_longer_than_the_limit() -> None:
 
     async def main(broadcast: WeightBroadcast) -> None:
         update = await broadcast.publish(Weights(Model(0), 1), 1)
-        async with broadcast.transfer(update, [worker, "never comes"], lasting=True) as transfer:
-            with pytest.raises(TransferBrokenError, match="waited 0.3 seconds for the trainer to begin"):
-                await worker.update(update, transfer.parts[0])
-        assert transfer.group.broken
+        async with broadcast.transfer(update, 2) as (parts, _):  # The second one never comes.
+            with pytest.raises(TransferBrokenError, match=r"(?i)timeout|timed out|closed"):
+                await worker.update(update, parts[0])
 
     run(main, timeout=0.3)
 
 
-def test_an_engine_stands_still_while_its_weights_are_half_written() -> None:
-    from toolrl_plugin_ray.replica import PolicyReplica
-
+def test_an_engine_stands_still_while_its_weights_are_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
         def __init__(self) -> None:
             self.held = 0
@@ -382,13 +363,15 @@ def test_an_engine_stands_still_while_its_weights_are_half_written() -> None:
             assert self.held
             self.updates.append(version)
 
-    class Breaks(WeightReceiver):
-        times = 0
+    times = 0
 
-        async def receive(self, update: WeightUpdate, module: Any) -> None:
-            self.times += 1
-            if self.times < 3:
-                raise TransferBrokenError("it broke")
+    async def breaks(update: WeightUpdate, module: Any) -> None:
+        nonlocal times
+        times += 1
+        if times % 3:
+            raise TransferBrokenError("it broke")
+
+    monkeypatch.setattr(replica, "receive", breaks)
 
     class Policy:
         model = Model(0)
@@ -397,18 +380,17 @@ def test_an_engine_stands_still_while_its_weights_are_half_written() -> None:
             return Weights(None, version)
 
     async def main() -> None:
-        engine, receiver = Engine(), Breaks()
-        replica = PolicyReplica(Policy(), Weights(None, 0), engine, None, None, receiver)  # type: ignore[arg-type]
+        engine = Engine()
+        made = replica.PolicyReplica(Policy(), Weights(None, 0), engine, None, None)  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(TransferBrokenError):
-                await replica.load(WeightUpdate(1))
+                await made.load(WeightUpdate(1))
             assert engine.held == 1
-        await replica.load(WeightUpdate(1))
+        await made.load(WeightUpdate(1))
         assert (engine.held, engine.updates) == (0, [1])
-        receiver.times = 0
         with pytest.raises(TransferBrokenError):
-            await replica.load(WeightUpdate(1))
-        await replica.close()
+            await made.load(WeightUpdate(1))
+        await made.close()
         assert engine.held == 0
 
     asyncio.run(main())

@@ -1,9 +1,9 @@
-"""A torch.distributed group for broadcasts of weights: the trainer sends, and the workers receive.
+"""A broadcast of tensors from the trainer to workers, by torch.distributed.
 
-It isn't the default group: the trainer may be a rank of another one, with FSDP2 over it. Members meet at a store in the
-trainer's process, where each reports that it is there before the trainer connects and begins; so no member waits inside
-of torch, where nothing can abort it. While bytes are under way each receiver checks whether the trainer has aborted the
-transfer, since gloo itself notices a host that was cut off only at its timeout.
+Each broadcast has a group of its own, beside the default one: the trainer may be a rank of that, with FSDP2 over it.
+Its members meet at a store in the trainer's process. Closing the store aborts the broadcast for all: members that wait
+there wake with an error, and members that move bytes ask for it again and again, since gloo itself notices a host that
+was cut off only at its timeout.
 """
 
 from __future__ import annotations
@@ -13,169 +13,95 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import BroadcastOptions
 
 from toolrl_plugin_ray.messages import Rendezvous, TransferBrokenError
-from toolrl_plugin_torch.sharding.rendezvous import listen
 
 CONNECT_SECONDS = 60.0
-"""For connections between members that have all reported."""
-CHECK_SECONDS = 0.5
-"""How often a receiver checks whether the transfer was aborted."""
-SHORTEST_PAUSE, LONGEST_PAUSE, WORKERS_PAUSE = 0.0005, 0.02, 0.2
-"""Seconds between two checks of what is waited for; workers that start come after many seconds."""
-AHEAD = 2
-"""Buckets under way at once: one is copied while the next one travels."""
-_ABORTED = "aborted"
+"""For connections between members that have met."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.02
+"""Seconds between two looks at a tensor that is under way."""
+AHEAD = 4
+"""Tensors under way at once."""
 
 
-class CollectiveGroup:
-    """This process's membership. One thread at a time may call its methods, and any thread `abort`."""
-
-    def __init__(self, rendezvous: Rendezvous) -> None:
-        self.rendezvous = rendezvous
-        self._broken = threading.Event()
-        self._store: Any = None
-        self._group: Any = None
-
-    @property
-    def broken(self) -> bool:
-        """Whether a transfer was aborted here; the group can't be used again."""
-        return self._broken.is_set()
-
-    def send(self, sequence: int, buckets: Iterable[Any]) -> None:
-        """Send these tensors of bytes to all receivers, when all are there. Raises TransferBrokenError."""
-        with self._translated():
-            store = self._meet()
-            there = [f"{sequence}/there/{rank}" for rank in range(1, self.rendezvous.size)]
-            self._wait(lambda: store.check(there), "for workers to come", WORKERS_PAUSE)
-            store.set(f"{sequence}/go", "")
-            self._connect()
-            for work, _ in self._under_way(buckets):
-                self._wait(work.is_completed, "for workers to take weights")
-                work.wait()
-
-    def receive(self, sequence: int, sizes: Sequence[int]) -> Iterator[Any]:
-        """The tensors of bytes that the trainer sends, which have these sizes; each is valid until the next one. Raises
-        TransferBrokenError."""
-        with self._translated():
-            store = self._meet()
-            store.set(f"{sequence}/there/{self.rendezvous.rank}", "")
-            self._wait(lambda: store.check([f"{sequence}/go"]), "for the trainer to begin")
-            self._connect()
-            # Memory that is new costs more than what is written into it.
-            room = [torch.empty(max(sizes, default=0), dtype=torch.uint8) for _ in sizes[:AHEAD]]
-            for work, bucket in self._under_way(room[at % AHEAD][:size] for at, size in enumerate(sizes)):
-                self._wait(work.is_completed, "for the trainer's weights")
-                work.wait()
-                yield bucket
-
-    def abort(self) -> None:
-        """End the transfer in this process, which raises TransferBrokenError there; the trainer's ends all."""
-        self._broken.set()
-
-    def close(self) -> None:
-        """Leave the group. It is freed in a thread: gloo waits there for what is still under way."""
-        self._broken.set()
-        held = [self._group, self._store]
-        self._group = self._store = None
+def broadcast(at: Rendezvous, tensors: Iterable[Any]) -> Iterator[Any]:
+    """Send these tensors as rank 0, or fill them as another: gives each when it has been sent or filled. All must be
+    contiguous on the CPU. Raises TransferBrokenError where the store was closed or nothing moves for the time limit."""
+    member = _Member(at)
+    try:
+        yield from member.broadcast(tensors)
+    except (RuntimeError, ValueError, OSError) as error:  # gloo and the store raise plain RuntimeErrors
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise TransferBrokenError(
+            f"a broadcast of weights was aborted: {reason}",
+            where="cluster.rollout_workers",
+            hint="All nodes must reach each other on any port.",
+        ) from error
+    finally:
+        held = dict(vars(member))
+        vars(member).clear()
+        # In a thread: gloo waits there for what is still under way.
         threading.Thread(target=held.clear, name="leave-group", daemon=True).start()
 
-    def _meet(self) -> Any:
-        """The store, under the group's name. Each group has a connection of its own, as one that waits is busy."""
-        if self._store is None:
-            at = self.rendezvous
-            timeout = timedelta(seconds=CONNECT_SECONDS)
-            store = dist.TCPStore(at.host, at.port, None, False, timeout=timeout, wait_for_workers=False)
-            self._store = dist.PrefixStore(at.name, store)
-        return self._store
 
-    def _connect(self) -> None:
-        if self._group is None:
-            options = ProcessGroupGloo._Options()
-            options._devices = [_device(self.rendezvous)]
-            options._timeout = timedelta(seconds=CONNECT_SECONDS)
-            store = dist.PrefixStore("group", self._meet())
-            self._group = ProcessGroupGloo(store, self.rendezvous.rank, self.rendezvous.size, options)
+class _Member:
+    """What a process holds of a group. No frame has the group itself, as tracebacks would keep it."""
 
-    def _under_way(self, buckets: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Broadcasts that were begun, with the tensor that each sends or fills."""
+    def __init__(self, at: Rendezvous) -> None:
+        self.at = at
+
+    def broadcast(self, tensors: Iterable[Any]) -> Iterator[Any]:
+        """As the function."""
+        at, connecting = self.at, timedelta(seconds=CONNECT_SECONDS)
+        options = ProcessGroupGloo._Options()
+        options._devices, options._timeout = [_device(at)], connecting
+        self.store = dist.TCPStore(at.host, at.port, None, False, timeout=connecting, wait_for_workers=False)
+        self.store.set_timeout(timedelta(seconds=at.timeout))
+        self._meet("begin")  # So that no member waits long inside of gloo, for one that died on its way.
+        self.group = ProcessGroupGloo(dist.PrefixStore("group", self.store), at.rank, at.size, options)
         begun: deque[tuple[Any, Any]] = deque()
+        for tensor in tensors:
+            begun.append((self._begin(tensor), tensor))
+            if len(begun) == AHEAD:
+                yield self._finished(*begun.popleft())
+        while begun:
+            yield self._finished(*begun.popleft())
+        self._meet("end")  # A member that leaves sooner could cut off those that it hands tensors on to.
+
+    def _meet(self, point: str) -> None:
+        self.store.set(f"{point}/{self.at.rank}", "")
+        self.store.wait([f"{point}/{rank}" for rank in range(self.at.size)])
+
+    def _begin(self, tensor: Any) -> Any:
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
-        options.timeout = timedelta(seconds=self.rendezvous.timeout)
-        for bucket in buckets:
-            begun.append((self._group.broadcast([bucket], options), bucket))
-            if len(begun) == AHEAD:
-                yield begun.popleft()
-        yield from begun
+        options.timeout = timedelta(seconds=self.at.timeout)
+        return self.group.broadcast([tensor], options)
 
-    def _wait(self, done: Callable[[], bool], what: str, longest: float = LONGEST_PAUSE) -> None:
-        """Until it is done. Raises TransferBrokenError where the transfer was aborted or makes no progress."""
-        end, pause = time.monotonic() + self.rendezvous.timeout, SHORTEST_PAUSE
-        check = time.monotonic() + CHECK_SECONDS
-        while not done():
-            now = time.monotonic()
-            aborted = self._broken.is_set()
-            if self.rendezvous.rank and now >= check:
-                aborted = aborted or self._store.check([_ABORTED])
-                check = now + CHECK_SECONDS
-            if aborted:
-                raise _broken("the trainer aborted it")
-            if now >= end:
-                raise _broken(f"waited {self.rendezvous.timeout:g} seconds {what}")
+    def _finished(self, work: Any, tensor: Any) -> Any:
+        end, pause = time.monotonic() + self.at.timeout, SHORTEST_PAUSE
+        while not work.is_completed():
+            self.store.check(["begin/0"])  # Raises once the store is closed.
+            if time.monotonic() >= end:
+                raise TimeoutError(f"no tensor arrived for {self.at.timeout:g} seconds")
             time.sleep(pause)
-            pause = min(2 * pause, longest)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """What torch raises becomes TransferBrokenError; after any error the group is broken."""
-        try:
-            yield
-        except BaseException as error:
-            self.abort()
-            # gloo and the store raise plain RuntimeErrors where a connection broke and where no member came.
-            if isinstance(error, RuntimeError | ValueError | OSError):
-                raise _broken(str(error).strip().partition("\n")[0] or type(error).__name__) from error
-            raise
+            pause = min(2 * pause, LONGEST_PAUSE)
+        work.wait()
+        return tensor
 
 
-class GroupStore:
-    """The store at which groups meet, in the trainer's process."""
-
-    def __init__(self, host: str) -> None:
-        """At a free port; `host` is this machine's address for the workers."""
-        self._store = listen(host, 0, timedelta(seconds=CONNECT_SECONDS))
-        self.port: int = self._store.port
-
-    def abort(self, name: str) -> None:
-        """End the transfer of the group of this name for all receivers."""
-        self._store.set(f"{name}/{_ABORTED}", "")
-
-
-def _broken(reason: str) -> TransferBrokenError:
-    return TransferBrokenError(
-        f"a broadcast of weights was aborted: {reason}",
-        where="cluster.rollout_workers",
-        hint="All nodes must reach each other on any port.",
-    )
-
-
-def _device(rendezvous: Rendezvous) -> Any:
-    """What gloo listens on: the interface that the user names, or the address that leads to the others. gloo's own
+def _device(at: Rendezvous) -> Any:
+    """What gloo listens on: the interface that the user names, or the address that leads to the store. gloo's own
     choice is that of the host's name, which on many machines is the loopback's."""
+    # Also finds a store that is closed already, which torch would try to reach until its timeout.
+    with socket.create_connection((at.host, at.port), timeout=CONNECT_SECONDS) as connection:
+        address = connection.getsockname()[0]
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-    if interface:
-        return ProcessGroupGloo.create_device(interface=interface)
-    if not rendezvous.rank:
-        return ProcessGroupGloo.create_device(hostname=rendezvous.host)
-    with socket.create_connection((rendezvous.host, rendezvous.port), timeout=CONNECT_SECONDS) as connection:
-        return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
+    return ProcessGroupGloo.create_device(**({"interface": interface} if interface else {"hostname": address}))

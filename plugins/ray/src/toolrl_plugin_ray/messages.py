@@ -63,44 +63,17 @@ class GroupOrder:
 
 
 @dataclass(frozen=True)
-class TensorSlot:
-    """A tensor in a bucket."""
-
-    name: str
-    dtype: str
-    """torch's name of its type."""
-    shape: tuple[int, ...]
-    start: int
-    """Its first byte."""
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """The plan of some tensors that are broadcast as one of bytes."""
-
-    size: int
-    """Bytes."""
-    slots: tuple[TensorSlot, ...] = ()
-
-
-@dataclass(frozen=True)
 class Rendezvous:
     """Where the trainer and the receivers of weights meet for a broadcast."""
 
     host: str
     port: int
     """Of the store in the trainer's process."""
-    name: str
-    """Of the group; a group with a replaced member has another name."""
     rank: int
     """The receiver's; the trainer's is 0."""
     size: int
-    sequence: int
-    """Number of the transfer."""
     timeout: float
-    """Seconds without progress after which the transfer is aborted."""
-    lasting: bool = True
-    """Whether the group is kept for the next transfer."""
+    """Seconds without progress after which the broadcast is aborted."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +81,16 @@ class WeightUpdate:
     """Weights of one version on their way to the workers."""
 
     version: int
-    buckets: tuple[Bucket, ...] = ()
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    """What is broadcast, in order: name to type and shape."""
     digests: Mapping[str, int] = field(default_factory=dict)
     """Of each of the trainer's tensors."""
     rendezvous: Rendezvous | None = None
-    """Where the buckets are broadcast; None before the receiver is known."""
+    """Where they are broadcast; None before the receiver is known."""
 
 
 class TransferBrokenError(EngineError):
-    """A broadcast was aborted before all buckets had arrived. It can be repeated with a new group."""
+    """A broadcast was aborted before all tensors had arrived. It can be repeated."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
 from toolrl.run_builder import RunBuilder
-from toolrl_plugin_ray.broadcast import WeightReceiver
+from toolrl_plugin_ray.broadcast import receive
 from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.weights import verify
 
@@ -27,21 +27,12 @@ from toolrl_plugin_ray.weights import verify
 class PolicyReplica:
     """The runner of a rollout worker, with a copy of the policy that takes the trainer's weights."""
 
-    def __init__(
-        self,
-        policy: Any,
-        weights: Any,
-        engine: RolloutEngine,
-        runner: Runner,
-        builder: RunBuilder,
-        receiver: WeightReceiver,
-    ) -> None:
+    def __init__(self, policy: Any, weights: Any, engine: RolloutEngine, runner: Runner, builder: RunBuilder) -> None:
         self.runner = runner
         self._builder = builder
         self._policy = policy
         self._weights = weights
         self._engine = engine
-        self._receiver = receiver
         self._still = AsyncExitStack()
 
     async def load(self, update: WeightUpdate) -> None:
@@ -53,7 +44,7 @@ class PolicyReplica:
                 await still.enter_async_context(engine.hold())
             await before.aclose()
             try:
-                await self._receiver.receive(update, self._policy.model)
+                await receive(update, self._policy.model)
             except TransferBrokenError:
                 self._still = still.pop_all()
                 raise
@@ -63,8 +54,7 @@ class PolicyReplica:
             await engine.update_weights(self._weights, update.version)
 
     async def close(self) -> None:
-        """Release the engine, and leave the broadcast group."""
-        self._receiver.close()
+        """Release the engine."""
         await self._still.aclose()
 
     def status(self) -> dict[str, Any]:
@@ -82,8 +72,7 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
     backend.prepare(spec.device)
     with masked_logs(loaded.hide):
         policy: Any = backend.load_model(spec.source, dtype=spec.dtype)
-        receiver = WeightReceiver()
-        await receiver.receive(update, policy.model)
+        await receive(update, policy.model)
         verify(update, policy.model)
         builder = RunBuilder(loaded, registry, policy, Path(spec.run_dir))
         environments = builder.environments()
@@ -93,7 +82,7 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            made = PolicyReplica(policy, weights, engine, runner, builder, receiver)
+            made = PolicyReplica(policy, weights, engine, runner, builder)
             try:
                 yield made
             finally:

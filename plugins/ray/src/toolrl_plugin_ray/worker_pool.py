@@ -98,7 +98,6 @@ class WorkerPool:
         self._waiting.clear()
         for job in jobs:
             job.result.cancel()
-        self._broadcast.close()
 
     # Groups.
 
@@ -246,9 +245,9 @@ class WorkerPool:
         assert self._update is not None, "start() was awaited"
         return self._update
 
-    def send_to_one(self, update: WeightUpdate, worker: object) -> AbstractAsyncContextManager[WeightUpdate]:
+    def send_to_one(self, update: WeightUpdate) -> AbstractAsyncContextManager[WeightUpdate]:
         """While this is entered one worker can receive these weights by what it yields."""
-        return self._broadcast.send_to_one(update, worker)
+        return self._broadcast.send_to_one(update)
 
     def ready(self, worker: WorkerSupervisor) -> None:
         """A worker can be dealt to."""
