@@ -116,38 +116,20 @@ class WorkerReport:
 
     ended: dict[int, int] = field(default_factory=dict)
     """By group: episodes that ended and freed their place."""
-    done: list[tuple[int, bytes]] = field(default_factory=list)
-    """Finished groups, packed."""
-    failed: list[tuple[int, bytes]] = field(default_factory=list)
-    """What left a group, packed."""
     log: list[LogLine] = field(default_factory=list)
     status: dict[str, Any] | None = None
     """What the worker does, for `toolrl status`."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to report."""
-        return not (self.ended or self.done or self.failed or self.log)
 
-
-def pack_error(error: BaseException) -> bytes:
-    """An exception as bytes; one that doesn't pickle becomes a ToolrlError with the same text."""
+def portable(error: Exception) -> Exception:
+    """The error as it arrives in another process; one that doesn't pickle becomes a ToolrlError with the same text."""
     try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
+        copy = pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever a plugin's exception does when it is pickled
-        text = "".join(traceback.format_exception(error))
-        data = pickle.dumps(ToolrlError(f"{type(error).__name__}: {error}", hint=text))
-    return data
-
-
-def unpack_error(data: bytes) -> BaseException:
-    """The exception again; where its class isn't known here, a ToolrlError."""
-    try:
-        error = pickle.loads(data)
-    except Exception as reason:  # noqa: BLE001 - a class of the worker's alone
-        return ToolrlError(f"a worker raised something that can't be read here: {reason}")
-    return error if isinstance(error, BaseException) else ToolrlError(f"a worker raised {error!r}")
+        copy = None
+    if isinstance(copy, Exception):
+        return copy
+    return ToolrlError(f"{type(error).__name__}: {error}", hint="".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True)

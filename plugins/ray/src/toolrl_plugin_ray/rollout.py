@@ -25,7 +25,7 @@ from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.worker_pool import WorkerPool
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
 
-MOST_CALLS = 1000
+MOST_CALLS = 100_000
 """Methods of a rollout worker that may be under way at once."""
 
 

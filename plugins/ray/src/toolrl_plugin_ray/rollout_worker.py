@@ -1,8 +1,8 @@
 """A rollout worker: an engine and toolsets of its own, which sample the groups that the driver deals out.
 
 It is a plain class whose methods Ray calls in the worker's process, all on one event loop. `poll` waits for something
-to report. Each group is a task of its own, and one semaphore bounds the episodes in flight of all groups, so that the
-place of a finished episode goes to the next group at once.
+to report. One semaphore bounds the episodes in flight of all groups, so that the place of a finished episode goes to
+the next group at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import pickle
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,7 @@ from toolrl_plugin_ray.messages import (
     WorkerProcess,
     WorkerReport,
     WorkerSpec,
-    pack_error,
-    unpack_error,
+    portable,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class RolloutWorker:
-    """One worker. `start` first; then groups may be dealt and polled."""
+    """One worker. `start` first; then groups may be sampled."""
 
     build: Callable[[WorkerSpec, WeightUpdate], AbstractAsyncContextManager[PolicyReplica]] | None = None
     """Builds what samples; None for `toolrl_plugin_ray.replica`."""
@@ -49,7 +48,7 @@ class RolloutWorker:
     def __init__(self) -> None:
         self._report = WorkerReport()
         self._news = asyncio.Event()
-        self._groups: dict[int, asyncio.Task[None]] = {}
+        self._groups: dict[int, asyncio.Task[Any] | None] = {}
         self._stack = AsyncExitStack()
         self._replica: PolicyReplica | None = None
         self._gate: asyncio.Semaphore | None = None
@@ -65,26 +64,47 @@ class RolloutWorker:
             self._replica = await self._stack.enter_async_context(self._build(spec, update))
         except Exception as error:  # noqa: BLE001 - whatever a component raises
             await self._stack.aclose()
-            raise _portable(error) from None
+            raise portable(error) from None
         self._gate = self._replica.runner.gate()
         return WorkerProcess(os.getpid(), platform.node())
 
-    async def deal(self, orders: Sequence[GroupOrder]) -> None:
-        """Sample these groups as there is room."""
-        for order in orders:
-            if order.key not in self._groups:
-                self._groups[order.key] = asyncio.create_task(self._sample(order))
+    async def sample(self, packed: bytes) -> bytes:
+        """A group's episodes, pickled, of a pickled GroupOrder. Raises what leaves the group."""
+        assert self._replica is not None, "it was started"
+        assert self._gate is not None, "it was started"
+        order: GroupOrder = pickle.loads(packed)
 
-    async def drop(self, keys: Sequence[int]) -> None:
-        """Stop sampling these groups; nothing more is reported of them."""
-        tasks = [task for key in keys if (task := self._groups.pop(key, None)) is not None]
-        for task in tasks:
+        def ended() -> None:
+            self._report.ended[order.key] = self._report.ended.get(order.key, 0) + 1
+            self._news.set()
+
+        self._groups[order.key] = asyncio.current_task()
+        try:
+            group = await self._replica.runner.group(
+                order.task,
+                order.number,
+                order.group_size,
+                order.limits,
+                round_id=order.round_id,
+                gate=self._gate,
+                training=order.training,
+                ended=ended,
+            )
+            return _packed(group, order)
+        except Exception as error:  # noqa: BLE001 - reported to the driver
+            raise portable(error) from None
+        finally:
+            self._groups.pop(order.key, None)
+
+    async def drop(self, key: int) -> None:
+        """Stop sampling a group."""
+        task = self._groups.get(key)
+        if task is not None:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll(self, seconds: float) -> WorkerReport:
         """Events since the last report, as soon as there are some; at the latest after so many seconds."""
-        if self._report.empty:
+        if not (self._report.ended or self._report.log):
             self._news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -100,11 +120,12 @@ class RolloutWorker:
         try:
             await self._replica.load(update)
         except Exception as error:  # noqa: BLE001 - whatever an engine raises
-            raise _portable(error) from None
+            raise portable(error) from None
 
     async def stop(self) -> None:
         """Cancel what goes on, and take everything down."""
-        await self.drop(list(self._groups))
+        for key in self._groups:
+            await self.drop(key)
         await self._stack.aclose()
 
     def _build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[PolicyReplica]:
@@ -113,32 +134,6 @@ class RolloutWorker:
         from toolrl_plugin_ray.replica import replica  # The driver doesn't need what it imports.
 
         return replica(spec, update)
-
-    async def _sample(self, order: GroupOrder) -> None:
-        assert self._replica is not None, "it was started"
-        assert self._gate is not None, "it was started"
-        key = order.key
-
-        def ended() -> None:
-            self._report.ended[key] = self._report.ended.get(key, 0) + 1
-            self._news.set()
-
-        try:
-            group = await self._replica.runner.group(
-                order.task,
-                order.number,
-                order.group_size,
-                order.limits,
-                round_id=order.round_id,
-                gate=self._gate,
-                training=order.training,
-                ended=ended,
-            )
-            self._report.done.append((key, _packed(group, order)))
-        except Exception as error:  # noqa: BLE001 - reported to the driver
-            self._report.failed.append((key, pack_error(error)))
-        self._groups.pop(key, None)
-        self._news.set()
 
     def _add_log_line(self, line: LogLine) -> None:
         if len(self._report.log) < MOST_LOG_LINES:
@@ -155,11 +150,6 @@ def _packed(group: Any, order: GroupOrder) -> bytes:
             hint="What tools and rewards leave in an episode (notes, metrics, media) must pickle; or sample in the "
             "trainer's process: cluster.rollout_workers 0.",
         ) from error
-
-
-def _portable(error: Exception) -> BaseException:
-    """The error, or one with the same text that pickles."""
-    return unpack_error(pack_error(error))
 
 
 def _enter(folder: str) -> None:

@@ -5,19 +5,19 @@ another group as soon as one of these places is free, so that its engine is kept
 group that others could start sooner. Other groups wait here, in the order of their requests; the caller bounds how
 many.
 
-When a worker dies its unfinished groups go back to the front of the queue and start again from the beginning, their
-seeds being the same. A group counts when it has arrived whole, so none is counted twice and none is lost.
+When a worker dies its unfinished groups wait again, before newer ones, and start from the beginning, their seeds being
+the same. A group counts when it has arrived whole, so none is counted twice and none is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from pickle import loads
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import RunStoppedError, ToolrlError
@@ -26,14 +26,8 @@ from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.service_restarts import ServiceRestarts
 from toolrl.types import Group, Task
-from toolrl_plugin_ray.messages import (
-    GroupOrder,
-    WeightUpdate,
-    WorkerReport,
-    WorkerSpec,
-    unpack_error,
-)
-from toolrl_plugin_ray.worker_supervisor import PendingGroup, WorkerHandle, WorkerLostError, WorkerSupervisor
+from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec
+from toolrl_plugin_ray.worker_supervisor import WorkerHandle, WorkerLostError, WorkerSupervisor
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.broadcast import WeightBroadcast
@@ -66,8 +60,8 @@ class WorkerPool:
         self._restarts = restarts
         self._workers = [WorkerSupervisor(number, spawn, self, timeout, restarts) for number in range(workers)]
         self._serving: list[asyncio.Task[None]] = []
-        self._helping: set[asyncio.Task[None]] = set()
-        self._waiting: deque[PendingGroup] = deque()
+        self._waiting: list[tuple[int, int, asyncio.Future[WorkerSupervisor]]] = []
+        """A heap: keys of orders, sizes of groups, and the workers that they will get."""
         self._keys = itertools.count()
         self._update: WeightUpdate | None = None
         self._broken: BaseException | None = None
@@ -90,14 +84,9 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Stop all workers; what is in flight is cancelled."""
-        for task in [*self._serving, *self._helping]:
-            task.cancel()
-        await asyncio.gather(*self._serving, *self._helping, return_exceptions=True)
+        self._end(RunStoppedError("the rollout workers were stopped"))
+        await asyncio.gather(*self._serving, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._workers))
-        jobs = [*self._waiting, *(job for worker in self._workers for job in worker.jobs.values())]
-        self._waiting.clear()
-        for job in jobs:
-            job.result.cancel()
 
     # Groups.
 
@@ -167,76 +156,46 @@ class WorkerPool:
     async def _group(
         self, task: Task, number: int, group_size: int, limits: Limits, round_id: str, training: bool
     ) -> Group:
-        self._check_broken()
         order = GroupOrder(next(self._keys), task, number, group_size, limits, round_id, training)
-        job = PendingGroup(order, asyncio.get_running_loop().create_future(), group_size)
-        self._waiting.append(job)
-        self._deal()
-        try:
-            return await job.result
-        finally:
-            if not job.result.done() or job.result.cancelled():
-                self._drop(job)
+        packed, deaths = _packed(order), 0
+        while True:
+            try:
+                worker = await self._free_worker(order)
+                return _unpacked(await worker.sample(order.key, packed), order)
+            except WorkerLostError as error:
+                self._lost_groups, deaths = self._lost_groups + 1, deaths + 1
+                if deaths > self._restarts:
+                    raise RunStoppedError(
+                        f"{deaths} rollout workers died while they sampled {order.name}, the last one: {error}; "
+                        f"{worker.last_lines()}",
+                        hint="A tool may take its process down with it, or too much memory; or raise "
+                        "cluster.worker_restarts.",
+                    ) from None
+            finally:
+                for worker in self._workers:
+                    worker.groups.pop(order.key, None)
+                self._deal()
 
-    # Dealing.
+    async def _free_worker(self, order: GroupOrder) -> WorkerSupervisor:
+        """Wait for a worker that has room. Raises what ended the run."""
+        self._check_broken()
+        place: asyncio.Future[WorkerSupervisor] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (order.key, order.group_size, place))
+        self._deal()
+        return await place
 
     def _deal(self) -> None:
-        """Deal waiting groups to workers that have room."""
-        dealt: dict[int, list[PendingGroup]] = {}
+        """Deal waiting groups to workers that have room, the oldest first."""
+        self._waiting = [it for it in self._waiting if not it[2].done()]  # The caller was cancelled.
+        heapq.heapify(self._waiting)
         while self._waiting:
             free = [worker for worker in self._workers if worker.state == "ready" and worker.load < self._concurrency]
             if not free:
                 break
             worker = min(free, key=lambda it: it.load)
-            job = self._waiting.popleft()
-            if job.result.done():  # The caller was cancelled.
-                continue
-            worker.jobs[job.order.key] = job
-            worker.load += job.left
-            dealt.setdefault(worker.number, []).append(job)
-        for number, jobs in dealt.items():
-            sent = self._help(self._send(self._workers[number], jobs))
-            for job in jobs:
-                job.sent = sent
-
-    async def _send(self, worker: WorkerSupervisor, jobs: Sequence[PendingGroup]) -> None:
-        try:
-            await worker.ask("deal", [job.order for job in jobs])
-        except WorkerLostError:
-            pass  # The supervisor's own task gets this error, too.
-        except Exception as error:  # noqa: BLE001 - a task that doesn't pickle, for one
-            for job in jobs:
-                if self._take(worker, job.order.key) is not None and not job.result.done():
-                    job.result.set_exception(_unsent(job, error))
-            self._deal()
-
-    def _drop(self, job: PendingGroup) -> None:
-        """The caller was cancelled."""
-        if job in self._waiting:
-            self._waiting.remove(job)
-        for worker in self._workers:
-            if self._take(worker, job.order.key) is not None and worker.state == "ready":
-                self._help(self._forget(worker, job))
-                self._deal()
-
-    async def _forget(self, worker: WorkerSupervisor, job: PendingGroup) -> None:
-        if job.sent is not None:  # Else the order might come after this.
-            await asyncio.wait([job.sent])
-        with suppress(WorkerLostError):
-            await worker.ask("drop", [job.order.key])
-
-    def _take(self, worker: WorkerSupervisor, key: int) -> PendingGroup | None:
-        """Take a group off a worker's list; its places are free."""
-        job = worker.jobs.pop(key, None)
-        if job is not None:
-            worker.load -= job.left
-        return job
-
-    def _help(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._helping.add(task)
-        task.add_done_callback(self._helping.discard)
-        return task
+            key, size, place = heapq.heappop(self._waiting)
+            worker.groups[key] = size
+            place.set_result(worker)
 
     # What the supervisors report.
 
@@ -260,63 +219,59 @@ class WorkerPool:
         """Take over what a worker has done, and deal it more."""
         self._seen_restarts.hear((report.status or {}).get("restarted", ()))
         for key, count in report.ended.items():
-            job = worker.jobs.get(key)
-            if job is not None:
-                count = min(count, job.left)
-                job.left -= count
-                worker.load -= count
-        for key, data in report.done:
-            if (job := self._take(worker, key)) is not None and not job.result.done():
-                _settle(job, data)
-        for key, data in report.failed:
-            if (job := self._take(worker, key)) is not None and not job.result.done():
-                job.result.set_exception(unpack_error(data))
+            if key in worker.groups:
+                worker.groups[key] = max(0, worker.groups[key] - count)
         self._deal()
 
     def lost(self, worker: WorkerSupervisor, reason: str, last_lines: str) -> None:
-        """Put what a dead worker was sampling to the front of the queue."""
-        jobs = [job for job in worker.jobs.values() if not job.result.done()]
-        worker.jobs.clear()
-        worker.load = 0
+        """A worker died."""
         self._lost_workers += 1
-        self._lost_groups += len(jobs)
         _log.warning(
             "rollout worker %d died (%s); %d of its groups start again on others. %s",
-            worker.number, reason, len(jobs), last_lines,
+            worker.number, reason, worker.interrupted, last_lines,
         )  # fmt: skip
-        for job in sorted(jobs, key=lambda it: it.order.key, reverse=True):
-            job.left = job.order.group_size
-            job.deaths += 1
-            if job.deaths > self._restarts:
-                job.result.set_exception(_deadly(job, reason, last_lines))
-            else:
-                self._waiting.appendleft(job)
-        self._deal()
+        worker.interrupted = 0
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A worker can't be replaced any more: the run is over."""
-        if task.cancelled() or (error := task.exception()) is None or self._broken is not None:
-            return
-        self._broken = error
-        waits = self._all_ready
-        if waits is not None and not waits.done():
-            waits.set_exception(error)
-        for job in [*self._waiting, *(job for worker in self._workers for job in worker.jobs.values())]:
-            if not job.result.done():
-                job.result.set_exception(error)
-        self._waiting.clear()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)
+            for worker in self._workers:
+                if worker.handle is not None:
+                    worker.handle.kill()  # Its groups then end, too.
+
+    def _end(self, error: BaseException) -> None:
+        self._broken = self._broken or error
+        for task in self._serving:
+            task.cancel()
+        for waits in [self._all_ready, *(place for _, _, place in self._waiting)]:
+            if waits is not None and not waits.done():
+                waits.set_exception(self._broken)
 
     def _check_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
 
 
-def _settle(job: PendingGroup, data: bytes) -> None:
+def _packed(order: GroupOrder) -> bytes:
     try:
-        job.result.set_result(loads(data))
-    except Exception as error:  # noqa: BLE001 - whatever a plugin's class does when it is read
-        problem = f"the episodes of {job.order.name} can't be read here: {type(error).__name__}: {error}"
-        job.result.set_exception(ToolrlError(problem, hint="Install on this machine what the workers have."))
+        return dumps(order)
+    except Exception as error:
+        raise RunStoppedError(
+            f"{order.name} can't be sent to a rollout worker: {type(error).__name__}: {error}",
+            hint="A task's fields must pickle; or sample in the trainer's process: cluster.rollout_workers 0.",
+        ) from error
+
+
+def _unpacked(data: bytes, order: GroupOrder) -> Group:
+    try:
+        group: Group = loads(data)
+    except Exception as error:
+        raise ToolrlError(
+            f"the episodes of {order.name} can't be read here: {type(error).__name__}: {error}",
+            hint="Install on this machine what the workers have.",
+        ) from error
+    return group
 
 
 def _status(worker: WorkerSupervisor) -> dict[str, Any]:
@@ -325,22 +280,8 @@ def _status(worker: WorkerSupervisor) -> dict[str, Any]:
         "worker": worker.number,
         "state": worker.state,
         **place,
-        "groups": len(worker.jobs),
+        "groups": len(worker.groups),
         "episodes": worker.load,
         "weights": worker.weights.version if worker.weights is not None else None,
         **worker.status,
     }
-
-
-def _unsent(job: PendingGroup, error: Exception) -> Exception:
-    return RunStoppedError(
-        f"{job.order.name} can't be sent to a rollout worker: {type(error).__name__}: {error}",
-        hint="A task's fields must pickle; or sample in the trainer's process: cluster.rollout_workers 0.",
-    )
-
-
-def _deadly(job: PendingGroup, reason: str, last_lines: str) -> Exception:
-    return RunStoppedError(
-        f"{job.deaths} rollout workers died while they sampled {job.order.name}, the last one: {reason}; {last_lines}",
-        hint="A tool may take its process down with it, or too much memory; or raise cluster.worker_restarts.",
-    )

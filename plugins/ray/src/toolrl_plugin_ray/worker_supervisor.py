@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from toolrl.errors import RunStoppedError
-from toolrl.types import Group
-from toolrl_plugin_ray.messages import KEPT_LINES, GroupOrder, LogLine, WeightUpdate, WorkerProcess, WorkerReport
+from toolrl_plugin_ray.messages import KEPT_LINES, LogLine, WeightUpdate, WorkerProcess, WorkerReport
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.worker_pool import WorkerPool
@@ -53,20 +52,6 @@ class WorkerHandle(Protocol):
 
 
 @dataclass
-class PendingGroup:
-    """A group that is to be sampled."""
-
-    order: GroupOrder
-    result: asyncio.Future[Group]
-    left: int
-    """Episodes that haven't given their place back."""
-    deaths: int = 0
-    """Workers that died over it."""
-    sent: asyncio.Task[None] | None = None
-    """Sends it to the worker that it was last dealt to."""
-
-
-@dataclass
 class WorkerSupervisor:
     """The pool's side of one worker's place, which one process after another may hold."""
 
@@ -77,10 +62,10 @@ class WorkerSupervisor:
     restarts: int
     """Deaths in a row before the run stops."""
     state: Literal["starting", "ready", "stopped"] = "starting"
-    jobs: dict[int, PendingGroup] = field(default_factory=dict)
-    """What the worker is sampling, by the orders' keys."""
-    load: int = 0
-    """Episodes that were dealt to it and haven't given their place back."""
+    groups: dict[int, int] = field(default_factory=dict)
+    """What it is sampling: by the orders' keys the episodes that haven't given their place back."""
+    interrupted: int = 0
+    """Groups that it was sampling when it died."""
     weights: WeightUpdate | None = None
     """The weights that it samples from."""
     process: WorkerProcess | None = None
@@ -89,6 +74,11 @@ class WorkerSupervisor:
     status: Mapping[str, Any] = field(default_factory=dict)
     log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     handle: WorkerHandle | None = None
+
+    @property
+    def load(self) -> int:
+        """Episodes that were dealt to it and haven't given their place back."""
+        return sum(self.groups.values())
 
     async def serve(self) -> None:
         """Keep a worker running until this is cancelled. Raises RunStoppedError, or an error of the worker's start."""
@@ -108,8 +98,30 @@ class WorkerSupervisor:
         try:
             return await self._answer(handle, method, arguments, patience)
         except WorkerLostError:
-            handle.kill()
+            self._note_loss(handle)
             raise
+
+    async def sample(self, key: int, order: bytes) -> bytes:
+        """A group's episodes, pickled. Raises WorkerLostError, or what left the group."""
+        handle = self.handle
+        assert handle is not None, "it is ready"
+        try:
+            episodes: bytes = await handle.call("sample", order)
+        except WorkerLostError:
+            self._note_loss(handle)
+            raise
+        except asyncio.CancelledError:
+            with suppress(WorkerLostError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await self.ask("drop", key)
+            raise
+        self.deaths = 0
+        return episodes
+
+    def _note_loss(self, handle: WorkerHandle) -> None:
+        handle.kill()
+        if self.handle is handle and self.state == "ready":
+            self.state, self.interrupted = "starting", len(self.groups)
 
     async def _answer(self, handle: WorkerHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
         answer = asyncio.ensure_future(handle.call(method, *arguments))
@@ -176,8 +188,6 @@ class WorkerSupervisor:
             self.status = report.status or self.status
             for line in report.log:
                 self._note(line)
-            if report.done:
-                self.deaths = 0
             self.owner.reported(self, report)
 
     def _note(self, line: LogLine) -> None:
