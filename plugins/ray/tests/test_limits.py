@@ -243,7 +243,7 @@ def test_a_process_that_was_silent_for_too_long_learns_that_its_permit_is_gone(
             limiters = [await one.get("x", ONE), await two.get("x", ONE)]
             permit = await limiters[0].acquire()
             assert cluster.server is not None
-            cluster.server._forget(one._client)  # As after a silence.
+            await cluster.server.leave(one._client)  # As after a silence.
             other = await limiters[1].acquire()
             await asyncio.sleep(5)
             permit.release()  # Gives no other's back.

@@ -1,8 +1,8 @@
 """The limits of a cluster in one place: a queue for each limit, the permits that clients hold, and their leases.
 
 A client is a process. It waits in `acquire` for its turn, first come, first served over all clients, and reports by
-`renew` what it holds and waits for. The tickets of a client that is silent for the greater part of a limit's lease are
-dropped, so that the permits of a dead process are back within the lease. Nothing here knows Ray.
+`renew` what it holds and waits for. A client that is silent for the greater part of its shortest lease has left, so
+that the permits of a dead process are back within the lease. Nothing here knows Ray.
 """
 
 from __future__ import annotations
@@ -55,21 +55,15 @@ class LimitServer:
         self._clients: dict[str, _Client] = {}
         self._checking: asyncio.Task[None] | None = None
 
-    async def use(self, client: str, name: str, spec: LimitSpec) -> str:
-        """Begin to use a limit: the name of this server's life. Raises ConfigError where others use it with another
-        spec."""
-        self._declare(client, name, spec)
-        return self._life
-
     async def acquire(self, client: str, ticket: Ticket, name: str, spec: LimitSpec) -> bool:
         """Wait for a permit; False where the ticket was dropped meanwhile. Repeating it does no harm. Raises as
-        `use`."""
+        `renew`."""
         limit, me = self._declare(client, name, spec), self._clients[client]
-        claim = me.claims.get(ticket)
-        if claim is None:
-            claim = me.claims[ticket] = _Claim(name, asyncio.ensure_future(_granted(limit)))
-        await asyncio.wait([claim.permit])
-        return not claim.permit.cancelled()
+        if ticket not in me.claims:
+            me.claims[ticket] = _Claim(name, asyncio.ensure_future(_granted(limit)))
+        permit = me.claims[ticket].permit
+        await asyncio.wait([permit])
+        return not permit.cancelled()
 
     async def release(self, client: str, ticket: Ticket) -> None:
         """Leave the queue, or give a permit back. Repeating it does no harm."""
@@ -84,8 +78,9 @@ class LimitServer:
         waiting: Iterable[Ticket],
         end: Ticket,
     ) -> tuple[str, list[Ticket]]:
-        """The client lives, and has these tickets of those before `end`. Gives the name of this server's life, and
-        the tickets whose permits are others' by now."""
+        """The client lives, uses these limits, and has these tickets of those before `end`. Gives the name of this
+        server's life, and the tickets whose permits are others' by now. Raises ConfigError where others use a limit
+        with another spec."""
         for name, spec in specs.items():
             self._declare(client, name, spec)
         me, known = self._clients[client], {*held, *waiting}
@@ -95,7 +90,16 @@ class LimitServer:
 
     async def leave(self, client: str) -> None:
         """A client ends, and releases all that it has."""
-        self._forget(client)
+        me = self._clients.pop(client, None)
+        if me is None:
+            return
+        for ticket in list(me.claims):
+            self._drop(me, ticket)
+        for limit in self._limits.values():
+            limit.users.discard(client)
+        self._limits = {name: limit for name, limit in self._limits.items() if limit.users}
+        if not self._clients:
+            self.last_left()
 
     async def state(self) -> dict[str, dict[str, int]]:
         """By limit: users, tickets that hold a permit, tickets that wait."""
@@ -120,10 +124,7 @@ class LimitServer:
         if limit is None:
             limit = self._limits[name] = _Limit(spec, LocalLimiter(spec), asyncio.Event())
             closed = self._began + spec.lease - now if self._recovering else 0.0
-            if closed > 0:
-                asyncio.get_running_loop().call_later(closed, limit.opens.set)
-            else:
-                limit.opens.set()
+            asyncio.get_running_loop().call_later(closed, limit.opens.set)
         limit.users.add(client)
         self._clients.setdefault(client, _Client(now)).heard = now
         if self._checking is None:
@@ -152,26 +153,10 @@ class LimitServer:
             await asyncio.sleep(CHECK * min(limit.spec.lease for limit in self._limits.values()))
             now = asyncio.get_running_loop().time()
             for client, me in list(self._clients.items()):
-                silent = (now - me.heard) / SILENCE
-                for ticket, claim in list(me.claims.items()):
-                    if silent > self._limits[claim.name].spec.lease:
-                        self._drop(me, ticket)
-                if silent > max(it.spec.lease for it in self._limits.values() if client in it.users):
-                    self._forget(client)
+                leases = [limit.spec.lease for limit in self._limits.values() if client in limit.users]
+                if now - me.heard > SILENCE * min(leases, default=0.0):
+                    await self.leave(client)
         self._checking = None
-
-    def _forget(self, client: str) -> None:
-        me = self._clients.pop(client, None)
-        if me is None:
-            return
-        for ticket in list(me.claims):
-            self._drop(me, ticket)
-        for name, limit in list(self._limits.items()):
-            limit.users.discard(client)
-            if not limit.users:
-                del self._limits[name]
-        if not self._clients:
-            self.last_left()
 
 
 async def _granted(limit: _Limit) -> Permit:

@@ -103,7 +103,7 @@ class RayLimits:
         if self._actor is None:
             self._joined = self._join() or self._joined
         try:
-            self._answered_by(await self._call("use", name, spec, seconds=FIRST_SECONDS))
+            await self._report({**self._specs, name: spec}, seconds=FIRST_SECONDS)
         except (RayError, ConnectionError) as error:
             raise ConfigError(
                 f"policy.limit_scope: the limits of the Ray cluster can't be reached: {error}",
@@ -152,14 +152,14 @@ class RayLimits:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW * min(spec.lease for spec in self._specs.values()))
-            held, end = dict(self._held), next(self._numbers)
-            life, lost = await self._call("renew", dict(self._specs), held, set(self._waiting), end)
-            self._answered_by(life)
-            for ticket in lost:
-                if self._held.pop(ticket, None) is not None:
-                    _log.warning("a permit's lease ran out during its call: this process was silent for too long")
+            await self._report(dict(self._specs))
 
-    def _answered_by(self, life: str) -> None:
+    async def _report(self, specs: dict[str, LimitSpec], seconds: float = math.inf) -> None:
+        held, end = dict(self._held), next(self._numbers)
+        life, lost = await self._call("renew", specs, held, set(self._waiting), end, seconds=seconds)
+        for ticket in lost:
+            if self._held.pop(ticket, None) is not None:
+                _log.warning("a permit's lease ran out during its call: this process was silent for too long")
         if self._life not in ("", life):
             _log.warning("the cluster's limits were lost and work again; %d calls waited", len(self._waiting))
             self._restarted(life)

@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
 from toolrl_plugin_ray.connection import own_address
 from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
 
@@ -115,17 +117,8 @@ class RankHost:
 
 
 def _interface_of(address: str) -> dict[str, str]:
-    """Has gloo listen on the interface with this IPv4 address: its own choice is that of the host's name, which other
-    hosts may not reach."""
-    try:
-        import fcntl
-    except ImportError:
-        return {}
-    ask_address = 0x8915  # SIOCGIFADDR
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), ask_address, name.encode()[:15].ljust(256, b"\0"))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return {"GLOO_SOCKET_IFNAME": name}
-    return {}
+    """Has gloo listen on the interface with this address: its own choice is that of the host's name, which other hosts
+    may not reach."""
+    interfaces = psutil.net_if_addrs().items()
+    names = [name for name, found in interfaces if any(it.address == address for it in found)]
+    return {"GLOO_SOCKET_IFNAME": names[0]} if names else {}

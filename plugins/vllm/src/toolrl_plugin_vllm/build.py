@@ -239,21 +239,18 @@ def unchanged() -> Iterator[None]:
     import torch
 
     set_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
-    state, states = random.getstate(), torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    state = random.getstate()
     numpy = sys.modules.get("numpy")
     drawn = numpy.random.get_state() if numpy is not None else None
     # The number of threads is each thread's own until it is set there.
     torch.set_num_threads(threads)
     try:
-        yield
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
     finally:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
         random.setstate(state)
-        torch.set_rng_state(states)
-        if on_gpu:
-            torch.cuda.set_rng_state_all(on_gpu)
         if numpy is not None:
             numpy.random.set_state(drawn)

@@ -8,6 +8,7 @@ dropped, as if it had never been sampled.
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from toolrl.types import Generation, Sampling
@@ -44,13 +45,8 @@ def cut_at_stop(found: Generation, stops: Sequence[str], decode: Callable[[Seque
     wanted = [stop for stop in stops if stop and stop in text]
     if not wanted:
         return found
-    few, many = 1, len(found.ids)
-    while few < many:
-        middle = (few + many) // 2
-        if any(stop in decode(found.ids[:middle]) for stop in wanted):
-            many = middle
-        else:
-            few = middle + 1
+    lengths = range(1, len(found.ids))
+    few = 1 + bisect_left(lengths, True, key=lambda length: any(stop in decode(found.ids[:length]) for stop in wanted))
     text = decode(found.ids[:few])
     stop = min((stop for stop in wanted if stop in text), key=lambda stop: text.find(stop) + len(stop))
     if few == len(found.ids) and found.finish == "stop":

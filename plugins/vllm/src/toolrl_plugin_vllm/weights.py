@@ -64,31 +64,24 @@ def _has(tensors: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:
     return name in tensors and tuple(tensors[name].shape) == shape
 
 
-def checkpoint_files(folder: Path) -> list[Path]:
-    """The weight files of a folder. Raises EngineError where there are none."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise EngineError(f"there are no *.safetensors in {str(folder)!r}", where="engine")
-    return files
-
-
 def checkpoint_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Name to shape of every tensor of a checkpoint, from the files' headers."""
-    from safetensors import safe_open
-
-    shapes = {}
-    for path in checkpoint_files(folder):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no mapping
-                shapes[name] = tuple(file.get_slice(name).get_shape())
-    return shapes
+    return {name: tuple(file.get_slice(name).get_shape()) for file, name in _stored(folder)}
 
 
 def read_folder(folder: Path) -> Iterator[tuple[str, Any]]:
     """(name, tensor) of every tensor of a checkpoint."""
+    return ((name, file.get_tensor(name)) for file, name in _stored(folder))
+
+
+def _stored(folder: Path) -> Iterator[tuple[Any, str]]:
+    """Each tensor's open file and name. Raises EngineError where a folder has none."""
     from safetensors import safe_open
 
-    for path in checkpoint_files(folder):
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise EngineError(f"there are no *.safetensors in {str(folder)!r}", where="engine")
+    for path in paths:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - it is no mapping
-                yield name, file.get_tensor(name)
+                yield file, name
