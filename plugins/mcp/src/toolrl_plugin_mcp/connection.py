@@ -67,6 +67,8 @@ class ServerSetup:
     """Called with each new list of tools."""
     restarted: Callable[[], None]
     """Called when a lost connection works again."""
+    endpoint: str
+    """What the server's breakers and limits are kept under."""
 
     def connect(self, signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
         """A new connection; it reports trouble by the signals."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -15,25 +14,12 @@ from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_mcp.catalog import CatalogEntry, McpCatalog
+from toolrl_plugin_mcp.connection import ServerSetup
 from toolrl_plugin_mcp.contents import cut_middle, has_images, read_resource_result, read_result
-from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.server import Server, all_of
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 """Writes as the SDK does."""
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """What all episodes of a toolset have in common."""
-
-    options: McpOptions
-    images: bool
-    """Whether the model gets images."""
-    endpoints: Mapping[str, str]
-    """By server: what its breakers and limits are kept under."""
-    hide: Callable[[str], str]
-    """Takes secrets out of errors."""
 
 
 class OwnServers:
@@ -88,13 +74,18 @@ class McpSession:
     """The tools of one episode."""
 
     def __init__(
-        self, catalog: McpCatalog, server: Callable[[str], Awaitable[Server]], settings: SessionSettings
+        self,
+        catalog: McpCatalog,
+        server: Callable[[str], Awaitable[Server]],
+        setups: Mapping[str, ServerSetup],
+        images: bool,
     ) -> None:
-        """`server` gives a server by its name; it raises ToolError where it can't."""
+        """`server` gives a server by its name; it raises ToolError where it can't. `images`: the model gets images."""
         self._catalog = catalog
         self._specs = catalog.specs()
         self._server = server
-        self._settings = settings
+        self._setups = setups
+        self._images = images
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
@@ -106,12 +97,9 @@ class McpSession:
     def traits(self, name: str) -> ToolTraits:
         """What the policy may know of a tool; its breakers and limits are kept for its server."""
         entry = self._catalog.entries[name]
-        return ToolTraits(
-            entry.pure,
-            idempotent=entry.idempotent,
-            endpoint=self._settings.endpoints[entry.server],
-            per_episode=self._settings.options.session == "episode",
-        )
+        setup = self._setups[entry.server]
+        per_episode = setup.options.session == "episode"
+        return ToolTraits(entry.pure, idempotent=entry.idempotent, endpoint=setup.endpoint, per_episode=per_episode)
 
     async def call(self, call: ToolCall) -> ToolResult:
         name = self._catalog.resolve(call.name)
@@ -125,7 +113,8 @@ class McpSession:
         return None
 
     async def _answer(self, entry: CatalogEntry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:
-        images, limit = self._settings.images, self._settings.options.max_result_chars
+        setup, images = self._setups[entry.server], self._images
+        limit = setup.options.max_result_chars
         if entry.what == "list_resources":
             return ToolResult(_resource_lines(await server.ask(lambda link: link.list_resources()), limit))
         if entry.what == "read_resource":
@@ -135,12 +124,11 @@ class McpSession:
         result = await server.ask(
             lambda link: link.call_tool(entry.tool, arguments), repeatable=entry.pure or entry.idempotent
         )
-        hide = self._settings.hide
-        return await self._read(lambda: read_result(result, images=images, max_chars=limit, hide=hide), result)
+        return await self._read(lambda: read_result(result, images=images, max_chars=limit, hide=setup.hide), result)
 
     async def _read(self, read: Callable[[], ToolResult], result: Mapping[str, Any]) -> ToolResult:
         """Decoding images takes long: not on the event loop."""
-        return await POOL.submit(read) if self._settings.images and has_images(result) else read()
+        return await POOL.submit(read) if self._images and has_images(result) else read()
 
 
 def check_sendable(arguments: Mapping[str, Any]) -> None:

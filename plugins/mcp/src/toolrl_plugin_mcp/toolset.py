@@ -28,7 +28,7 @@ from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.secrets import QuietLogs, Secrets, shown_url
 from toolrl_plugin_mcp.server import Server, all_of
 from toolrl_plugin_mcp.server_options import ServerOptions
-from toolrl_plugin_mcp.session import McpSession, OwnServers, SessionSettings
+from toolrl_plugin_mcp.session import McpSession, OwnServers
 
 STARTS_AT_ONCE = 16
 """Servers of episodes that start side by side: a hundred that start at once are all late."""
@@ -65,15 +65,12 @@ class McpToolset:
         self._where = context.where or None
         secrets = Secrets(servers.values())
         self._logs = QuietLogs(secrets)
-        self._setups = {
-            name: ServerSetup(name, given, options, secrets.hide, partial(self._listed, name), context.restarted)
-            for name, given in servers.items()
-        }
-        endpoints = {
-            name: shown_url(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
-            for name, given in servers.items()
-        }
-        self._session_settings = SessionSettings(options, images, endpoints, secrets.hide)
+        self._images = images
+        self._setups: dict[str, ServerSetup] = {}
+        for name, given in servers.items():
+            endpoint = shown_url(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
+            listed = partial(self._listed, name)
+            self._setups[name] = ServerSetup(name, given, options, secrets.hide, listed, context.restarted, endpoint)
         self._listings: dict[str, Listing] = {}
         self._catalog: McpCatalog | None = None
         self._making: Job[McpCatalog] | None = None
@@ -121,13 +118,13 @@ class McpToolset:
         if self._options.session == "shared":
             for name in needed:
                 self._shared[name].check()
-            yield McpSession(catalog, self._shared_server, self._session_settings)
+            yield McpSession(catalog, self._shared_server, self._setups, self._images)
             return
         async with self._places:
             own = OwnServers(self._server, self._starts, self._ill)
             try:
                 await own.check(needed)
-                yield McpSession(catalog, own.get, self._session_settings)
+                yield McpSession(catalog, own.get, self._setups, self._images)
             finally:
                 await uninterrupted(own.stop())
 
