@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.protocols import WeightSource
@@ -88,10 +88,8 @@ class ActorHandle:
         except RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, Exception) else error from None
-        except (RayActorError, ObjectLostError, GetTimeoutError) as error:
-            raise WorkerLostError(death_reason(error)) from None
         except RayError as error:
-            raise WorkerLostError(f"{type(error).__name__}: {death_reason(error)}") from None
+            raise WorkerLostError(death_reason(error)) from None
 
     def kill(self) -> None:
         """See WorkerHandle."""

@@ -104,7 +104,8 @@ class WorkerSupervisor:
     async def sample(self, key: int, order: bytes) -> bytes:
         """A group's episodes, pickled. Raises WorkerLostError, or what left the group."""
         handle = self.handle
-        assert handle is not None, "it is ready"
+        if handle is None or self.state != "ready":  # It was lost since it was picked.
+            raise WorkerLostError("it is gone")
         try:
             episodes: bytes = await handle.call("sample", order)
         except WorkerLostError:
