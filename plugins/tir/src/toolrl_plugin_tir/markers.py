@@ -1,4 +1,4 @@
-"""Tools besides `python` and `calculator`: the markers around their calls, and what stands between them.
+"""Tools besides `python`: the markers around their calls, and what stands between them.
 
 A tool is called by the markers of its spec, or else by tags of its name, `<unit>1 km</unit>`. Between them stands the
 text of its one argument; of a tool that requires several, a JSON object.
@@ -65,8 +65,11 @@ class MarkedTool:
         return f"{self.markers.start[0]}{inside}{self.markers.end[0]}"
 
 
+CALCULATOR = MarkedTool("calculator", Markers(("<calculator>",), ("</calculator>",)), "expression", inside="EXPRESSION")
+
+
 def marked_tools(specs: Sequence[ToolSpec]) -> Iterator[MarkedTool]:
-    """Those of the tools that are called by markers."""
+    """Those of the tools that are called by markers, but for the calculator's usual ones."""
     for spec in specs:
         if spec.markers is None and spec.name in ARGUMENTS:
             continue
@@ -101,7 +104,7 @@ def marked_by_name(specs: Sequence[ToolSpec], where: str) -> dict[str, MarkedToo
 
 @functools.lru_cache(maxsize=64)
 def patterns(markers: tuple[Markers, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What a scanner looks for where there are marked tools: marks in content, and what begins a call."""
+    """What a scanner looks for: marks in content, and what begins a call."""
     starts = "|".join(_literal(text) for tool in markers for text in tool.start)
     closers = "".join(f"{_literal(text)}|" for tool in markers for text in tool.end if text.startswith("</"))
     return (

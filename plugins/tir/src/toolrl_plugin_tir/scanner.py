@@ -1,6 +1,6 @@
 """The state machine of a turn: fences and tags in content, thinking as in every parser.
 
-In content the next mark decides. A fence that opens a call, `<python>` and `<calculator>` are read to their ends; any
+In content the next mark decides. A fence that opens a call, `<python>` and tools' markers are read to their ends; any
 other fence and inline code in three backticks is content in which nothing counts. While a construct is open, `awaited`
 lists what would end it: generation has to stop there and nowhere else.
 """
@@ -25,15 +25,9 @@ from toolrl_plugin_tir.fences import (
     read_opening,
     stopped_at,
 )
-from toolrl_plugin_tir.markers import MarkedTool, end_pattern, marked_tools, patterns, stops
+from toolrl_plugin_tir.markers import CALCULATOR, MarkedTool, end_pattern, marked_tools, patterns, stops
 from toolrl_plugin_tir.syntax import (
     ARGUMENTS,
-    CALCULATOR_CLOSE,
-    CALCULATOR_END,
-    CALCULATOR_FORM,
-    CALCULATOR_OPEN,
-    MARKS,
-    OPENERS,
     PYTHON_CLOSE,
     PYTHON_FORM,
     PYTHON_OPEN,
@@ -45,19 +39,15 @@ from toolrl_plugin_tir.tags import find_opener, find_tag, holds_close
 class TirScanner(TurnScanner):
     """Reads one turn."""
 
-    MARKS = MARKS
-    OPENERS = OPENERS
-
     def __init__(self, text: str, options: Any, tools: Sequence[ToolSpec] = (), **how: Any) -> None:
         super().__init__(text, options, tools, **how)
-        marked = list(marked_tools(tools))
+        marked = [CALCULATOR, *marked_tools(tools)]
         self._stops = stops(marked)
         self._starts = {
             text.lower(): (tool, number) for tool in marked for number, text in enumerate(tool.markers.start)
         }
         self._closers = {text.lower(): tool for tool in marked for text in tool.closers}
-        if marked:
-            self.MARKS, self.OPENERS = patterns(tuple(tool.markers for tool in marked))
+        self.MARKS, self.OPENERS = patterns(tuple(tool.markers for tool in marked))
         self._closes: dict[tuple[str, ...], re.Match[str] | None] = {}
         """By end markers: the first of them behind the block that asked last."""
         self._awaited = self._stops
@@ -79,12 +69,9 @@ class TirScanner(TurnScanner):
             return self._stray(name, tool.markers.start[0], _form_of(tool), start, start + len(tag))
         if tag[0] != "<":
             return self._run(start, tag)
-        if name == PYTHON_OPEN:
-            return self._python(start, start + len(tag))
-        if name == CALCULATOR_OPEN:
-            return self._calculator(start, start + len(tag))
-        opening, form = (PYTHON_OPEN, PYTHON_FORM) if name == PYTHON_CLOSE else (CALCULATOR_OPEN, CALCULATOR_FORM)
-        return self._stray(name, opening, form, start, start + len(tag))
+        if name == PYTHON_CLOSE:
+            return self._stray(name, PYTHON_OPEN, PYTHON_FORM, start, start + len(tag))
+        return self._python(start, start + len(tag))
 
     def status(self) -> Literal["calls", "final", "continue"]:
         """A stop that is text of an open construct, or that completed no item, ended nothing."""
@@ -137,13 +124,10 @@ class TirScanner(TurnScanner):
     def _code(self, code: str, start: int, end: int) -> Block:
         if not code:
             return self.error("empty", f"There is no code to run. {PYTHON_FORM}", start, end)
-        return self._call("python", code, PYTHON_FORM, start, end)
-
-    def _call(self, name: str, value: str, form: str, start: int, end: int) -> Block:
-        if encodable(value):
-            return self.call(name, {ARGUMENTS[name]: value}, start, end)
-        message = f"It holds half of a surrogate pair, which is no character. {form}"
-        return self.error("bad_arguments", message, start, end, name=name)
+        if encodable(code):
+            return self.call("python", {ARGUMENTS["python"]: code}, start, end)
+        message = f"It holds half of a surrogate pair, which is no character. {PYTHON_FORM}"
+        return self.error("bad_arguments", message, start, end, name="python")
 
     # Tags.
 
@@ -163,27 +147,12 @@ class TirScanner(TurnScanner):
             return self._wait(PYTHON_CLOSE)
         return self._unclosed(PYTHON_CLOSE, PYTHON_FORM, start, len(text) if opener is None else opener)
 
-    def _calculator(self, start: int, body: int) -> Block | None:
-        text = self.text
-        found = CALCULATOR_END.search(text, body)
-        if not self.ended and (found is None or (found.end() == len(text) and text[-1] != ">")):
-            return self._wait(CALCULATOR_CLOSE)
-        stopped = found is None and self.stopped_by == CALCULATOR_CLOSE
-        if stopped or (found is not None and found["close"] is not None):
-            expression = text[body : found.start() if found else len(text)].strip()
-            end = found.end() if found else len(text)
-            if not expression:
-                return self.error("empty", f"There is no expression to calculate. {CALCULATOR_FORM}", start, end)
-            return self._call("calculator", expression, CALCULATOR_FORM, start, end)
-        if found is None:
-            self.open_from(start)
-        return self._unclosed(CALCULATOR_CLOSE, CALCULATOR_FORM, start, found.start() if found else len(text))
-
     def _marked(self, start: int, body: int, tool: MarkedTool, number: int) -> Block | None:
         text, ends, form = self.text, tool.ends(number), _form_of(tool)
         close = self._close_of(ends, body)
         limit = close.start() if close else len(text)
-        opener = self.OPENERS.search(text, body, limit)
+        opener = self.OPENERS.search(text, body)
+        opener = opener if opener is not None and opener.start() < limit else None
         if not self.ended and close is None and (opener is None or opener.end() == len(text)):
             return self._wait(*ends)
         if opener is not None or (close is None and self.stopped_by not in ends):
@@ -192,7 +161,7 @@ class TirScanner(TurnScanner):
             return self._unclosed(ends[0], form, start, opener.start() if opener else limit)
         inner, end = text[body:limit].strip(), close.end() if close else limit
         if not inner and tool.inside:
-            return self.error("empty", f"There is nothing between the markers. {form}", start, end, name=tool.name)
+            return self.error("empty", f"There is nothing between the markers. {form}", start, end)
         arguments = tool.read(inner) if encodable(inner) else None
         if arguments is None:
             return self.error("bad_arguments", f"The arguments can't be read. {form}", start, end, name=tool.name)

@@ -6,7 +6,6 @@ import functools
 import re
 
 PYTHON_OPEN, PYTHON_CLOSE = "<python>", "</python>"
-CALCULATOR_OPEN, CALCULATOR_CLOSE = "<calculator>", "</calculator>"
 THINK_CLOSE = "</think>"
 BACKTICKS, TILDES = "```", "~~~"
 
@@ -14,10 +13,10 @@ ARGUMENTS = {"python": "code", "calculator": "expression"}
 """The tools that can be called, and the one argument of each."""
 
 PYTHON_FORM = f"Write code as\n{BACKTICKS}python\nCODE\n{BACKTICKS}"
-CALCULATOR_FORM = f"Write an expression as {CALCULATOR_OPEN}EXPRESSION{CALCULATOR_CLOSE}."
 
-STOPS = (BACKTICKS, TILDES, PYTHON_CLOSE, CALCULATOR_CLOSE)
-"""What ends generation in content. A fence that opens can't be told from one that closes until it is there."""
+STOPS = (BACKTICKS, TILDES, PYTHON_CLOSE)
+"""What ends generation in content, besides the end markers of tools. A fence that opens can't be told from one that
+closes until it is there."""
 
 _RUN = r"(?:(?<!`)`{3,}+|(?<!~)~{3,}+)"
 _WORD = r"(?i:python3?|py)"
@@ -34,12 +33,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE | re.ASCII)
 
 
-MARKS = _compile(rf"^[ \t]*+{_RUN}|{_RUN}|</?(?i:python|calculator)>|<think>")
-"""Everything that means something in content; a run of backticks or tildes is taken whole."""
+MARKS = _compile(rf"^[ \t]*+{_RUN}|{_RUN}|{PYTHON_TAG}|<think>")
+"""What means something in content, besides tools' markers; a run of backticks or tildes is taken whole."""
 OPENERS = _compile(rf"{OPENING_TAG}|{_FENCE}")
 """What begins a call, in a text that is at its end."""
-CALCULATOR_END = _compile(rf"(?P<close></(?i:calculator)>)|{OPENING_TAG}|{_FENCE}")
-"""What ends the expression of a calculator."""
 CALL_INFO = re.compile(rf"[ \t]*+{_WORD}{_ATTRIBUTES}[ \t\r]*+", re.ASCII)
 """The whole info string of a fence at the start of a line that opens a call."""
 CALL_WORD = re.compile(rf"[ \t]*+{_WORD}(?!\S)", re.ASCII)
