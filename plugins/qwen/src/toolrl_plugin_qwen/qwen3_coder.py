@@ -171,14 +171,7 @@ class Qwen3CoderScanner(QwenScanner):
 
 def _trimmed(text: str) -> str:
     """A value without the one newline on each side that the format puts there."""
-    for newline in ("\r\n", "\n"):
-        if text.startswith(newline):
-            text = text[len(newline) :]
-            break
-    for newline in ("\r\n", "\n"):
-        if text.endswith(newline):
-            return text[: -len(newline)]
-    return text
+    return re.sub(r"\A\r?\n|\r?\n\Z", "", text)
 
 
 class Qwen3CoderParser(QwenParser):

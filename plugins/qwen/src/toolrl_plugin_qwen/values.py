@@ -12,8 +12,6 @@ off and the new call is no quotation: it has to survive.
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass
 from typing import NamedTuple
 
 QUOTED = 4096
@@ -45,21 +43,6 @@ class Value(NamedTuple):
     """False where the call can't run: `end` is where it was cut off, or `resume` is after its `</tool_call>`."""
 
 
-@dataclass(slots=True)
-class _Search:
-    """How far the search for one value's end has come."""
-
-    depth: int = 0
-    """Functions that are open."""
-    quoted: int = 0
-    """Outer tags of quoted calls that are open."""
-    limit: int = sys.maxsize
-    looks: int = 0
-    first: Value | None = None
-    """The first possible end, quotations not respected."""
-    new_call: int | None = None
-
-
 class ValueEnds:
     """Finds ends in one text. Remembers from where on there is none, so that many open values cost one look, and how
     much it looked beyond possible ends, so that many doubtful values cost little."""
@@ -73,42 +56,37 @@ class ValueEnds:
         """The end of the value that begins at `start`."""
         if self._none_from is not None and start >= self._none_from:
             return self._cut_off(text, start)
-        search = _Search()
-        value = self._search(text, start, search)
-        self._looks += search.looks
-        if value is not None:
-            return value
-        if search.first is None:
-            self._none_from = start
-            return self._cut_off(text, start)
-        return self._without_quotation(search)
-
-    def _search(self, text: str, start: int, search: _Search) -> Value | None:
-        """Look at the tags from `start` on. None where they tell nothing."""
+        depth = quoted = 0  # functions, and outer tags of quoted calls, that are open
+        limit, new_call = len(text), len(text)
+        first: Value | None = None  # the first possible end, quotations not respected
         for token in _TOKEN.finditer(text, start):
             kind = token.lastgroup
-            search.looks += search.first is not None
-            if token.start() > search.limit or (search.first and self._looks + search.looks > MAX_LOOKS):
-                return self._without_quotation(search)
-            if kind == "call" and search.new_call is None and search.depth == 0:
-                search.new_call = token.start("call")
-                search.limit = min(search.limit, search.new_call + QUOTED)
+            self._looks += first is not None
+            if token.start() > limit or (first and self._looks > MAX_LOOKS):
+                break
+            if kind == "call" and new_call == len(text) and depth == 0:
+                new_call = token.start("call")
+                limit = min(limit, new_call + QUOTED)
             if kind == "function" or token["called"]:
-                search.depth += 1
-                search.quoted += kind == "call"
-            elif kind == "call_end" and search.quoted:
-                search.quoted -= 1
-            else:
-                end = self._end(text, token)
-                if end is not None:
-                    if search.first is None:
-                        search.first, search.limit = end, min(search.limit, end.resume + QUOTED)
-                    if search.depth == 0:
-                        by_close = kind == "close" or search.new_call is None
-                        return end if by_close else Value(search.new_call or 0, search.new_call or 0, False)
-                if kind in ("function_end", "inner") and search.depth:
-                    search.depth -= 1
-        return None
+                depth += 1
+                quoted += kind == "call"
+                continue
+            if kind == "call_end" and quoted:
+                quoted -= 1
+                continue
+            end = self._end(text, token)
+            if end is not None and first is None:
+                first, limit = end, min(limit, end.resume + QUOTED)
+            if end is not None and depth == 0:
+                by_close = kind == "close" or new_call == len(text)
+                return end if by_close else Value(new_call, new_call, False)
+            depth -= kind in ("function_end", "inner") and depth > 0
+        else:
+            if first is None:
+                self._none_from = start
+                return self._cut_off(text, start)
+        # What looked like a quoted call never ended; one of both is there.
+        return first if first is not None and first.end <= new_call else Value(new_call, new_call, False)
 
     def _end(self, text: str, token: re.Match[str]) -> Value | None:
         """The end that a token is if no quotation surrounds it."""
@@ -131,15 +109,6 @@ class ValueEnds:
         if end - at > _FAR:
             self._after[at] = end
         return end
-
-    @staticmethod
-    def _without_quotation(search: _Search) -> Value:
-        """What looked like a quoted call never ended; one of both is there."""
-        first, new_call = search.first, search.new_call
-        if new_call is not None and (first is None or new_call < first.end):
-            return Value(new_call, new_call, False)
-        assert first is not None
-        return first
 
     @staticmethod
     def _cut_off(text: str, start: int) -> Value:
