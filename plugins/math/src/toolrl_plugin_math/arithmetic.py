@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolrl.protocols import BuildContext
@@ -79,13 +80,25 @@ class Arithmetic:
         return self._options.size
 
     def __getitem__(self, index: int) -> Task:
-        problem = self._problem(self._chance(index))
-        return self._task(index, problem, (), self._options.environment, {})
+        options = self._options
+        if not 0 <= index < options.size:
+            raise IndexError(f"task {index} of a data set of {options.size}")
+        chance = random.Random(f"{options.seed}/{options.split}/{index}")
+        problem = self._problem(chance)
+        turns, environment, extra = self._shown(problem, chance)
+        return Task(
+            id=f"arithmetic-{options.split}-{options.seed}-{index}",
+            messages=(Message("user", problem.question(options.style)), *turns),
+            answer=str(problem.value),
+            environment=environment,
+            extra={"kind": problem.kind, "expression": problem.expression, **extra},
+        )
 
-    def _chance(self, index: int) -> random.Random:
-        if not 0 <= index < len(self):
-            raise IndexError(f"task {index} of a data set of {len(self)}")
-        return random.Random(f"{self._options.seed}/{self._options.split}/{index}")
+    def _shown(
+        self, problem: ArithmeticProblem, chance: random.Random
+    ) -> tuple[Sequence[Message], str | None, dict[str, bool]]:
+        """What follows the question, the environment, and what else is noted."""
+        return (), self._options.environment, {}
 
     def _problem(self, chance: random.Random) -> ArithmeticProblem:
         kind = chance.choice(self._options.kinds)
@@ -95,23 +108,6 @@ class Arithmetic:
             problem = ArithmeticProblem(kind, operands)
             if problem.held_out == wanted:
                 return problem
-
-    def _task(
-        self,
-        index: int,
-        problem: ArithmeticProblem,
-        turns: tuple[Message, ...],
-        environment: str | None,
-        extra: dict[str, bool],
-    ) -> Task:
-        options = self._options
-        return Task(
-            id=f"arithmetic-{options.split}-{options.seed}-{index}",
-            messages=(Message("user", problem.question(options.style)), *turns),
-            answer=str(problem.value),
-            environment=environment,
-            extra={"kind": problem.kind, "expression": problem.expression, **extra},
-        )
 
 
 class ArithmeticDemonstrations(Arithmetic):
@@ -126,20 +122,20 @@ class ArithmeticDemonstrations(Arithmetic):
     def __init__(self, options: DemonstrationOptions, context: BuildContext) -> None:
         super().__init__(options, context)
 
-    def __getitem__(self, index: int) -> Task:
-        options, chance = self._options, self._chance(index)
-        problem = self._problem(chance)
+    def _shown(
+        self, problem: ArithmeticProblem, chance: random.Random
+    ) -> tuple[Sequence[Message], str | None, dict[str, bool]]:
+        options = self._options
         without_tools = chance.random() < options.no_tool_share
         calls = chance.random() < options.call_share and not without_tools
         invented = chance.random() < options.random_result_share and calls
         result = str(_number(chance, chance.randint(1, MAX_DIGITS)) if invented else problem.value)
-        turns: list[Message] = []
+        turns = [Message("assistant", result)]
         if calls:
             call = ToolCall(options.tool, {"expression": problem.expression})
-            turns = [Message("assistant", tool_calls=(call,)), Message("tool", result, name=options.tool)]
+            turns[:0] = [Message("assistant", tool_calls=(call,)), Message("tool", result, name=options.tool)]
         environment = options.no_tool_environment if without_tools else options.environment
-        extra = {"calls": calls, "random_result": invented}
-        return self._task(index, problem, (*turns, Message("assistant", result)), environment, extra)
+        return turns, environment, {"calls": calls, "random_result": invented}
 
 
 def _number(chance: random.Random, digits: int) -> int:
