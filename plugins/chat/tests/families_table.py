@@ -71,7 +71,7 @@ def row(name: str) -> Row:
         return Row("—", "—", "—", "—", "—", f"{error.message}: use `chat_format: plain`", "`hermes`, `tir`")
     conversation = chat._conversation
     canonical, reasons = _canonical(name, chat)
-    ignored = f" (the template ignores {conversation.ignored})" if conversation.own_preamble else ""
+    ignored = f" (the template ignores {chat.abilities.ignored})" if conversation.own_preamble else ""
     return Row(
         tools=f"toolrl's preamble{ignored}" if conversation.own_preamble else "the template's own",
         calls="several" if conversation.parallel else "one",

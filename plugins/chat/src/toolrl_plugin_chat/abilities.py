@@ -8,6 +8,7 @@ out.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolrl.types import Message, ToolCall, ToolSpec
@@ -50,6 +51,11 @@ class Abilities:
     plain_tool_role: bool
     """A message of role `tool` is shown after an assistant's text."""
 
+    @property
+    def ignored(self) -> str:
+        """What of a conversation with tools the template doesn't show; empty where it shows all."""
+        return "tools" if not self.tools else "calls" if not self.calls else ""
+
 
 def study(renderer: Renderer) -> Abilities:
     """Try everything. Raises ChatFormatError where the template can't render a user's message at all."""
@@ -74,6 +80,14 @@ def study(renderer: Renderer) -> Abilities:
 def probe_call(index: int = 0, value: str = PROBE, given_id: str = "", name: str = TOOL.name) -> ToolCall:
     """A call whose last argument is a probe."""
     return ToolCall(name, {"argument": value}, id=given_id or call_id(index))
+
+
+def probe_results(calls: Sequence[ToolCall]) -> list[Message]:
+    """Made-up answers to calls."""
+    return [
+        Message("tool", RESULT, tool_call_id=call.id or call_id(index), name=call.name)
+        for index, call in enumerate(calls)
+    ]
 
 
 def _plain_shape(renderer: Renderer) -> Shape:

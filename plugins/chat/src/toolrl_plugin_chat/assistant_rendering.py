@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolSpec
-from toolrl_plugin_chat.abilities import PROBE, QUESTION, RESULT
+from toolrl_plugin_chat.abilities import PROBE, QUESTION, probe_results
 from toolrl_plugin_chat.conversation import Conversation
-from toolrl_plugin_chat.rendering import Dict, Renderer, call_id
+from toolrl_plugin_chat.rendering import Dict, Renderer
 from toolrl_plugin_chat.thinking import closes_thinking, opened_marks
 from toolrl_plugin_chat.turns import TurnEnds
 
@@ -31,11 +31,11 @@ class AssistantRendering:
         """The end of the generation prompt, and the text of an assistant message behind it, end mark included. Raises
         ChatFormatError where the template drops a part of it."""
         specs = [ToolSpec(call.name, "") for call in message.tool_calls]
-        following = self._answers(message) if self._conversation.native_calls else []
+        following = probe_results(message.tool_calls) if self._conversation.native_calls else []
         opening = self._ends.opening(specs)
         tools = self._conversation.native_tools(specs)
         full = self._whole(opening, [message, *following], tools)
-        if self._conversation.shape.reasoning_key is None and (message.reasoning or "").strip() not in full:
+        if self._conversation.abilities.shape.reasoning_key is None and (message.reasoning or "").strip() not in full:
             # A template that cuts thinking out of contents may leave white space in its place.
             full = self._whole(opening, [replace(message, reasoning=None), *following], tools)
         if len(message.tool_calls) > 1 and not self._conversation.parallel:
@@ -63,15 +63,9 @@ class AssistantRendering:
             return end + self._ends.header([Message("user", PROBE)])
         raise self._ends.unbridgeable(f"a turn that {len(following)} messages follow has no end mark")
 
-    def _answers(self, message: Message) -> list[Message]:
-        return [
-            Message("tool", RESULT, tool_call_id=call.id or call_id(index), name=call.name)
-            for index, call in enumerate(message.tool_calls)
-        ]
-
     def _body(self, prompt: str, opening: list[Dict], tools: list[Dict] | None, text: str, message: Message) -> str:
         """What of `text` comes after the generation prompt, thinking included."""
-        reasoning, shape = message.reasoning, self._conversation.shape
+        reasoning, shape = message.reasoning, self._conversation.abilities.shape
         if reasoning is not None and closes_thinking(prompt):
             raise ChatFormatError(
                 "an assistant message has reasoning, and the generation prompt closes thinking before the model speaks",

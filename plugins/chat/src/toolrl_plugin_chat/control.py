@@ -11,11 +11,11 @@ Where a format's turn marks are ordinary text (`Assistant:`, `[/INST]`), no enco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toolrl.types import ToolSpec
+from toolrl.types import Message, ToolSpec
 
 _MARK = "\U000f7000"
 """Of private use. A mark is this character and one that counts; where a text brings the character, it is hidden too.
@@ -60,6 +60,17 @@ def well_formed(text: str) -> str:
     return text
 
 
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with each of its texts changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {map_texts(key, change): map_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(item, change) for item in value]
+    return value
+
+
 def finder(texts: Iterable[str]) -> re.Pattern[str]:
     """Finds what a shield has to hide: any of `texts`, and its own mark."""
     return re.compile(alternatives([*(text for text in set(texts) if text), _MARK]))
@@ -100,25 +111,6 @@ class Shield:
         """`text` with a mark in place of each match of `pattern`."""
         return pattern.sub(self._mark, text)
 
-    def hide_in(self, value: Any, pattern: re.Pattern[str]) -> Any:
-        """The same for all strings of a JSON value, keys included."""
-        if isinstance(value, str):
-            return self.hide(value, pattern)
-        if isinstance(value, Mapping):
-            return {self.hide_in(key, pattern): self.hide_in(item, pattern) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.hide_in(item, pattern) for item in value]
-        return value
-
-    def hide_in_spec(self, spec: ToolSpec, pattern: re.Pattern[str]) -> ToolSpec:
-        """The same for a tool's name, description and parameters."""
-        return replace(
-            spec,
-            name=self.hide(spec.name, pattern),
-            description=self.hide(spec.description, pattern),
-            parameters=self.hide_in(spec.parameters, pattern),
-        )
-
     def _mark(self, match: re.Match[str]) -> str:
         return _MARK + chr(_FIRST + self._hidden.setdefault(match.group(), len(self._hidden)))
 
@@ -128,3 +120,41 @@ class Shield:
             return text
         originals = list(self._hidden)
         return _MARKED.sub(lambda match: originals[ord(match.group(1)) - _FIRST], text)
+
+
+class OutsideTexts:
+    """Hides control strings in texts from outside: of users, of tools, and the names and ids that a model gave. System
+    and assistant messages are the author's own and may hold control strings."""
+
+    def __init__(self, special: Iterable[str], structural: Iterable[str], markup: Iterable[str]) -> None:
+        """`structural`: added tokens between messages. `markup`: those of calls, results and thinking."""
+        known = {*special, *structural}
+        # A user may speak of thinking, as many prompts do.
+        tags = {text for text in markup if "think" not in text.lower()}
+        self.tools = finder({*known, *markup})
+        self._specs, self._user, self._own = finder(known), finder({*known, *tags}), finder(())
+
+    def hidden(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
+        """The messages with marks in place of control strings."""
+        return [self._hidden(message, shield) for message in messages]
+
+    def _hidden(self, message: Message, shield: Shield) -> Message:
+        pattern = {"user": self._user, "tool": self.tools}.get(message.role, self._own)
+        return replace(
+            message,
+            content=shield.hide(message.content, pattern),
+            name=message.name and shield.hide(message.name, self.tools),
+            tool_call_id=message.tool_call_id and shield.hide(message.tool_call_id, self.tools),
+        )
+
+    def hidden_specs(self, specs: Sequence[ToolSpec], shield: Shield) -> list[ToolSpec]:
+        """The same for names, descriptions and parameters of tools."""
+        return [
+            replace(
+                spec,
+                name=shield.hide(spec.name, self._specs),
+                description=shield.hide(spec.description, self._specs),
+                parameters=map_texts(spec.parameters, lambda text: shield.hide(text, self._specs)),
+            )
+            for spec in specs
+        ]

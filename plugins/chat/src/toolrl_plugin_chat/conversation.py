@@ -13,7 +13,7 @@ from toolrl.types import Message, ToolSpec
 from toolrl_plugin_chat.abilities import Abilities
 from toolrl_plugin_chat.options import TemplateOptions
 from toolrl_plugin_chat.preamble import Wording, preamble, results_text, with_calls
-from toolrl_plugin_chat.rendering import Dict, Shape
+from toolrl_plugin_chat.rendering import Dict
 
 _MARKUP = "<tools></tools><tool_call></tool_call><tool_response></tool_response>"
 
@@ -27,7 +27,7 @@ class Conversation:
         """`wording` instead of the one that the options name."""
         self._wording = wording or _wording(options)
         self._where = where
-        self._abilities = abilities
+        self.abilities = abilities
         native = abilities.tools and abilities.calls
         self.own_preamble = options.preamble == "always" or (options.preamble == "auto" and not native)
         """Tools are described by toolrl's preamble."""
@@ -44,31 +44,10 @@ class Conversation:
             options.tool_role == "auto" and not (self.native_calls and takes_role)
         )
         """Results stand in a user message."""
-
-    @property
-    def shows_system(self) -> bool:
-        """Whether the template has a place for a system message."""
-        return self._abilities.system
-
-    @property
-    def ignored(self) -> str:
-        """What of a conversation with tools the template doesn't show; empty where it shows all."""
-        return "tools" if not self._abilities.tools else "calls" if not self._abilities.calls else ""
-
-    @property
-    def markup(self) -> str:
+        self.markup = "" if self.native_calls and not self.results_as_user else self._wording.markup
         """The tags that toolrl writes itself."""
-        return "" if self.native_calls and not self.results_as_user else self._wording.markup
-
-    @property
-    def shape(self) -> Shape:
-        """How the template wants a message's parts."""
-        return self._abilities.shape
-
-    @property
-    def parallel(self) -> bool:
+        self.parallel = abilities.parallel or not self.native_calls
         """Whether one turn can hold several calls."""
-        return self._abilities.parallel or not self.native_calls
 
     def native_tools(self, specs: Sequence[ToolSpec]) -> list[Dict] | None:
         """What the template gets as `tools=`."""
@@ -80,10 +59,10 @@ class Conversation:
         lead, messages = self._without_system(messages)
         result = self.plain_dicts(messages)
         first = messages[0] if messages else None
-        shape = self._abilities.shape
+        shape = self.abilities.shape
         if first is not None and first.role == "system":
             result[0] = shape.text("system", f"{first.content}\n\n{told}" if told else first.content)
-        elif told and self._abilities.system:
+        elif told and self.abilities.system:
             result.insert(0, shape.text("system", told))
         elif first is not None and first.role == "user":
             content = "\n\n".join(part for part in (lead, told, first.content) if part)
@@ -101,7 +80,7 @@ class Conversation:
         """A system message that the template doesn't show and that can stand before the user's first words; the other
         messages."""
         roles = [message.role for message in messages[:2]]
-        if self._abilities.system or roles != ["system", "user"]:
+        if self.abilities.system or roles != ["system", "user"]:
             return "", messages
         return messages[0].content, messages[1:]
 
@@ -123,10 +102,10 @@ class Conversation:
 
     def _results(self, results: Sequence[Message]) -> Dict:
         media = [item for message in results for item in message.media]
-        return self._abilities.shape.text("user", self._wording.results(results), media)
+        return self.abilities.shape.text("user", self._wording.results(results), media)
 
     def _dict(self, message: Message, index: int) -> Dict:
-        shape = self._abilities.shape
+        shape = self.abilities.shape
         if message.role == "tool":
             return shape.result(message, index)
         if message.role != "assistant":

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import ChatFormatError
@@ -26,14 +26,8 @@ _KEPT = 64
 _OWN = frozenset({"input_ids", "attention_mask"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Expansion:
-    """What one image becomes."""
-
-    ids: tuple[int, ...]
-    key: str
-    tensors: Mapping[str, Any]
-    token_types: Mapping[str, Sequence[int]]
+_Expansion = tuple[tuple[int, ...], MediaInput]
+"""What one image becomes: its tokens, and the image at the beginning of them."""
 
 
 class Images:
@@ -82,11 +76,9 @@ class Images:
             if token != self.placeholder_id:
                 result.append(token)
                 continue
-            item = next(left)
-            made = self._expand(item)
-            span = (len(result), len(result) + len(made.ids))
-            result.extend(made.ids)
-            inputs.append(MediaInput("image", span, made.key, made.tensors, made.token_types))
+            tokens, image = self._expand(next(left))
+            inputs.append(replace(image, span=(len(result), len(result) + len(tokens))))
+            result.extend(tokens)
         return tuple(result), tuple(inputs)
 
     def _expand(self, media: Media) -> _Expansion:
@@ -113,7 +105,7 @@ class Images:
                 types[name] = tuple(value[0].tolist())
             else:
                 tensors[name] = value
-        return _Expansion(tuple(ids), key, tensors, types)
+        return tuple(ids), MediaInput("image", (0, len(ids)), key, tensors, types)
 
     def _by_patches(self, image: Any, key: str) -> _Expansion:
         made = self._call(images=[image])
@@ -125,7 +117,8 @@ class Images:
                 hint="Install what the model's whole processor needs: pip install torchvision.",
             )
         count = int(grid[0].prod()) // int(self._processor.merge_size) ** 2
-        return _Expansion((self.placeholder_id,) * count, key, dict(made), {"mm_token_type_ids": (1,) * count})
+        types = {"mm_token_type_ids": (1,) * count}
+        return (self.placeholder_id,) * count, MediaInput("image", (0, count), key, dict(made), types)
 
     def _call(self, **arguments: Any) -> Any:
         try:

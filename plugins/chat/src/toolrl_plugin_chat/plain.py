@@ -9,14 +9,15 @@ what comes during an episode can't write a role's prefix (`control.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
 from toolrl_plugin_chat.codec import Codec
-from toolrl_plugin_chat.control import Shield, finder, turn_marks
+from toolrl_plugin_chat.control import OutsideTexts, Shield, turn_marks
 from toolrl_plugin_chat.options import PlainOptions
-from toolrl_plugin_chat.preamble import preamble, with_calls
+from toolrl_plugin_chat.preamble import preamble, with_calls, with_system
 from toolrl_plugin_chat.thinking import THINK, opened_marks
 from toolrl_plugin_chat.tokens import TokenFormat, model_end_ids, refuse_media, turn_end_ids
 
@@ -28,7 +29,7 @@ class PlainFormat(TokenFormat):
         self._where = context.where or "chat_format"
         self._options = options or PlainOptions()
         self._codec = Codec(context.tokenizer, self._where)
-        self._outside, self._nothing = finder(self._codec.special), finder(())
+        self._outside = OutsideTexts(self._codec.special, (), ())
         self._turn_marks = turn_marks(text for pair in self._affixes().values() for text in pair)
         self._bos = self._find_bos()
         self.end_ids = self._find_ends()
@@ -58,12 +59,8 @@ class PlainFormat(TokenFormat):
         ids = self._codec.encode_shielded_after(text, shield)
         return Rendered((*(() if ended else self.end_ids[:1]), *ids), in_thinking=opened_marks(text) is not None)
 
-    def say(self, message: Message) -> tuple[int, ...]:
-        """What a model would sample to say `message`, end mark included."""
-        if message.role != "assistant":
-            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
-        refuse_media([message], self._where)
-        return (*self._codec.encode_after(self._words(message)), self.end_ids[0])
+    def _said(self, message: Message) -> Sequence[int]:
+        return [*self._codec.encode_after(self._words(message)), self.end_ids[0]]
 
     # Layout.
 
@@ -77,15 +74,12 @@ class PlainFormat(TokenFormat):
         }
 
     def _layout(self, messages: Sequence[Message], shield: Shield) -> str:
-        affixes = self._affixes()
-        return "".join(
-            affixes[message.role][0] + self._content(message, shield) + affixes[message.role][1] for message in messages
-        )
-
-    def _content(self, message: Message, shield: Shield) -> str:
-        if message.role == "assistant":
-            return shield.hide(self._words(message), self._nothing)
-        return shield.hide(message.content, self._nothing if message.role == "system" else self._outside)
+        affixes, pieces = self._affixes(), []
+        for message in messages:
+            text = self._words(message) if message.role == "assistant" else message.content
+            (hidden,) = self._outside.hidden([replace(message, content=text)], shield)
+            pieces += [affixes[message.role][0], hidden.content, affixes[message.role][1]]
+        return "".join(pieces)
 
     def _words(self, message: Message) -> str:
         """An assistant message as sampled: thinking, text, calls; first a blank where the prefix ends without one."""
@@ -101,10 +95,7 @@ class PlainFormat(TokenFormat):
     def _with_preamble(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Sequence[Message]:
         if not tools or not self._options.preamble:
             return messages
-        text = preamble(tools, self._options.preamble_style, self._options.preamble_text)
-        if messages and messages[0].role == "system":
-            return [Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:]]
-        return [Message("system", text), *messages]
+        return with_system(messages, preamble(tools, self._options.preamble_style, self._options.preamble_text))
 
     # Marks.
 

@@ -59,6 +59,13 @@ def preamble(specs: Sequence[ToolSpec], style: Literal["full", "short"], own_tex
     return text.replace("{tools}", "\n".join(lines))
 
 
+def with_system(messages: Sequence[Message], text: str) -> list[Message]:
+    """The messages with `text` at the end of their system message, or in one of its own."""
+    if messages and messages[0].role == "system":
+        return [Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:]]
+    return [Message("system", text), *messages]
+
+
 def signature(spec: ToolSpec) -> str:
     """`name(argument: type, optional?: type): description`, on one line."""
     properties = spec.parameters.get("properties", {})

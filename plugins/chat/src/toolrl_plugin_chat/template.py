@@ -15,15 +15,14 @@ write turn marks that are ordinary text (`[/INST]`) either: `control.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
-from toolrl_plugin_chat.abilities import QUESTION, study
+from toolrl_plugin_chat.abilities import QUESTION, probe_results, study
 from toolrl_plugin_chat.assistant_rendering import AssistantRendering
 from toolrl_plugin_chat.codec import Codec
-from toolrl_plugin_chat.control import Shield, finder, turn_marks
+from toolrl_plugin_chat.control import OutsideTexts, Shield, turn_marks
 from toolrl_plugin_chat.conversation import Conversation
 from toolrl_plugin_chat.media import Images, check_marks
 from toolrl_plugin_chat.options import TemplateOptions
@@ -31,7 +30,7 @@ from toolrl_plugin_chat.preamble import Wording
 from toolrl_plugin_chat.rendering import Renderer
 from toolrl_plugin_chat.thinking import opened_marks
 from toolrl_plugin_chat.tokens import refuse_media
-from toolrl_plugin_chat.trial import WholeFormat, probe_call, probe_result
+from toolrl_plugin_chat.trial import WholeFormat, probe_call
 from toolrl_plugin_chat.turns import TurnEnds
 
 
@@ -55,12 +54,7 @@ class TemplateFormat(WholeFormat):
         structural = self._ends.structural_tokens()
         markup = {text for text in self._codec.added if self._is_markup(text)}
         self._codec.add_control(structural | markup)
-        self._outside = finder(self._codec.special | structural)
-        self._tool_output = finder(self._codec.special | structural | markup)
-        self._nothing = finder(())
-        # A user may speak of thinking, as many prompts do.
-        tags = {text for text in markup if "think" not in text.lower()}
-        self._hides = {"user": finder(self._codec.special | structural | tags), "tool": self._tool_output}
+        self._outside = OutsideTexts(self._codec.special, structural, markup)
         self._turn_marks = turn_marks(self._ends.plain_marks())
         self._images = (
             Images(context.processor, context.tokenizer, self._where) if context.processor is not None else None
@@ -78,18 +72,14 @@ class TemplateFormat(WholeFormat):
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
         hidden = self._hide([self.without_marks(message) for message in messages], shield)
-        specs = self._shielded(tools, shield) if self._ends.depend_on_tools else ()
+        specs = self._outside.hidden_specs(tools, shield)
         text = self._ends.after_turn(hidden, specs, generation_prompt=True)
         ids = self._codec.encode_shielded(text, shield)
         return self._rendered(self._ends.skip_mark(sampled_ids, ids), messages, text)
 
-    def say(self, message: Message) -> tuple[int, ...]:
-        """What a model would sample to say `message`. Raises ChatFormatError where the template drops a part of it."""
-        if message.role != "assistant":
-            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
-        refuse_media([message], self._where)
+    def _said(self, message: Message) -> Sequence[int]:
         prompt_end, text = self._assistant(message)
-        return tuple(self._codec.encode_after(text, prompt_end))
+        return self._codec.encode_after(text, prompt_end)
 
     # Besides the protocol.
 
@@ -104,13 +94,13 @@ class TemplateFormat(WholeFormat):
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
         remarks on what the user may want to know."""
-        preamble, conversation = self._options.preamble, self._conversation
+        preamble, told, abilities = self._options.preamble, self._conversation.own_preamble, self.abilities
         remarks = []
-        if not conversation.shows_system:
+        if not abilities.system:
             remarks.append("shows no system message; one stands before the user's first words instead")
-        if tools and conversation.own_preamble and preamble == "auto":
-            remarks.append(f"ignores {conversation.ignored}; toolrl's own preamble tells the model of its tools")
-        if tools and preamble == "never" and conversation.ignored == "tools":
+        if tools and told and preamble == "auto":
+            remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble tells the model of its tools")
+        if tools and preamble == "never" and not abilities.tools:
             remarks.append("ignores tools and `preamble` is never: the model isn't told of its tools")
         remarks = [f"the chat template {remark}" for remark in remarks]
         thinks = self.open([Message("user", QUESTION)], tools).in_thinking
@@ -122,7 +112,7 @@ class TemplateFormat(WholeFormat):
         if not tools:
             return []
         try:
-            self.bridge((), [probe_result(probe_call(tools, index)) for index in range(2)], tools)
+            self.bridge((), probe_results([probe_call(tools, index) for index in range(2)]), tools)
         except ChatFormatError as error:
             return [
                 f"an episode in which the model makes two calls in one turn will fail: {error.message}. With "
@@ -141,18 +131,15 @@ class TemplateFormat(WholeFormat):
     def _conversation_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], shield: Shield, *, generation_prompt: bool
     ) -> str:
-        hidden, specs = self._hide(messages, shield), self._shielded(tools, shield)
+        hidden, specs = self._hide(messages, shield), self._outside.hidden_specs(tools, shield)
         dicts = self._conversation.dicts(hidden, specs)
         return self._render(dicts, self._conversation.native_tools(specs), generation_prompt=generation_prompt)
-
-    def _shielded(self, tools: Sequence[ToolSpec], shield: Shield) -> list[ToolSpec]:
-        return [shield.hide_in_spec(spec, self._outside) for spec in tools]
 
     # Texts from outside.
 
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
         self._check_media(messages)
-        return [self._hidden(message, shield) for message in messages]
+        return self._outside.hidden(messages, shield)
 
     def _check_media(self, messages: Sequence[Message]) -> None:
         if not any(message.media for message in messages):
@@ -169,14 +156,6 @@ class TemplateFormat(WholeFormat):
                         hint="Give some of its frames as images.",
                     )
         check_marks(messages, self._where)
-
-    def _hidden(self, message: Message, shield: Shield) -> Message:
-        pattern = self._hides.get(message.role, self._nothing)
-        content = shield.hide(message.content, pattern)
-        name = shield.hide(message.name, self._tool_output) if message.name else message.name
-        if content == message.content and name == message.name:
-            return message
-        return replace(message, content=content, name=name)
 
     def _is_markup(self, text: str) -> bool:
         """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +21,27 @@ from toolrl_plugin_chat.codec import Codec
 from toolrl_plugin_chat.control import broken_up
 
 
-class TokenFormat:
+class TokenFormat(ABC):
     """Base of a chat format that encodes with a `Codec`."""
 
     _codec: Codec
+    _where: str
     end_ids: Sequence[int]
     """Token ids that end an assistant turn."""
     _turn_marks: re.Pattern[str] | None = None
     """Marks between turns that are ordinary text."""
+
+    def say(self, message: Message) -> tuple[int, ...]:
+        """What a model would sample to say `message`, end mark included. Raises ChatFormatError where the format can't
+        show all of it."""
+        if message.role != "assistant":
+            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._where)
+        refuse_media([message], self._where)
+        return tuple(self._said(message))
+
+    @abstractmethod
+    def _said(self, message: Message) -> Sequence[int]:
+        """Ids of an assistant message, end mark included."""
 
     def inline(self, text: str) -> tuple[int, ...]:
         """Ids of a text inside a turn, special tokens read as plain text."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
 from toolrl_plugin_chat.abilities import ANSWER as ANSWER
 from toolrl_plugin_chat.abilities import QUESTION as QUESTION
 from toolrl_plugin_chat.abilities import RESULT as RESULT
-from toolrl_plugin_chat.abilities import TOOL
-from toolrl_plugin_chat.rendering import call_id
+from toolrl_plugin_chat.abilities import TOOL, probe_results
 from toolrl_plugin_chat.tokens import TokenFormat
 
 
-class WholeFormat(TokenFormat, ABC):
+class WholeFormat(TokenFormat):
     """Base of a chat format that goes on from its own renderings of whole conversations."""
 
     @abstractmethod
@@ -24,10 +23,6 @@ class WholeFormat(TokenFormat, ABC):
     @abstractmethod
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn."""
-
-    @abstractmethod
-    def say(self, message: Message) -> tuple[int, ...]:
-        """What a model would sample to say `message`."""
 
     @abstractmethod
     def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
@@ -54,7 +49,7 @@ class WholeFormat(TokenFormat, ABC):
         if tools:
             call = probe_call(tools, 0)
             calling = Message("assistant", "", tool_calls=(call,), reasoning=reasoning)
-            conversations.append([question, calling, probe_result(call), answer])
+            conversations.append([question, calling, *probe_results([call]), answer])
         for messages in conversations:
             difference = self._difference(messages, tools)
             if difference:
@@ -79,8 +74,3 @@ class WholeFormat(TokenFormat, ABC):
 def probe_call(tools: Sequence[ToolSpec], index: int) -> ToolCall:
     """A made-up call of the first tool, numbered as episodes number theirs."""
     return ToolCall(tools[0].name if tools else TOOL.name, {"argument": str(index)}, id=f"call_{index + 1}")
-
-
-def probe_result(call: ToolCall) -> Message:
-    """A made-up answer to a call."""
-    return Message("tool", RESULT, tool_call_id=call.id or call_id(0), name=call.name)

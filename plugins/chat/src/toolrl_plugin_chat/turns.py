@@ -52,8 +52,6 @@ class TurnEnds:
         self._headers = self._find_headers()
         self.ids = tuple(dict.fromkeys([*self._find_ids(), *turn_end_ids(codec, turn_end, where)]))
         """Ids that end a turn."""
-        self.depend_on_tools = self._find_dependence()
-        """What follows a turn depends on the tools. In most templates it doesn't: they need no rendering then."""
 
     # What ends a turn.
 
@@ -155,16 +153,6 @@ class TurnEnds:
         marks = list(self._added.finditer(text)) if self._added else []
         return text[marks[-1].start() :] if marks else text
 
-    def _find_dependence(self) -> bool:
-        try:
-            return any(
-                self.after_turn(following, [TOOL], generation_prompt=True)
-                != self.after_turn(following, (), generation_prompt=True)
-                for following in ([Message("user", RESULT)], [_RESULT])
-            )
-        except ChatFormatError:
-            return True
-
     # Going on from a turn.
 
     def after_turn(self, messages: Sequence[Message], specs: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
@@ -180,7 +168,7 @@ class TurnEnds:
         close = self._close if calls else ""
         if calls:
             # Some templates write a call's id behind its arguments.
-            close = close.replace(call_id(0), self._conversation.shape.id_of(calls[-1].id, 0))
+            close = close.replace(call_id(0), self._conversation.abilities.shape.id_of(calls[-1].id, 0))
         if text is None or not text.startswith(close):
             raise self.unbridgeable("what it writes for a call depends on the messages that follow it")
         end = text[len(close) :]

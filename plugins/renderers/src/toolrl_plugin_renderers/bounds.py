@@ -12,17 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from toolrl_plugin_renderers.families import Family
+from toolrl_plugin_renderers.families import Cost, Family
 
 MAX_MARKS = 4096
 """Opening marks of calls in one turn, drafts while thinking included."""
 BUDGET = 100_000_000
-"""Characters that regular expressions may look at: about a second."""
-TOKEN_BUDGET = 20_000_000
-"""Tokens that loops may look at: about a second."""
-
+"""Characters that the library may look at: about a second."""
 DSML_TOKENS = 20_000
-"""Tokens of a turn of DeepSeek V4 with a call: about a second."""
+"""Tokens of a turn of DeepSeek V4 with a call, before whose marks all tokens are decoded: about a second."""
 
 _FENCE = re.compile(r"```(?:json)?(\s*)")
 _SPACES = re.compile(r"\s{2,}")
@@ -32,62 +29,34 @@ def too_much(family: Family, ids: Sequence[int], text: str, opening_marks: int) 
     """Whether a turn could keep the library busy for more than about a second."""
     if opening_marks > MAX_MARKS:
         return True
-    estimate = _ESTIMATES.get(family.costs)
-    return estimate is not None and estimate(family, ids, text)
+    if family.costs == "dsml" and "｜DSML｜" in text and len(ids) > DSML_TOKENS:
+        return True
+    end, steps = _STEPS[family.costs]
+    return sum(map(steps, text.split(end) if end else [text])) > BUDGET
 
 
-def _parameters(family: Family, ids: Sequence[int], text: str) -> bool:
-    """Each opening may search the rest of its block."""
-    blocks = text.split(family.closes[0])
-    return sum(len(b) * (b.count(family.argument[0]) + b.count("<function=")) for b in blocks) > BUDGET
+def _searches(*marks: str, power: int = 1) -> Callable[[str], int]:
+    """Each of these marks may search the rest of its block."""
+    return lambda block: len(block) * sum(map(block.count, marks)) ** power
 
 
-def _keys(family: Family, ids: Sequence[int], text: str) -> bool:
-    return sum(len(block) * block.count(family.argument[0]) for block in text.split(family.closes[0])) > BUDGET
-
-
-def _invokes(family: Family, ids: Sequence[int], text: str) -> bool:
-    blocks = text.split(family.sections[1])
-    outside = sum(len(block) * block.count("<invoke") for block in blocks)
-    inside = sum(len(b) * b.count(family.argument[0]) for block in blocks for b in block.split("</invoke>"))
-    return outside + inside > BUDGET
-
-
-def _dsml(family: Family, ids: Sequence[int], text: str) -> bool:
-    """Two searches within each other, and for each token up to the last mark all those before it are decoded."""
-    blocks = text.split(family.closes[0])
-    searches = sum(len(block) * block.count("<｜DSML｜parameter") ** 2 for block in blocks)
-    return searches > BUDGET or ("｜DSML｜" in text and len(ids) > DSML_TOKENS)
-
-
-def _fence(family: Family, ids: Sequence[int], text: str) -> bool:
+def _fence(block: str) -> int:
     """White space at a fence's beginning, times white space within it."""
-    total = 0
-    for block in text.split(family.closes[0]):
-        fence = _FENCE.search(block)
-        if fence is not None:
-            within = sum(len(run.group()) ** 2 for run in _SPACES.finditer(block, fence.start()))
-            total += (len(fence.group(1)) + 1) * (len(block) + within)
-    return total > BUDGET
+    fence = _FENCE.search(block)
+    if fence is None:
+        return 0
+    within = sum(len(run.group()) ** 2 for run in _SPACES.finditer(block, fence.start()))
+    return (len(fence.group(1)) + 1) * (len(block) + within)
 
 
-def _harmony(family: Family, ids: Sequence[int], text: str) -> bool:
-    """Each message may search the rest of the turn."""
-    return len(ids) * text.count("<|start|>") > TOKEN_BUDGET
-
-
-def _channels(family: Family, ids: Sequence[int], text: str) -> bool:
-    """While a channel is open, each call looks through all marks behind it."""
-    marks = sum(text.count(mark) for mark in ("<|channel>", "<channel|>", family.opens[0]))
-    return text.count(family.opens[0]) * marks > TOKEN_BUDGET
-
-
-_ESTIMATES: dict[str, Callable[[Family, Sequence[int], str], bool]] = {
-    "parameters": _parameters,
-    "keys": _keys,
-    "invokes": _invokes,
-    "dsml": _dsml,
-    "fence": _fence,
-    "harmony": _harmony,
-    "channels": _channels,
+_STEPS: dict[Cost, tuple[str, Callable[[str], int]]] = {
+    "none": ("", lambda block: 0),
+    "parameters": ("</tool_call>", _searches("<parameter=", "<function=")),
+    "keys": ("</tool_call>", _searches("<arg_key>")),
+    "invokes": ("</minimax:tool_call>", _searches("<invoke", "<parameter name=")),
+    "dsml": ("</｜DSML｜invoke>", _searches("<｜DSML｜parameter", power=2)),
+    "fence": ("<｜tool▁call▁end｜>", _fence),
+    "harmony": ("", _searches("<|start|>")),
+    "channels": ("", _searches("<|tool_call>")),
 }
+"""What ends a block, and the steps that one may take."""

@@ -11,10 +11,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolCall, ToolSpec
-from toolrl_plugin_chat.control import Shield, finder
+from toolrl_plugin_chat.control import OutsideTexts, Shield
+from toolrl_plugin_chat.preamble import with_system
 from toolrl_plugin_chat.tokens import refuse_media
 from toolrl_plugin_chat.trial import ANSWER, QUESTION, RESULT, WholeFormat
 from toolrl_plugin_renderers.options import RenderersFormatOptions
@@ -35,18 +35,15 @@ class RenderersFormat(WholeFormat):
     """See the module. Stateless; built once and shared by all episodes of an environment."""
 
     def __init__(self, options: RenderersFormatOptions | None, context: BuildContext) -> None:
-        self._setup = Setup(options or RenderersFormatOptions(), context.tokenizer, context.where or "chat_format")
+        self._where = context.where or "chat_format"
+        self._setup = Setup(options or RenderersFormatOptions(), context.tokenizer, self._where)
         self._codec = self._setup.codec
         self.end_ids: tuple[int, ...] = self._setup.stops
         self._turns = Turns(self._setup)
         ends = {text for text, token in self._codec.added.items() if token in self.end_ids}
         turn_marks, markup = self._written(with_tools=False) | ends, self._written(with_tools=True) | self._tags()
         self._codec.add_control(turn_marks | markup)
-        self._outside = finder(self._codec.special | turn_marks)
-        self._tool_output = finder(self._codec.special | turn_marks | markup)
-        # A user may speak of thinking, as many prompts do.
-        tags = {text for text in markup if "think" not in text.lower()}
-        self._from_user = finder(self._codec.special | turn_marks | tags)
+        self._outside = OutsideTexts(self._codec.special, turn_marks, markup)
         self._depend_on_tools = self._find_dependence()
         """What follows a turn depends on the tools. In most families it doesn't: they need no rendering then."""
 
@@ -73,21 +70,13 @@ class RenderersFormat(WholeFormat):
         ended = last in self.end_ids and (last == mark or mark not in self._turns.headers)
         return self._rendered(rest if ended or mark is None else [mark, *rest])
 
-    def say(self, message: Message) -> tuple[int, ...]:
-        """What a model would sample to say `message`. Raises ChatFormatError where the family can't show all of it."""
-        if message.role != "assistant":
-            raise ChatFormatError(f"a message of role {message.role} can't be sampled", where=self._setup.where)
-        refuse_media([message], self._setup.where)
-        return tuple(self._turns.spoken(message))
+    def _said(self, message: Message) -> Sequence[int]:
+        return self._turns.spoken(message)
 
     def inline(self, text: str) -> tuple[int, ...]:
         """Ids of a text inside a turn; marks of the family in it are plain text."""
         shield = Shield()
-        return tuple(self._codec.encode_shielded_after(shield.hide(text, self._tool_output), shield))
-
-    def token_count(self, text: str) -> int:
-        """How many tokens `inline(text)` has."""
-        return len(self.inline(text))
+        return tuple(self._codec.encode_shielded_after(shield.hide(text, self._outside.tools), shield))
 
     # Besides the protocol.
 
@@ -114,7 +103,9 @@ class RenderersFormat(WholeFormat):
         shield = Shield()
         hidden, specs = self._hide(messages, shield), self._shielded(tools, shield)
         if specs and not self._turns.shows_tools:
-            hidden = _with_preamble(hidden, specs, self._turns.form)
+            lines = "\n".join(json.dumps(spec.as_function(), ensure_ascii=False) for spec in specs)
+            told = _PREAMBLE.replace("{form}", self._turns.form).replace("{tools}", lines, 1)
+            hidden = with_system(hidden, told)
         with self._setup.tokenizer.hiding(shield):
             return self._turns.ids(hidden, specs, generation_prompt=generation_prompt)
 
@@ -165,33 +156,8 @@ class RenderersFormat(WholeFormat):
         return {text for text in tags if any(word in text.lower() for word in ("think", "tool"))}
 
     def _shielded(self, tools: Sequence[ToolSpec], shield: Shield) -> Sequence[ToolSpec]:
-        return (
-            tools if self._setup.family.encodes_itself else [shield.hide_in_spec(spec, self._outside) for spec in tools]
-        )
+        return tools if self._setup.family.encodes_itself else self._outside.hidden_specs(tools, shield)
 
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
-        refuse_media(messages, self._setup.where)
-        if self._setup.family.encodes_itself:
-            return list(messages)
-        return [self._hidden(message, shield) for message in messages]
-
-    def _hidden(self, message: Message, shield: Shield) -> Message:
-        if message.role not in ("user", "tool"):
-            return message
-        pattern = self._tool_output if message.role == "tool" else self._from_user
-        return replace(
-            message,
-            content=shield.hide(message.content, pattern),
-            name=shield.hide(message.name, self._tool_output) if message.name else message.name,
-            tool_call_id=shield.hide(message.tool_call_id, self._tool_output) if message.tool_call_id else None,
-        )
-
-
-def _with_preamble(messages: Sequence[Message], specs: Sequence[ToolSpec], form: str) -> list[Message]:
-    """The messages with the tools in their system message, for families whose renderer ignores them (DeepSeek V3, R1).
-    `form` shows how the family writes a call."""
-    lines = "\n".join(json.dumps(spec.as_function(), ensure_ascii=False) for spec in specs)
-    text = _PREAMBLE.replace("{form}", form).replace("{tools}", lines, 1)
-    if messages and messages[0].role == "system":
-        return [Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:]]
-    return [Message("system", text), *messages]
+        refuse_media(messages, self._where)
+        return list(messages) if self._setup.family.encodes_itself else self._outside.hidden(messages, shield)

@@ -8,11 +8,11 @@ id here; a result without one answers the next call that has no answer yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from toolrl.types import Message, ToolCall
-from toolrl_plugin_chat.control import well_formed
+from toolrl_plugin_chat.control import map_texts, well_formed
 from toolrl_plugin_renderers.families import Family
 
 NAMELESS = "unknown"
@@ -28,17 +28,22 @@ def dicts(messages: Sequence[Message], family: Family) -> list[Dict]:
     result: list[Dict] = []
     open_calls: list[tuple[str, str]] = []  # given id, written id
     for number, message in enumerate(messages):
+        entry: Dict = {"role": message.role, "content": message.content}
         if message.role == "assistant":
-            calls = [(call, written_id(call, index, number, family)) for index, call in enumerate(message.tool_calls)]
-            open_calls = [(call.id, written) for call, written in calls]
-            result.append(_assistant(message, calls))
+            ids = [written_id(call, index, number, family) for index, call in enumerate(message.tool_calls)]
+            open_calls = [(call.id, written) for call, written in zip(message.tool_calls, ids, strict=True)]
+            if message.reasoning is not None:
+                entry["reasoning_content"] = message.reasoning
+            if ids:
+                entry["tool_calls"] = [
+                    _call(call, written) for call, written in zip(message.tool_calls, ids, strict=True)
+                ]
         elif message.role == "tool":
-            result.append(_result(message, _answered(message.tool_call_id or "", open_calls)))
-        else:
-            result.append({"role": message.role, "content": message.content})
-    if family.encodes_itself:
-        return [_well_formed(entry) for entry in result]
-    return result
+            given = {"tool_call_id": _answered(message.tool_call_id or "", open_calls), "name": message.name}
+            entry |= {key: value for key, value in given.items() if value}
+        result.append(entry)
+    # The library's own encoder can't take halves of surrogate pairs.
+    return map_texts(result, well_formed) if family.encodes_itself else result
 
 
 def written_id(call: ToolCall, index: int, number: int, family: Family) -> str:
@@ -48,25 +53,8 @@ def written_id(call: ToolCall, index: int, number: int, family: Family) -> str:
     return call.id or f"call_{number}_{index}"
 
 
-def _assistant(message: Message, calls: Sequence[tuple[ToolCall, str]]) -> Dict:
-    entry: Dict = {"role": "assistant", "content": message.content}
-    if message.reasoning is not None:
-        entry["reasoning_content"] = message.reasoning
-    if calls:
-        entry["tool_calls"] = [
-            {"type": "function", "id": written, "function": {"name": call.name, "arguments": dict(call.arguments)}}
-            for call, written in calls
-        ]
-    return entry
-
-
-def _result(message: Message, call_id: str) -> Dict:
-    entry: Dict = {"role": "tool", "content": message.content}
-    if call_id:
-        entry["tool_call_id"] = call_id
-    if message.name:
-        entry["name"] = message.name
-    return entry
+def _call(call: ToolCall, written: str) -> Dict:
+    return {"type": "function", "id": written, "function": {"name": call.name, "arguments": dict(call.arguments)}}
 
 
 def _answered(given: str, open_calls: list[tuple[str, str]]) -> str:
@@ -75,14 +63,3 @@ def _answered(given: str, open_calls: list[tuple[str, str]]) -> str:
     if place is None and not given and open_calls:
         place = 0
     return open_calls.pop(place)[1] if place is not None else given
-
-
-def _well_formed(value: Any) -> Any:
-    """Without halves of surrogate pairs, which the library's own encoder can't take."""
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, Mapping):
-        return {_well_formed(key): _well_formed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_well_formed(item) for item in value]
-    return value

@@ -113,19 +113,12 @@ def _argument_fault(arguments: Any) -> str | None:
     """Why arguments can't be run; None where they can."""
     if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
         return "bad_arguments"
-    level: list[Any] = [arguments]
-    for _ in range(MAX_DEPTH):
-        level = [child for value in level if isinstance(value, dict | list) for child in _children(value)]
-        if not level:
-            break
-    else:
-        return "too_deep"
     try:
-        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except RecursionError:
+        return "too_deep"
     except (ValueError, TypeError):
         return "bad_arguments"
-    return None
-
-
-def _children(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
+    read = read_json(text)
+    return read.kind if isinstance(read, JsonFault) else None

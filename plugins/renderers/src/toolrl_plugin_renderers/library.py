@@ -55,24 +55,18 @@ def check() -> str:
 
 def settings_problem(name: str, settings: dict[str, Any]) -> str | None:
     """What is wrong with a renderer's name and settings; None where nothing is, or where the library can't say."""
+    if name == "auto" and settings:
+        return f"options ({', '.join(settings)}) belong to a renderer; name it: `renderer: qwen3`, for example"
     if name == "auto":
-        return _auto_problem(settings)
+        return None
     if name not in FAMILIES:
         return f"there is no renderer {name!r}; known are auto, {', '.join(FAMILIES)}"
     try:
-        configs = load("renderers.configs")
+        _config(load("renderers.configs"), name, settings)
     except ComponentLoadError:
         return None
-    try:
-        _config(configs, name, settings)
     except ValueError as error:
         return str(error)
-    return None
-
-
-def _auto_problem(settings: dict[str, Any]) -> str | None:
-    if settings:
-        return f"options ({', '.join(settings)}) belong to a renderer; name it: `renderer: qwen3`, for example"
     return None
 
 

@@ -7,8 +7,8 @@ is found in the text. All of it is linear in the turn's length.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from toolrl.types import Decoded, Span
 from toolrl_plugin_chat.control import alternatives
 from toolrl_plugin_renderers.families import Family
 
+_FREE = re.compile(rb"\0+")
 Kind = Literal["think", "unthink", "open", "begin", "close", "section", "unsection"]
 
 
@@ -73,22 +74,12 @@ class Marks:
         return result
 
 
-class Spans:
-    """A set of spans that share no character."""
-
-    def __init__(self, spans: Iterable[Span]) -> None:
-        self._spans = sorted(spans)
-        self._starts = [start for start, _ in self._spans]
-
-    def hold(self, position: int) -> bool:
-        """Whether a character lies in one of them."""
-        index = bisect_right(self._starts, position) - 1
-        return index >= 0 and position < self._spans[index][1]
-
-    def next_start(self, position: int, default: int) -> int:
-        """Where the first one behind `position` starts."""
-        index = bisect_right(self._starts, position)
-        return self._starts[index] if index < len(self._starts) else default
+def covered(text: str, spans: Iterable[Span]) -> bytearray:
+    """A byte for each character, and one for the end: 1 where a span holds it."""
+    mask = bytearray(len(text) + 1)
+    for start, end in spans:
+        mask[start:end] = b"\1" * (end - start)
+    return mask
 
 
 def thinking(text: str, marks: Sequence[Mark], items: Sequence[Span], family: Family, *, inside: bool) -> list[Span]:
@@ -110,54 +101,53 @@ def thinking(text: str, marks: Sequence[Mark], items: Sequence[Span], family: Fa
 
 def _every_block(text: str, marks: Sequence[Mark], items: Sequence[Span], inside: bool) -> list[Span]:
     """Blocks that may begin again; a call ends one."""
-    calls, blocks = Spans(items), []
+    calls, blocks = covered(text, items), []
     start = 0 if inside else None
     events: list[tuple[int, int, Kind]] = [
-        (mark.start, mark.end, mark.kind) for mark in marks if mark.kind in ("think", "unthink")
+        (mark.start, mark.end, mark.kind)
+        for mark in marks
+        if mark.kind in ("think", "unthink") and not calls[mark.start]
     ]
     events += [(first, first, "open") for first, _ in items]
-    for position, end, kind in sorted(events):
-        if kind == "think" and start is None and not calls.hold(position):
+    for position, end, kind in [*sorted(events), (len(text), len(text), "open")]:
+        if kind == "think" and start is None:
             start = position
         elif kind != "think" and start is not None:
-            if end > start and (kind == "open" or not calls.hold(position)):
+            if end > start:
                 blocks.append((start, end))
             start = None
-    if start is not None and start < len(text):
-        blocks.append((start, len(text)))
     return blocks
 
 
 def unread(text: str, marks: Sequence[Mark], taken: Sequence[Span], family: Family) -> list[tuple[str, Span]]:
     """Calls that the library passed over without a word, as kinds of errors with their spans. `taken` are the items
     that it read, and thinking."""
-    spans = Spans(taken)
+    mask = covered(text, taken)
+    free = [mark for mark in marks if not mask[mark.start]]
+    openings = covered(text, [(mark.start, mark.start + 1) for mark in free if mark.kind in ("open", "begin")])
     found: list[tuple[str, Span]] = []
-    free = [mark for mark in marks if not spans.hold(mark.start)]
-    openings = [mark.start for mark in free if mark.kind in ("open", "begin")]
     done = 0
     for index, mark in enumerate(free):
         if len(found) > MAX_ITEMS:
             break
-        if mark.start < done:
+        if mark.start < done or mark.kind not in ("close", "open", "begin"):
             continue
         if mark.kind == "close":
             found.append(("stray_close", (mark.start, mark.end)))
             done = mark.end
-        elif mark.kind in ("open", "begin"):
-            place = bisect_right(openings, mark.start)
-            limit = spans.next_start(mark.start, len(text))
-            limit = min(limit, openings[place]) if place < len(openings) else limit
-            close = _close_before(limit, free, index + 1)
-            done = limit if close is None else close.end
-            body = text[mark.end : limit if close is None else close.start].strip()
-            if mark.kind == "begin" or not family.closes:
-                kind = "malformed"
-            else:
-                kind = "unclosed" if close is None else "malformed" if body else "empty"
-            found.append((kind, (mark.start, done)))
-    lost = Spans([span for _, span in found])
-    sections = [mark for mark in free if mark.kind in ("section", "unsection") and not lost.hold(mark.start)]
+            continue
+        ends = [at for at in (mask.find(1, mark.start + 1), openings.find(1, mark.start + 1)) if at >= 0]
+        limit = min([*ends, len(text)])
+        close = _close_before(limit, free, index + 1)
+        done = limit if close is None else close.end
+        body = text[mark.end : limit if close is None else close.start].strip()
+        if mark.kind == "begin" or not family.closes:
+            kind = "malformed"
+        else:
+            kind = "unclosed" if close is None else "malformed" if body else "empty"
+        found.append((kind, (mark.start, done)))
+    lost = covered(text, [span for _, span in found])
+    sections = [mark for mark in free if mark.kind in ("section", "unsection") and not lost[mark.start]]
     return found + _empty_sections(text, sections, [*taken, *(span for _, span in found)])
 
 
@@ -171,32 +161,28 @@ def _close_before(limit: int, marks: Sequence[Mark], index: int) -> Mark | None:
 
 def _empty_sections(text: str, sections: Sequence[Mark], items: Sequence[Span]) -> list[tuple[str, Span]]:
     """Sections for calls in which no call begins."""
-    starts = sorted(start for start, _ in items)
+    starts = covered(text, [(start, start + 1) for start, _ in items])
     found: list[tuple[str, Span]] = []
-    for index, mark in enumerate(sections):
-        if mark.kind != "section" or len(found) > MAX_ITEMS:
-            continue
-        after = sections[index + 1] if index + 1 < len(sections) else None
+    for mark, after in pairwise([*sections, None]):
         limit = after.start if after is not None else len(text)
-        place = bisect_right(starts, mark.start)
-        if place < len(starts) and starts[place] < limit:
+        if mark is None or mark.kind != "section" or starts.find(1, mark.start + 1, limit) >= 0:
             continue
-        closed = after is not None and after.kind == "unsection"
-        body = text[mark.end : limit].strip()
-        end = after.end if after is not None and closed else limit
-        found.append(("unclosed" if not closed else "malformed" if body else "empty", (mark.start, end)))
-    return found
+        if after is None or after.kind != "unsection":
+            found.append(("unclosed", (mark.start, limit)))
+        else:
+            found.append(("malformed" if text[mark.end : limit].strip() else "empty", (mark.start, after.end)))
+    return found[: MAX_ITEMS + 1]
 
 
 def content(text: str, taken: Iterable[Span], within: Sequence[Span] | None = None) -> tuple[Span, ...]:
     """What is left of a turn, or of the pieces `within` it: white space at its ends and pieces of nothing else are left
     out."""
-    spans = sorted(taken)
+    mask = covered(text, taken)
     pieces = [
-        piece
+        piece.span()
         for whole in ([(0, len(text))] if within is None else within)
-        for piece in _left(whole, spans)
-        if text[slice(*piece)].strip()
+        for piece in _FREE.finditer(mask, *whole)
+        if text[slice(*piece.span())].strip()
     ]
     if not pieces:
         return ()
@@ -205,17 +191,3 @@ def content(text: str, taken: Iterable[Span], within: Sequence[Span] | None = No
     start, end = pieces[-1]
     pieces[-1] = (start, start + len(text[start:end].rstrip()))
     return tuple(pieces)
-
-
-def _left(whole: Span, taken: Sequence[Span]) -> Iterator[Span]:
-    """`whole` without the spans `taken`, which are sorted."""
-    position, end = whole
-    index = max(bisect_right(taken, (position, position)) - 1, 0)
-    while index < len(taken) and taken[index][0] < end:
-        start, stop = taken[index]
-        if position < start:
-            yield position, start
-        position = max(position, stop)
-        index += 1
-    if position < end:
-        yield position, end

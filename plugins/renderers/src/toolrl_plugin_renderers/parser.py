@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from toolrl.errors import ConfigError
 from toolrl.parsing import in_order, tool_messages
 from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, Span, ToolCall, ToolSpec
+from toolrl_common.tokenizers import parser_tokenizer
 from toolrl_plugin_renderers import marks as reading
 from toolrl_plugin_renderers.bounds import too_much
 from toolrl_plugin_renderers.items import Items
@@ -31,15 +31,8 @@ class RenderersParser:
 
     def __init__(self, options: RenderersParserOptions | None, context: BuildContext) -> None:
         options = options or RenderersParserOptions()
-        where = context.where or "parser"
-        tokenizer = context.tokenizer if options.tokenizer is None else _load(options.tokenizer, where)
-        if tokenizer is None:
-            raise ConfigError(
-                "the parser `renderers` reads token ids, and needs the model's tokenizer for it",
-                where=where,
-                hint="Give the folder of one, for example `--option tokenizer=./models/qwen3-0.6b`.",
-            )
-        self._setup = Setup(options, tokenizer, where)
+        tokenizer = parser_tokenizer(options.tokenizer, context, "the parser `renderers`")
+        self._setup = Setup(options, tokenizer, context.where or "parser")
         turns = Turns(self._setup)
         self._prompts = Prompts(self._setup, turns)
         self._items = Items(self._setup.family, turns.form)
@@ -171,16 +164,3 @@ class RenderersParser:
     def _unreadable(self, text: str, why: str) -> ParsedTurn:
         error: ToolCall | CallError = self._items.error("malformed", text, (0, len(text)), why=why)
         return ParsedTurn((error,), status="calls")
-
-
-def _load(folder: str, where: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no tokenizer can be loaded from {folder!r}: {error}",
-            where=where,
-            hint="Give a folder with a tokenizer.json.",
-        ) from error

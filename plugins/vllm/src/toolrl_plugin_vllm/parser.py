@@ -19,6 +19,7 @@ from toolrl.parsing.items import tool_messages
 from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.parsing.jsonvalue import JsonFault, read_json
+from toolrl_common.tokenizers import parser_tokenizer
 from toolrl_plugin_vllm import packages
 from toolrl_plugin_vllm.options import VllmParserOptions
 
@@ -34,13 +35,7 @@ class VllmParser:
         options = options or VllmParserOptions()
         self._where = context.where or "parser"
         self.name = context.name.rpartition("/")[2]
-        tokenizer = context.tokenizer if options.tokenizer is None else _load(options.tokenizer, self._where)
-        if tokenizer is None:
-            raise ConfigError(
-                f"vLLM's parser {self.name!r} needs the model's tokenizer",
-                where=self._where,
-                hint="Give the folder of one, for example `--option tokenizer=./models/qwen3-0.6b`.",
-            )
+        tokenizer = parser_tokenizer(options.tokenizer, context, f"vLLM's parser {self.name!r}")
         self._kind = self._find()
         # Each parser asks for the vocabulary, which takes a tokenizer a tenth of a second to make.
         vocabulary = tokenizer.get_vocab()
@@ -194,16 +189,3 @@ def _spans(text: str, start: int, content: str, calls: Sequence[tuple[str, Any]]
             own = text.rfind(mark, before, place) if mark else place
         cuts.append(min(max(own, before, cuts[-1]), place))
     return list(zip(cuts, [*cuts[1:], len(text)], strict=True))
-
-
-def _load(folder: str, where: str) -> Any:
-    try:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (ImportError, OSError, ValueError) as error:
-        raise ConfigError(
-            f"no tokenizer can be loaded from {folder!r}: {error}",
-            where=where,
-            hint="Give a folder with tokenizer.json.",
-        ) from error
