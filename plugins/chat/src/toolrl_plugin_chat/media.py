@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import ChatFormatError
@@ -77,7 +76,7 @@ class Images:
                 result.append(token)
                 continue
             tokens, image = self._expand(next(left))
-            inputs.append(replace(image, span=(len(result), len(result) + len(tokens))))
+            inputs.append(image.moved(len(result)))
             result.extend(tokens)
         return tuple(result), tuple(inputs)
 

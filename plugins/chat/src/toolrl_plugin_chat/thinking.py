@@ -33,7 +33,6 @@ _KNOWN = (
     ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", "", ""),
     ThinkingMarks("<|channel>thought", "<channel|>", "\n", ""),
 )
-_OPENINGS = tuple(marks.opening for marks in _KNOWN)
 
 
 def marks_in(text: str) -> ThinkingMarks:
@@ -43,13 +42,9 @@ def marks_in(text: str) -> ThinkingMarks:
 
 def opened_marks(text: str) -> ThinkingMarks | None:
     """The marks of the thinking block that a prompt ends inside of, or None."""
-    text = text.rstrip()
-    if not text.endswith(_OPENINGS):
-        return None
-    return next(marks for marks in _KNOWN if text.endswith(marks.opening))
+    return next((marks for marks in _KNOWN if text.rstrip().endswith(marks.opening)), None)
 
 
 def closes_thinking(text: str) -> bool:
     """Whether a prompt ends with a thinking block that it closed itself, so that the model doesn't think."""
-    text = text.rstrip()
-    return any(text.endswith(marks.closing) for marks in _KNOWN)
+    return text.rstrip().endswith(tuple(marks.closing for marks in _KNOWN))

@@ -17,6 +17,10 @@ from toolrl_common.parsing import JsonFault, read_json
 from toolrl_plugin_qwen.mend import mend_json
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
+_NAMES = {
+    type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object",
+}  # fmt: skip
+"""What JSON Schema calls the types of JSON values."""
 _DEPTH = 8
 """References and unions within each other that are followed."""
 
@@ -42,7 +46,7 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = Fa
     body = text.strip(" \t\r\n")
     word = body.lower() if len(body) <= 5 else ""
     if word in _WORDS:
-        return (_WORDS[word], False) if _type(_WORDS[word]) in types else (text, False)
+        return (_WORDS[word], False) if _NAMES[type(_WORDS[word])] in types else (text, False)
     read: Any = read_json(body)
     mended = False
     if isinstance(read, JsonFault) and repair and body[:1] in ("{", "["):
@@ -54,17 +58,8 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = Fa
         value = int(value)  # JSON Schema calls 3.0 an integer
     if isinstance(value, str):
         return text, False
-    fits = _type(value) in types or (_type(value) == "integer" and "number" in types)
-    return (value, mended) if fits else (text, False)
-
-
-def _type(value: Any) -> str:
-    if value is None:
-        return "null"
-    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
-        if isinstance(value, kind):
-            return name
-    return "object"
+    name = _NAMES[type(value)]
+    return (value, mended) if name in types or (name == "integer" and "number" in types) else (text, False)
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
@@ -77,9 +72,9 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
     if isinstance(declared, list):
         return {name for name in declared if isinstance(name, str)}
     if isinstance(schema.get("enum"), list):
-        return {_type(value) for value in schema["enum"]}
+        return {_NAMES.get(type(value), "object") for value in schema["enum"]}
     if "const" in schema:
-        return {_type(schema["const"])}
+        return {_NAMES.get(type(schema["const"]), "object")}
     if isinstance(schema.get("$ref"), str):
         return _types(_resolve(schema["$ref"], root), root, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
