@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from toolrl.protocols import BuildContext, RunInfo, StepReport
+from toolrl.runs.files import write_atomic
 from toolrl.types import Episode
 from toolrl_plugin_verl.options import VerlDumpOptions
 from toolrl_plugin_verl.texts import prompt_text, response_text
@@ -43,12 +43,8 @@ class VerlDump:
         order = {group: number for number, group in reversed(list(enumerate(group for group, _, _ in lines)))}
         lines.sort(key=lambda item: (order[item[0]], item[1]))
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{report.step}.jsonl"
-        partial = path.with_suffix(".jsonl.partial")
-        with partial.open("w", encoding="utf-8") as file:
-            for _, _, line in lines:
-                file.write(json.dumps({**line, "step": report.step}, ensure_ascii=False, default=str) + "\n")
-        os.replace(partial, path)  # noqa: PTH105 - one step, for readers that watch the folder
+        texts = [json.dumps({**line, "step": report.step}, ensure_ascii=False, default=str) for _, _, line in lines]
+        write_atomic(folder / f"{report.step}.jsonl", "".join(f"{text}\n" for text in texts), durable=False)
 
     def _line(self, episode: Episode) -> dict[str, Any]:
         line: dict[str, Any] = {
@@ -66,8 +62,6 @@ class VerlDump:
         return line
 
     def _folder(self, run: RunInfo, kind: str) -> Path | None:
-        if kind == "eval":
-            given = self._options.validation_data_dir
-            return Path(given).expanduser() if given else None
-        given = self._options.rollout_data_dir
-        return Path(given).expanduser() if given else run.directory / "rollout_data"
+        options, default = self._options, None if kind == "eval" else run.directory / "rollout_data"
+        given = options.validation_data_dir if kind == "eval" else options.rollout_data_dir
+        return Path(given).expanduser() if given else default

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext, Reward
@@ -54,14 +54,15 @@ class VerlReward:
         self._context = context
         self._tokenizer = context.tokenizer
         self._function = _user_function(self._options, context.where or None) if self._options.path else None
-        self._verifier: Verifier | None = None
+        self._verifier = Verifier(_WORKERS, self._options.timeout)
         self._delegates: dict[str, Reward] = {}
         if self._options.solution == "response" and self._tokenizer is None:
             raise ConfigError("solution: response needs the model's tokenizer", where=context.where or None)
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a data source that nothing scores."""
-        text = self._solution(episode)
+        whole = self._options.solution == "response"
+        text = response_text(episode, self._tokenizer) if whole else episode.model_text
         if self._function is not None:
             return await self._by_function(episode, text)
         source = episode.task.extra.get("data_source")
@@ -79,13 +80,7 @@ class VerlReward:
 
     def close(self) -> None:
         """End the worker processes; without it they end with this object."""
-        if self._verifier is not None:
-            self._verifier.close()
-
-    def _solution(self, episode: Episode) -> str:
-        if self._options.solution == "response":
-            return response_text(episode, self._tokenizer)
-        return episode.model_text
+        self._verifier.close()
 
     # verl's own scorers.
 
@@ -103,12 +98,9 @@ class VerlReward:
         return Score(1.0 if right else (-1.0 if scorer == "math_dapo" else 0.0), metrics=metrics)
 
     async def _grade(self, said: str, answer: Any) -> bool:
-        golds = [str(item) for item in (answer if isinstance(answer, list) else [answer])]
-        for gold in golds:
+        for gold in map(str, answer if isinstance(answer, list) else [answer]):
             known = quick_verdict(said, gold)
             if known is None:
-                if self._verifier is None:
-                    self._verifier = Verifier(_WORKERS, self._options.timeout)
                 known = await self._verifier.judge(*question(said, gold)) == "right"
             if known:
                 return True
@@ -117,14 +109,10 @@ class VerlReward:
     # Rewards of other plugins.
 
     def _delegate(self, scorer: str) -> Reward:
-        if scorer not in self._delegates:
-            self._delegates[scorer] = self._built(scorer)
-        return self._delegates[scorer]
-
-    def _built(self, scorer: str) -> Reward:
+        if scorer in self._delegates:
+            return self._delegates[scorer]
         name = "search/search_r1" if scorer == "search_r1" else "sandbox-fusion/sandbox_fusion"
-        plugin = name.partition("/")[0]
-        options: dict[str, Any] = {}
+        plugin, options = name.partition("/")[0], dict[str, Any]()
         if scorer == "sandbox_fusion":
             sandbox = self._options.sandbox_fusion
             if sandbox is None:
@@ -132,12 +120,7 @@ class VerlReward:
                     "programs are scored in a sandbox, and the option `sandbox_fusion` names none",
                     hint="Add `sandbox_fusion: {url: …}` to the reward's options.",
                 )
-            options = {
-                "sandbox_fusion_url": sandbox.url,
-                "max_concurrent": sandbox.max_concurrent,
-                "memory_limit_mb": sandbox.memory_limit_mb,
-                "continuous": True,
-            }
+            options = {**sandbox.model_dump(exclude={"url"}), "sandbox_fusion_url": sandbox.url, "continuous": True}
 
         def missing(message: str) -> RewardError:
             return RewardError(
@@ -146,6 +129,7 @@ class VerlReward:
             )
 
         built: Reward = build_of_plugin("rewards", name, options, self._context, self._context.where, missing)
+        self._delegates[scorer] = built
         return built
 
     # A function of the user's.
@@ -183,8 +167,7 @@ def _user_function(options: VerlRewardOptions, where: str | None) -> Callable[..
         raise ConfigError(
             f"{options.path!r} has no function {options.name!r}", where=where, hint="Name it with the option `name`."
         )
-    found: Callable[..., Any] = function
-    return found
+    return cast("Callable[..., Any]", function)
 
 
 def _extra_info(episode: Episode) -> dict[str, Any]:
@@ -203,9 +186,9 @@ def _extra_info(episode: Episode) -> dict[str, Any]:
 
 def _as_score(result: Any, name: str) -> Score:
     result = plain(result)
-    metrics: dict[str, float] = {}
+    metrics = metrics_of(result)
+    metrics.pop("score", None)
     if isinstance(result, Mapping):
-        metrics = metrics_of({key: value for key, value in result.items() if key != "score"})
         result = result.get("score")
     elif isinstance(result, list) and result:  # A tuple, before `plain`.
         result = result[0]

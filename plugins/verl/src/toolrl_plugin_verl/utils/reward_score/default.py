@@ -25,10 +25,8 @@ def default_compute_score(
     scorer = scorer_of(data_source)
     if scorer == "gsm8k":
         return gsm8k.compute_score(solution_str, ground_truth, method=method)
-    if scorer == "geo3k":
-        return geo3k.compute_score(solution_str, ground_truth)
-    if scorer == "math":
-        return math_reward.compute_score(solution_str, ground_truth)
+    if scorer in ("geo3k", "math"):
+        return (geo3k if scorer == "geo3k" else math_reward).compute_score(solution_str, ground_truth)
     if scorer == "math_dapo":
         return float(math_dapo.compute_score(solution_str, ground_truth)["score"])
     raise NotImplementedError(

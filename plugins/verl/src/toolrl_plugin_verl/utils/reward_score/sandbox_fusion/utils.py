@@ -12,6 +12,8 @@ from toolrl.errors import ToolError, ToolsetError
 PATIENCE = 5.0
 """Seconds for which a busy sandbox is asked again."""
 MEMORY_MB = 1024
+_FACTS = ("api_request_error", "api_response", "api_status", "compile_status", "compile_stderr", "compile_duration",
+          "run_status", "stdout", "stderr", "exit_code", "duration")  # fmt: skip
 
 
 def _process_single_case(
@@ -36,21 +38,11 @@ def _process_single_case(
     case = Cases([stdin_data], [expected_output], fn_name).case(0, generation)
     request = RunRequest(case.code, language, case.stdin, timeout, timeout, memory_limit_mb)
     facts: dict[str, Any] = {
+        **dict.fromkeys(_FACTS),
         "case_index": case_index,
         "input": None if stdin_data is None else str(stdin_data),
         "expected_output": None if expected_output is None else str(expected_output),
-        "api_request_error": None,
-        "api_response": None,
         "status": "api_error",
-        "stdout": None,
-        "stderr": None,
-        "exit_code": None,
-        "duration": None,
-        "compile_duration": None,
-        "compile_stderr": None,
-        "api_status": None,
-        "compile_status": None,
-        "run_status": None,
     }
     try:
         with concurrent_semaphore or nullcontext():
