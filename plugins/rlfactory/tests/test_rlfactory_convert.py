@@ -12,8 +12,7 @@ from rlfactory_script import needs_plugins
 from toolrl.cli.main import main
 from toolrl.config.load import load_config
 from toolrl_common.conversion import Conversion, Reading
-from toolrl_plugin_rlfactory.convert.command import RLFactoryConvert, convert
-from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
+from toolrl_plugin_rlfactory.convert.command import RLFactoryConversion, RLFactoryConvert, convert
 
 
 def lost(report: Conversion) -> dict[str, str]:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolrl_plugin_rlfactory.loading import call_accepted, manager_class
+from toolrl_common.user_classes import accepted
+from toolrl_plugin_rlfactory.loading import manager_class
 from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
 from toolrl_plugin_rlfactory.reading import last_answer
 
 __all__ = ["TOOL_ENV_REGISTRY", "BaseEnv", "DataItem", "DataProto", "Env", "SearchEnv"]
-
-_THINKING = "<think>", "</think>"
 
 
 class DataItem:
@@ -105,20 +104,14 @@ class Env:
     ) -> tuple[list[str], list[bool], list[int], list[int]]:
         """Observations, whether the episode is over, whether an action is valid, whether it is a tool's."""
         actions, results = self.tool_manager.execute_actions(responses=responses)
-        unknown = next((action for action in actions if action not in ("answer", "error", "actions")), None)
-        if unknown is not None:
-            raise ValueError(f"Unexpected action: {unknown}")
+        if unknown := set(actions) - {"answer", "error", "actions"}:
+            raise ValueError(f"Unexpected action: {unknown.pop()}")
         observations = [
             "" if action == "answer" else self.tool_manager.get_prompt(result, tokenizer, mode="tool_call")
             for action, result in zip(actions, results, strict=True)
         ]
-        ran = [int(action == "actions") for action in actions]
-        return (
-            observations,
-            [action == "answer" for action in actions],
-            ran,
-            [int(action != "error") for action in actions],
-        )
+        done, ran = [action == "answer" for action in actions], [int(action == "actions") for action in actions]
+        return observations, done, ran, [int(action != "error") for action in actions]
 
     def compute_score(
         self,
@@ -132,10 +125,8 @@ class Env:
         """The scores of each episode, by rules."""
         if reward_rollout_wg is not None:
             raise NotImplementedError("there is no reward model to ask; score by rules, or with the reward `llm_judge`")
-        scores: list[list[float]] = call_accepted(
-            self._compute_score_with_rules, data=data, tokenizer=tokenizer, if_val=if_val
-        )
-        return scores
+        rules: Callable[..., list[list[float]]] = self._compute_score_with_rules
+        return rules(**accepted(rules, {"data": data, "tokenizer": tokenizer, "if_val": if_val}))
 
     def _compute_score_with_rules(self, data: DataProto, tokenizer: Any, if_val: bool = False) -> list[list[float]]:
         return [[0.0]] * len(data)
@@ -204,7 +195,7 @@ TOOL_ENV_REGISTRY = {"base": BaseEnv, "search": SearchEnv}
 
 def extract_solution(text: str) -> str | None:
     """The last <answer>…</answer>, thinking left out."""
-    answer = last_answer(_without(text, *_THINKING))
+    answer = last_answer(_without_thinking(text))
     return None if answer is None else answer.strip()
 
 
@@ -231,11 +222,11 @@ def tags_alternate(text: str, tag: str) -> bool:
     return bool(marks) and marks == [f"<{tag}>", f"</{tag}>"] * (len(marks) // 2)
 
 
-def _without(text: str, opening: str, closing: str) -> str:
-    """A text without its closed blocks."""
+def _without_thinking(text: str) -> str:
+    """A text without its closed blocks of thinking."""
     kept: list[str] = []
     at = 0
-    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
+    while (start := text.find("<think>", at)) >= 0 and (end := text.find("</think>", start)) >= 0:
         kept.append(text[at:start])
-        at = end + len(closing)
+        at = end + len("</think>")
     return "".join([*kept, text[at:]])

@@ -105,25 +105,19 @@ class ToolManager:
 
     # Names.
 
-    def _full_name_str(self, name: str) -> str:
-        if name in self.tool_map:
-            return name
-        return next((key for key in self.tool_map if f"-{name}" in key), name)
-
-    def _full_name(self, name: Any) -> Any:
-        if isinstance(name, dict):
-            name["name"] = self._full_name_str(name["name"])
-            return name
-        return self._full_name_str(name)
-
     def full_name(self, name: Any) -> Any:
         """The name in `tool_map` that a name, a call, or each of a list means: itself, or else the first with
         `-name` in it."""
-        return [self._full_name(item) for item in name] if isinstance(name, list) else self._full_name(name)
+        if isinstance(name, list):
+            return [self.full_name(item) for item in name]
+        if isinstance(name, dict):
+            name["name"] = self.full_name(name["name"])
+            return name
+        return name if name in self.tool_map else next((key for key in self.tool_map if f"-{name}" in key), name)
 
     def get_tool(self, name_or_short_name: str) -> Any:
         """The tool, or None."""
-        return self.tool_map.get(self._full_name_str(str(name_or_short_name)))
+        return self.tool_map.get(self.full_name(str(name_or_short_name)))
 
     @property
     def all_tools(self) -> dict[str, Any]:
@@ -160,8 +154,8 @@ class ToolManager:
     def execute_actions(self, responses: Sequence[str], **kwargs: Any) -> tuple[list[str], list[Any]]:
         """Read each response, and run its calls."""
         read = [self.parse_response(response_content=response) for response in responses]
-        actions, tools = [action for action, _ in read], [found for _, found in read]
-        return actions, asyncio.run(self.execute_all_tools(actions, tools))
+        actions = [action for action, _ in read]
+        return actions, asyncio.run(self.execute_all_tools(actions, [found for _, found in read]))
 
     async def execute_all_tools(self, actions: Sequence[str], tool_list: Sequence[Any]) -> list[Any]:
         """The answers to the calls of each response, all at once."""
@@ -266,12 +260,8 @@ class Prompt(str):
 
     def __new__(cls, input_data: Any) -> Prompt:
         items = input_data if isinstance(input_data, list | tuple) else [input_data]
-        messages = tuple(
-            (str(item.get("role", "tool")), str(item.get("content", "")))
-            if isinstance(item, Mapping)
-            else ("tool", str(item))
-            for item in items
-        )
+        said = [item if isinstance(item, Mapping) else {"content": item} for item in items]
+        messages = tuple((str(item.get("role", "tool")), str(item.get("content", ""))) for item in said)
         made = super().__new__(cls, "\n".join(content for _, content in messages))
         made.messages = messages
         return made

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import user_path
-from toolrl_plugin_rlfactory.convert.classes import class_beside, class_nodes
-from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
+from toolrl_common.conversion import Conversion, user_path
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
 
@@ -28,7 +26,7 @@ DEFAULT_TURNS = 2
 DEFAULT_REPLY = 16_384
 
 
-def environment(settings: RLFactoryConversion) -> dict[str, Any]:
+def environment(settings: Conversion) -> dict[str, Any]:
     """`environments.default`."""
     classes = _classes(settings)
     thinking = settings.flag(f"{_ENV}.enable_thinking", default=True)
@@ -49,7 +47,7 @@ def environment(settings: RLFactoryConversion) -> dict[str, Any]:
     return result
 
 
-def _classes(settings: RLFactoryConversion) -> dict[str, Any]:
+def _classes(settings: Conversion) -> dict[str, Any]:
     """Which classes are at work, in the same words for parser, tools and reward, so that they share one object."""
     manager, env = _manager(settings), _env(settings)
     classes = {**({"env": env} if env else {}), **({"tool_manager": manager} if manager != "qwen3" else {})}
@@ -62,7 +60,7 @@ def _classes(settings: RLFactoryConversion) -> dict[str, Any]:
     return {**classes, **({"config": config} if config else {})}
 
 
-def _manager(settings: RLFactoryConversion) -> str:
+def _manager(settings: Conversion) -> str:
     key = f"{_ENV}.tool_manager"
     name = settings.get(key) or "qwen3"
     settings.get(f"{_ENV}.model_type")
@@ -75,7 +73,7 @@ def _manager(settings: RLFactoryConversion) -> str:
         return "qwen3" if name == _CENTRAL else str(name)
     if isinstance(name, str) and ":" in name:
         return name
-    found = class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
+    found = _class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
     if found:
         return found
     settings.lose(
@@ -86,12 +84,12 @@ def _manager(settings: RLFactoryConversion) -> str:
     return "qwen3"
 
 
-def _env(settings: RLFactoryConversion) -> str | None:
+def _env(settings: Conversion) -> str | None:
     """The class of the user's, or None for SearchEnv."""
     name = settings.get(f"{_ENV}.name", default="base")
     if isinstance(name, str) and ":" in name:
         return name
-    found = class_beside(settings, f"{name}.py", "Env")
+    found = _class_beside(settings, f"{name}.py", "Env")
     if not found and name != "search":
         settings.lose(
             f"{_ENV}.name",
@@ -101,7 +99,27 @@ def _env(settings: RLFactoryConversion) -> str | None:
     return found
 
 
-def _tools(settings: RLFactoryConversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
+def _class_beside(settings: Conversion, file: str, base: str) -> str | None:
+    """The last class of a file in `envs`, beside the script or here, that derives from one called `…base`; as
+    `file.py:Class`."""
+    for path in (folder / "envs" / file for folder in (settings.folder, Path())):
+        nodes = _class_nodes(path)
+        found = [node.name for node in nodes if any(ast.unparse(item).endswith(base) for item in node.bases)]
+        if found:
+            return f"{path.as_posix()}:{found[-1]}"
+    return None
+
+
+def _class_nodes(file: Path) -> list[ast.ClassDef]:
+    """The classes of a file; none of one that can't be read."""
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node for node in body if isinstance(node, ast.ClassDef)]
+
+
+def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
     path = settings.get(f"{_ENV}.config_path", default=DEFAULT_PATH)
     mode = settings.get(f"{_ENV}.mcp_mode")
     selected = settings.get(f"{_ENV}.tool_name_selected")
@@ -126,7 +144,7 @@ def _tools(settings: RLFactoryConversion, classes: dict[str, Any]) -> list[dict[
     return tools
 
 
-def _entries(path: str, settings: RLFactoryConversion) -> tuple[bool, list[Any]]:
+def _entries(path: str, settings: Conversion) -> tuple[bool, list[Any]]:
     """Whether a mcp_tools.pydata has servers, and its other entries: names, and dicts with `name`."""
     try:
         entries = parse_mcp_tools_config(path)
@@ -141,7 +159,7 @@ def _entries(path: str, settings: RLFactoryConversion) -> tuple[bool, list[Any]]
     return bool(servers), others
 
 
-def _named_tools(entries: list[Any], settings: RLFactoryConversion) -> Iterator[dict[str, Any]]:
+def _named_tools(entries: list[Any], settings: Conversion) -> Iterator[dict[str, Any]]:
     """The toolsets of qwen_agent's tools, its own and those that files in `envs` register."""
     interpreters = [entry for entry in entries if _name(entry) == _INTERPRETER]
     for entry in interpreters:
@@ -172,7 +190,7 @@ def _name(entry: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _registering(settings: RLFactoryConversion, name: str) -> str | None:
+def _registering(settings: Conversion, name: str) -> str | None:
     """The file in `envs`, beside the script or here, that registers a tool with qwen_agent."""
     mark = re.compile(rf"register_tool\(\s*(?:name\s*=\s*)?['\"]{re.escape(name)}['\"]")
     for file in (file for folder in (settings.folder, Path()) for file in sorted((folder / "envs").rglob("*.py"))):
@@ -182,7 +200,7 @@ def _registering(settings: RLFactoryConversion, name: str) -> str | None:
     return None
 
 
-def _policy(settings: RLFactoryConversion) -> dict[str, Any]:
+def _policy(settings: Conversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
     tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=DEFAULT_REPLY)
     settings.remark(
@@ -202,7 +220,7 @@ def _policy(settings: RLFactoryConversion) -> dict[str, Any]:
     return policy
 
 
-def _reward(settings: RLFactoryConversion, classes: dict[str, Any]) -> Any:
+def _reward(settings: Conversion, classes: dict[str, Any]) -> Any:
     options = dict(classes)
     if settings.flag(f"{_ENV}.use_process_reward"):
         options["step_rewards"] = True
@@ -219,7 +237,7 @@ def _has_tools(classes: dict[str, Any]) -> bool:
         return False
     methods = {
         item.name
-        for node in class_nodes(Path(file)) if node.name == name
+        for node in _class_nodes(Path(file)) if node.name == name
         for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
     }  # fmt: skip
     return not file.endswith(".py") or not methods.isdisjoint(_MAKES)
