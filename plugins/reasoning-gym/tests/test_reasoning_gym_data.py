@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import threading
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ class TestMistakes:
 
 class TestTheWorker:
     def test_one_is_shared_by_all_data_sets_and_ends_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(processes, "_shared", None)  # that of other tests
+        monkeypatch.setattr(processes, "_shared", weakref.WeakValueDictionary())  # that of other tests
         first, second = data("lcm"), data("gcd")
         shared = first._worker
         assert shared is second._worker

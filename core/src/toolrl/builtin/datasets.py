@@ -41,11 +41,7 @@ class FileDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Task:
-        row = self._rows[index]
-        try:
-            return self._task(row, self._rows.name(index), self._rows.folder(index))
-        except DataError as error:
-            raise DataError(error.message, where=self.where(index), hint=error.hint) from None
+        return self._rows.read(index, lambda row: self._task(row, self._rows.name(index), self._rows.folder(index)))
 
     def where(self, index: int) -> str:
         """The row's file and place in it."""

@@ -14,16 +14,17 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from glob import glob
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from toolrl.errors import SAVE_AS_UTF8, DataError
 
 Row = dict[str, Any]
+T = TypeVar("T")
 TABLE_BYTES = 512 * 2**20
 """Of parquet row groups kept in memory, for each file; the last used one is kept in any case."""
 
@@ -240,6 +241,14 @@ class JoinedRows:
     def __getitem__(self, index: int) -> Row:
         file, row = self._find(index)
         return file[row]
+
+    def read(self, index: int, make: Callable[[Row], T]) -> T:
+        """What `make` makes of a row. Raises its DataError, with the row's place."""
+        row = self[index]
+        try:
+            return make(row)
+        except DataError as error:
+            raise DataError(error.message, where=self.where(index), hint=error.hint) from None
 
     def where(self, index: int) -> str:
         """The file and the place in it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolrl.builtin.datasets import read_messages
-from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, Row, find_files, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
@@ -33,15 +33,13 @@ class ArealTirData:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Task:
-        row = self._rows[index]
-        try:
-            messages, answer = self._messages(row), _answer(row)
-        except DataError as error:
-            raise DataError(error.message, where=self._rows.where(index), hint=error.hint) from None
+        return self._rows.read(index, lambda row: self._task(row, self._rows.name(index)))
+
+    def _task(self, row: Row, name: str) -> Task:
         return Task(
-            id=self._rows.name(index),
-            messages=messages,
-            answer=answer,
+            id=name,
+            messages=self._messages(row),
+            answer=_answer(row),
             environment=self._options.environment,
             extra={name: value for name, value in row.items() if name not in _READ},
         )

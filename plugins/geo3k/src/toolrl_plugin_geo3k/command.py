@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolrl.builtin.rows import JoinedRows
+from toolrl.builtin.rows import JoinedRows, Row
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_geo3k.dataset import build_messages, read_row
@@ -71,7 +72,8 @@ def write(rows: JoinedRows, split: str, target: Path) -> None:
     except ImportError as error:
         raise DataError("writing parquet needs pyarrow", hint="pip install 'toolrl[parquet]'") from error
     part = target.with_name(f".{target.name}.part")
-    schema = _schema(pyarrow)
+    # The types of an example: a batch may hold no image, and no path.
+    schema = pyarrow.Table.from_pylist([verl_row("", 0, "", "", [{"bytes": b"", "path": ""}])]).schema
     try:
         with parquet.ParquetWriter(part, schema) as writer:
             for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -86,34 +88,36 @@ def write(rows: JoinedRows, split: str, target: Path) -> None:
 def converted(rows: JoinedRows, split: str, indices: range) -> Iterator[dict[str, Any]]:
     """Rows in verl's layout. Raises DataError for one that has no problem or no answer."""
     for index in indices:
-        row, where = rows[index], rows.where(index)
-        try:
-            _, answer = read_row(row, "", None)
-            images = images_of(row, rows.folder(index))
-        except DataError as error:
-            raise DataError(error.message, where=where, hint=error.hint) from None
-        problem = row.get("problem")
-        if not isinstance(problem, str):
-            raise DataError(
-                "the row is in verl's layout already", where=where, hint="Give the public data set's files."
-            )
-        messages = build_messages(problem, INSTRUCTION, SYSTEM_PROMPT)
-        yield {
-            "data_source": SOURCE,
-            "agent_name": "tool_agent",
-            "prompt": [{"role": message.role, "content": message.content} for message in messages],
-            "images": [_stored(image.data) for image in images],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": answer},
-            "extra_info": {
-                "split": split,
-                "index": index,
-                "answer": answer,
-                "question": problem,
-                "need_tools_kwargs": True,
-                "tools_kwargs": {NAME: {"create_kwargs": {"ground_truth": answer}}},
-            },
-        }
+        yield rows.read(index, functools.partial(_converted, split, index, rows.folder(index)))
+
+
+def _converted(split: str, index: int, folder: Path, row: Row) -> dict[str, Any]:
+    _, answer = read_row(row, "", None)
+    problem, images = row.get("problem"), images_of(row, folder)
+    if not isinstance(problem, str):
+        raise DataError("the row is in verl's layout already", hint="Give the public data set's files.")
+    return verl_row(split, index, problem, answer, [_stored(image.data) for image in images])
+
+
+def verl_row(split: str, index: int, problem: str, answer: str, images: list[dict[str, Any]]) -> dict[str, Any]:
+    """A problem in verl's layout."""
+    messages = build_messages(problem, INSTRUCTION, SYSTEM_PROMPT)
+    return {
+        "data_source": SOURCE,
+        "agent_name": "tool_agent",
+        "prompt": [{"role": message.role, "content": message.content} for message in messages],
+        "images": images,
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {
+            "split": split,
+            "index": index,
+            "answer": answer,
+            "question": problem,
+            "need_tools_kwargs": True,
+            "tools_kwargs": {NAME: {"create_kwargs": {"ground_truth": answer}}},
+        },
+    }
 
 
 def _stored(data: Any) -> dict[str, Any]:
@@ -123,31 +127,3 @@ def _stored(data: Any) -> dict[str, Any]:
         return {"bytes": Path(data).read_bytes(), "path": None}
     except OSError as error:
         raise DataError(f"the image {data} can't be read: {error.strerror}") from error
-
-
-def _schema(pyarrow: Any) -> Any:
-    text, struct = pyarrow.string(), pyarrow.struct
-    gold = struct([("ground_truth", text)])
-    return pyarrow.schema(
-        [
-            ("data_source", text),
-            ("agent_name", text),
-            ("prompt", pyarrow.list_(struct([("role", text), ("content", text)]))),
-            ("images", pyarrow.list_(struct([("bytes", pyarrow.binary()), ("path", text)]))),
-            ("ability", text),
-            ("reward_model", struct([("style", text), ("ground_truth", text)])),
-            (
-                "extra_info",
-                struct(
-                    [
-                        ("split", text),
-                        ("index", pyarrow.int64()),
-                        ("answer", text),
-                        ("question", text),
-                        ("need_tools_kwargs", pyarrow.bool_()),
-                        ("tools_kwargs", struct([(NAME, struct([("create_kwargs", gold)]))])),
-                    ]
-                ),
-            ),
-        ]
-    )

@@ -6,6 +6,7 @@ makes of it. The task's answer goes to the reward, and to the tool `calc_geo3k_r
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import place_images, read_messages
@@ -29,16 +30,14 @@ class Geo3k:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Task:
-        row, where = self._rows[index], self._rows.where(index)
-        try:
-            images = images_of(row, self._rows.folder(index))
-            messages, answer = read_row(row, self._options.instruction, self._options.system_prompt)
-            messages = place_images(messages, images) if images else messages
-        except DataError as error:
-            raise DataError(error.message, where=where, hint=error.hint) from None
+        return self._rows.read(index, lambda row: self._task(row, self._rows.name(index), self._rows.folder(index)))
+
+    def _task(self, row: Row, name: str, folder: Path) -> Task:
+        images = images_of(row, folder)
+        messages, answer = read_row(row, self._options.instruction, self._options.system_prompt)
         return Task(
-            id=self._rows.name(index),
-            messages=messages,
+            id=name,
+            messages=place_images(messages, images) if images else messages,
             answer=answer,
             environment=self._options.environment,
             tools_kwargs={NAME: {"create_kwargs": {"ground_truth": answer}}},

@@ -32,16 +32,12 @@ def error_for_model(error: Exception) -> Exception:
     if isinstance(error, AssertionError):
         return ToolError(_cut(f"The tool refused the call: {_assertion(error)}"))
     names = {base.__name__ for base in type(error).__mro__}
-    if names & _SERVICE or _is_meant(error):
-        return ToolError(_cut(f"{type(error).__name__}: {_words(error)}"), transient=_may_pass(error))
+    # These say something of the call, and not of the tool's code.
+    meant = isinstance(error, ValueError | OSError | RuntimeError)
+    if names & _SERVICE or (meant and not isinstance(error, NotImplementedError | RecursionError)):
+        words = str(error).strip() or "no further words."
+        return ToolError(_cut(f"{type(error).__name__}: {words}"), transient=_may_pass(error))
     return error
-
-
-def _is_meant(error: Exception) -> bool:
-    """True for errors that say something of the call and not of the tool's code."""
-    if isinstance(error, NotImplementedError | RecursionError):
-        return False
-    return isinstance(error, ValueError | OSError | RuntimeError)
 
 
 def _may_pass(error: Any) -> bool:
@@ -50,10 +46,8 @@ def _may_pass(error: Any) -> bool:
     if isinstance(inner, Exception) and inner is not error:
         return _may_pass(inner)
     code = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
-    if code is not None and str(code) in _BUSY:
-        return True
     lost = type(error).__module__.startswith("requests.") and any(b.__name__ in _LOST for b in type(error).__mro__)
-    return lost or isinstance(error, ConnectionError | TimeoutError)
+    return str(code) in _BUSY or lost or isinstance(error, ConnectionError | TimeoutError)
 
 
 def _assertion(error: AssertionError) -> str:
@@ -63,10 +57,6 @@ def _assertion(error: AssertionError) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     line = frames[-1].line if frames else None
     return f"a check failed: `{line}`" if line else "a check failed."
-
-
-def _words(error: Exception) -> str:
-    return str(error).strip() or "no further words."
 
 
 def _cut(text: str) -> str:

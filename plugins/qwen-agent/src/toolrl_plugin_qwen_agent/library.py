@@ -28,17 +28,7 @@ from toolrl.errors import ConfigError
 from toolrl_common.user_classes import TRACEBACK, import_errors, import_module, load_object, run_file
 
 INSTALL = "pip install 'toolrl-plugin-qwen-agent[qwen]'"
-RAG = (
-    "charset_normalizer",
-    "jieba",
-    "pdfminer",
-    "pdfplumber",
-    "rank_bm25",
-    "snowballstemmer",
-    "bs4",
-    "docx",
-    "pptx",
-)
+RAG = ("charset_normalizer", "jieba", "pdfminer", "pdfplumber", "rank_bm25", "snowballstemmer", "bs4", "docx", "pptx")
 """Modules that qwen_agent's document tools ask for."""
 _LOCK = threading.Lock()
 
@@ -79,14 +69,6 @@ def require(where: str | None) -> None:
         raise ConfigError("the library qwen_agent isn't installed", where=where, hint=INSTALL)
 
 
-def version() -> str:
-    """That of qwen-agent, or `of unknown version`."""
-    try:
-        return importlib.metadata.version("qwen-agent")
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
-
-
 def check() -> str:
     """For `toolrl doctor`: what is there, and which built-in tools lack what."""
     if not is_installed():
@@ -96,7 +78,7 @@ def check() -> str:
     lacks["code_interpreter"] = _interpreter_lacks(tools)
     ready = ", ".join(name for name, lack in lacks.items() if not lack)
     rest = "; ".join(f"{name} lacks {lack}" for name, lack in lacks.items() if lack)
-    return f"qwen-agent {version()}: {ready}" + (f"; {rest}" if rest else "")
+    return f"qwen-agent {importlib.metadata.version('qwen-agent')}: {ready}" + (f"; {rest}" if rest else "")
 
 
 def missing(name: str, settings: dict[str, Any]) -> str:
@@ -104,8 +86,8 @@ def missing(name: str, settings: dict[str, Any]) -> str:
     needs = NEEDS.get(name, Needs())
     lacks = [module for module in needs.modules if importlib.util.find_spec(module) is None]
     if (needs.key or needs.setting) and not settings.get(needs.setting) and not os.environ.get(needs.key):
-        words = (f"the environment variable {needs.key}" if needs.key else "", f"the setting {needs.setting}")
-        lacks.append(" or ".join(word for word in words if word and not word.endswith(" ")))
+        words = {"the environment variable": needs.key, "the setting": needs.setting}
+        lacks.append(" or ".join(f"{what} {name}" for what, name in words.items() if name))
     return ", ".join(lacks)
 
 

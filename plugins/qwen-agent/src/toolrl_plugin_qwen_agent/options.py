@@ -49,6 +49,16 @@ class QwenAgentOptions(BaseModel):
         "`code_interpreter` of qwen-agent before 0.0.32, and `PythonExecutor`.",
     )
 
+    @property
+    def per_episode(self) -> bool:
+        """Whether each episode has tool objects of its own."""
+        return self.instances != "process"
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Folders that document tools may read from."""
+        return tuple(Path(folder).expanduser() for folder in self.folders)
+
     @field_validator("tools")
     @classmethod
     def _named(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:

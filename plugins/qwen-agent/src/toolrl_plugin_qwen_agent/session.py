@@ -19,9 +19,11 @@ from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_common.user_classes import accepted
 from toolrl_plugin_qwen_agent.conversation import EpisodeConversation
 from toolrl_plugin_qwen_agent.failures import error_for_model
 from toolrl_plugin_qwen_agent.guards import guarded
+from toolrl_plugin_qwen_agent.options import QwenAgentOptions
 from toolrl_plugin_qwen_agent.results import as_answer, image_paths
 
 T = TypeVar("T")
@@ -31,45 +33,30 @@ KERNEL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Manner:
-    """What all episodes of a toolset have in common."""
-
-    images: bool
-    """Whether the model is handed images."""
-    per_episode: bool
-    """Whether each episode has tool objects of its own."""
-    own_threads: bool
-    """Whether each of these has a thread of its own."""
-    folders: tuple[Path, ...]
-    """That document tools may read from."""
-    urls: bool
-
-
-@dataclass(frozen=True)
 class ToolKind:
     """One tool: how it is made and called."""
 
-    cls: Any
-    settings: Mapping[str, Any]
+    make: Callable[[Path, Mapping[str, Any]], Any]
+    """A new object, of the episode's folder and settings. Raises ToolsetError."""
     spec: ToolSpec
     """Under the name that the model knows."""
     own_name: str
     """Qwen-Agent's name of it."""
-    place: str
     lane: Lane
-    takes: frozenset[str] | None
-    """Keyword arguments of its `call`; None for any."""
 
 
 class EpisodeTools:
     """The tools of one episode."""
 
-    def __init__(self, kinds: Mapping[str, ToolKind], task: Task, manner: Manner, folder: Path) -> None:
-        """`folder` is the episode's own, made where it is needed."""
+    def __init__(
+        self, kinds: Mapping[str, ToolKind], task: Task, options: QwenAgentOptions, folder: Path, *, images: bool
+    ) -> None:
+        """`folder` is the episode's own, made where it is needed. `images`: the model is handed images."""
         self._kinds = kinds
         self._task = task
-        self._manner = manner
+        self._options = options
         self._folder = folder
+        self._images = images
         self._tools: dict[str, Any] = {}
         self._threads: dict[str, ThreadPool] = {}
         """Pools of one thread, where objects have their own."""
@@ -79,17 +66,17 @@ class EpisodeTools:
         self._jobs: set[Job[Any]] = set()
         self._conversation: EpisodeConversation | None = None
 
-    async def make(self, made: Callable[[ToolKind, Path, Mapping[str, Any]], Any]) -> None:
+    async def make(self) -> None:
         """Make the tools that the task wants. Raises ToolsetError."""
         wanted = [name for name in self._kinds if self._task.tools is None or name in self._task.tools]
         settings = {name: self._kwargs(name, "create_kwargs") for name in wanted}
 
         def work(names: Sequence[str]) -> None:
             for name in names:
-                self._tools[name] = made(self._kinds[name], self._folder, settings[name])
+                self._tools[name] = self._kinds[name].make(self._folder, settings[name])
 
         self._turns = {name: asyncio.Lock() for name in wanted}
-        if self._manner.own_threads:
+        if self._options.instances == "thread":
             for name in wanted:
                 self._threads[name] = ThreadPool(1)
                 await self._run(self._threads[name].submit(work, [name]))
@@ -124,9 +111,7 @@ class EpisodeTools:
         conversation, heard = self._conversation, self._conversation.listen()
 
         def work() -> ToolResult:
-            given = {**conversation.known(tool), **kwargs}
-            if kind.takes is not None:
-                given = {name: value for name, value in given.items() if name in kind.takes or name in kwargs}
+            given = {**accepted(tool.call, conversation.known(tool)), **kwargs}
             return self._answer(tool, dict(call.arguments), given, heard)
 
         lock = self._turns.get(call.name)
@@ -158,7 +143,7 @@ class EpisodeTools:
             if name in self._tools:
                 await thread.submit(let_go, {name: self._tools.pop(name)}, None)
             thread.close_idle()
-        await POOL.submit(let_go, self._tools, self._folder, own=self._manner.per_episode)
+        await POOL.submit(let_go, self._tools, self._folder, own=self._options.per_episode)
 
     async def _run(self, job: Job[T], name: str | None = None) -> T:
         """Await a thread. It can't be stopped: the session keeps the job of a cancelled caller until it ends."""
@@ -175,8 +160,8 @@ class EpisodeTools:
 
     def _answer(self, tool: Any, arguments: dict[str, Any], kwargs: Mapping[str, Any], heard: list[str]) -> ToolResult:
         """In a thread."""
-        folders = (self._folder, *self._manner.folders)
-        arguments = guarded(tool, arguments, folders, urls=self._manner.urls)
+        folders = (self._folder, *self._options.readable)
+        arguments = guarded(tool, arguments, folders, urls=self._options.urls)
         try:
             # Qwen-Agent's agents hand over the model's own text, and some tools read nothing else.
             value = tool.call(json.dumps(arguments, ensure_ascii=False), **kwargs)
@@ -185,7 +170,7 @@ class EpisodeTools:
             if meant is error:
                 raise
             raise meant from error
-        answer = as_answer(value, images=self._manner.images)
+        answer = as_answer(value, images=self._images)
         heard.extend(image_paths(value))
         return answer
 

@@ -9,6 +9,7 @@ runs in threads.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import logging
@@ -24,12 +25,12 @@ from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
-from toolrl.types import Task, ToolSpec
+from toolrl.types import Task
 from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.guards import check_isolation, is_builtin, settle
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
-from toolrl_plugin_qwen_agent.session import EpisodeTools, Manner, ToolKind, let_go
+from toolrl_plugin_qwen_agent.session import EpisodeTools, ToolKind, let_go
 from toolrl_plugin_qwen_agent.specs import spec_of
 
 _log = logging.getLogger(__name__)
@@ -78,13 +79,7 @@ class QwenAgentToolset:
     def __init__(self, entries: Sequence[Entry], options: QwenAgentOptions, *, images: bool) -> None:
         self._entries = tuple(entries)
         self._options = options
-        self._manner = Manner(
-            images=images,
-            per_episode=options.instances != "process",
-            own_threads=options.instances == "thread",
-            folders=tuple(Path(folder).expanduser() for folder in options.folders),
-            urls=options.urls,
-        )
+        self._images = images
         self._kinds: dict[str, ToolKind] | None = None
         self._module: ModuleType | None = None
         self._base: Path | None = None
@@ -110,10 +105,11 @@ class QwenAgentToolset:
         """Objects of the tools that the task wants. Raises ToolsetError where one can't be made."""
         if self._kinds is None or self._base is None or self._module is None:
             raise ToolsetError("the toolset wasn't started", where="qwen_agent")
-        session = EpisodeTools(self._kinds, task, self._manner, self._base / f"episode-{next(self._number)}")
+        folder = self._base / f"episode-{next(self._number)}"
+        session = EpisodeTools(self._kinds, task, self._options, folder, images=self._images)
         try:
-            if self._manner.per_episode:
-                await session.make(self._made)
+            if self._options.per_episode:
+                await session.make()
             else:
                 await session.share(self._shared)
             yield session
@@ -143,7 +139,7 @@ class QwenAgentToolset:
                     f"two tools are called {kind.spec.name!r}", where=entry.place, hint="Rename one with `as`."
                 )
             kinds[kind.spec.name] = kind
-            if not self._manner.per_episode:
+            if not self._options.per_episode:
                 self._shared[kind.spec.name] = tool
         self._kinds = kinds
 
@@ -157,9 +153,9 @@ class QwenAgentToolset:
         if lack:
             hint = library.NEEDS[entry.name].hint or "See the README of toolrl-plugin-qwen-agent for what it needs."
             raise ConfigError(f"the built-in tool {entry.name!r} lacks {lack}", where=entry.place, hint=hint)
-        unnamed = ToolSpec(entry.shown or str(getattr(cls, "name", "")) or entry.name, "")
-        kind = ToolKind(cls, entry.settings, unnamed, "", entry.place, Lane(unnamed.name, POOL), None)
-        tool = self._made(kind, self._base / "shared", {})
+        name = entry.shown or str(getattr(cls, "name", "")) or entry.name
+        make = functools.partial(self._made, cls, entry, name)
+        tool = make(self._base / "shared", {})
         try:
             spec = spec_of(tool, entry.shown)
         except ValueError as error:
@@ -170,43 +166,31 @@ class QwenAgentToolset:
             ) from error
         if inspect.iscoroutinefunction(tool.call):
             raise ConfigError(f"{entry.name!r}: its call() is async; Qwen-Agent's aren't", where=entry.place)
-        made = ToolKind(
-            cls, entry.settings, spec, str(tool.name), entry.place, Lane(spec.name, POOL), _takes(tool.call)
-        )
-        return made, tool
+        return ToolKind(make, spec, str(tool.name), Lane(spec.name, POOL)), tool
 
-    def _made(self, kind: ToolKind, folder: Path, settings: Mapping[str, Any]) -> Any:
+    def _made(self, cls: Any, entry: Entry, name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
         """A new object of a tool. Raises ToolsetError."""
         assert self._module is not None
-        given = {"name": str(getattr(kind.cls, "name", "")), **kind.settings, **settings}
-        own = folder / kind.spec.name
+        given = {"name": str(getattr(cls, "name", "")), **entry.settings, **settings}
+        own = folder / name
         defaults = {"work_dir": str(own)}
-        for name, setting in FOLDER_SETTINGS.items():
-            builtin = self._module.TOOL_REGISTRY.get(name)
-            if builtin is not None and issubclass(kind.cls, builtin):
+        for registered, setting in FOLDER_SETTINGS.items():
+            builtin = self._module.TOOL_REGISTRY.get(registered)
+            if builtin is not None and issubclass(cls, builtin):
                 defaults[setting] = str(own)
         own.mkdir(parents=True, exist_ok=True)
         try:
-            parameters = inspect.signature(kind.cls).parameters
-            tool = kind.cls({**defaults, **given}) if parameters else kind.cls()
+            tool = cls({**defaults, **given}) if inspect.signature(cls).parameters else cls()
         except ToolrlError:
             raise
         except Exception as error:
             raise ToolsetError(
-                f"{kind.cls.__name__} can't be made: {type(error).__name__}: {error}",
-                where=kind.place,
-                hint=INSTEAD if is_builtin(kind.cls, "CodeInterpreter") else None,
+                f"{cls.__name__} can't be made: {type(error).__name__}: {error}",
+                where=entry.place,
+                hint=INSTEAD if is_builtin(cls, "CodeInterpreter") else None,
             ) from error
         settle(tool, own, given)
         return tool
-
-
-def _takes(call: Any) -> frozenset[str] | None:
-    """Names of the keyword arguments that a tool's `call` takes; None for any."""
-    parameters = inspect.signature(call).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return frozenset(parameter.name for parameter in list(parameters)[1:])
 
 
 def _usual(server: Any, place: str) -> Any:

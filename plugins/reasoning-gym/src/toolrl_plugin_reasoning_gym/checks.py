@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError
 from toolrl_common.workers import WorkerError
-from toolrl_plugin_reasoning_gym.process import generators, require_library
+from toolrl_plugin_reasoning_gym.process import generators, list_generators
 
 if TYPE_CHECKING:
     from toolrl_plugin_reasoning_gym.options import DataOptions, GeneratorOptions
 
 SEED_DISTANCE = 2**20
-"""The library seeds a task by seed + index, so seeds are laid this far apart."""
+"""As many as a data set can have tasks."""
 
 
 def library_config(spec: GeneratorOptions, seed: int, size: int) -> dict[str, Any]:
@@ -23,21 +24,13 @@ def library_config(spec: GeneratorOptions, seed: int, size: int) -> dict[str, An
 
 def check_generators(options: DataOptions, where: str | None = None) -> None:
     """Raises ConfigError with each generator that the library doesn't have or that refuses its settings."""
-    require_library(where)
-    worker, problems = generators(), []
-    try:
-        known = {item["name"]: item["config"] for item in worker.ask(do="list")["generators"]}
-    except WorkerError as error:
-        raise ConfigError(str(error), where=where, hint="Try: python -c 'import reasoning_gym'") from None
-    for number, spec in enumerate(options.generators):
-        problem = _problem(worker, spec, known)
-        if problem is not None:
-            problems.append(f"generators[{number}]: {problem}")
-    if problems:
+    known = {item["name"]: item["config"] for item in list_generators(where)}
+    found = [_problem(spec, known) for spec in options.generators]
+    if problems := [f"generators[{number}]: {problem}" for number, problem in enumerate(found) if problem]:
         raise ConfigError(problems, where=where, hint="toolrl reasoning-gym list shows generators and settings.")
 
 
-def _problem(worker: Any, spec: GeneratorOptions, known: dict[str, dict[str, Any]]) -> str | None:
+def _problem(spec: GeneratorOptions, known: dict[str, dict[str, Any]]) -> str | None:
     if spec.name not in known:
         return f"reasoning_gym has no generator {spec.name!r}{_nearest(spec.name, known)}"
     for key in spec.config:
@@ -45,14 +38,12 @@ def _problem(worker: Any, spec: GeneratorOptions, known: dict[str, dict[str, Any
             settings = ", ".join(known[spec.name]) or "none"
             return f"{spec.name} has no setting {key!r}{_nearest(key, known[spec.name])}; it has: {settings}"
     try:
-        worker.ask(do="opened", generator=spec.name, config=library_config(spec, 0, 1))
+        generators().ask(do="opened", generator=spec.name, config=library_config(spec, 0, 1))
     except WorkerError as error:
         return f"{spec.name} refuses its settings: {error}"
     return None
 
 
 def _nearest(name: str, known: Any) -> str:
-    import difflib
-
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""

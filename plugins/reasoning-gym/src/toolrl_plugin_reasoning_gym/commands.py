@@ -8,12 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import ValidationError
+
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Task
-from toolrl_common.workers import WorkerError
+from toolrl_plugin_reasoning_gym.dataset import ReasoningGym
 from toolrl_plugin_reasoning_gym.options import INSTRUCTION, DataOptions
-from toolrl_plugin_reasoning_gym.process import generators, require_library
+from toolrl_plugin_reasoning_gym.process import list_generators
 
 
 class ListCommand:
@@ -29,13 +32,8 @@ class ListCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Print them; 1 where none is left."""
-        require_library()
-        try:
-            found = generators().ask(do="list")["generators"]
-        except WorkerError as error:
-            raise ConfigError(str(error), hint="Try: python -c 'import reasoning_gym'") from None
-        wanted = args.name or [""]
-        found = [item for item in found if any(part in f"{item['category']}/{item['name']}" for part in wanted)]
+        wanted, known = args.name or [""], list_generators()
+        found = [item for item in known if any(part in f"{item['category']}/{item['name']}" for part in wanted)]
         for item in found:
             print(json.dumps(item) if args.json else _described(item))
         return 0 if found else 1
@@ -70,8 +68,6 @@ class DataCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Write the rows; returns the exit status."""
-        from toolrl_plugin_reasoning_gym.dataset import ReasoningGym
-
         if args.target.exists() and not args.overwrite:
             raise DataError(f"{args.target} is there already", hint="Give --overwrite to replace it, or another name.")
         source = ReasoningGym(read_options(args), BuildContext("reasoning_gym"))
@@ -91,9 +87,6 @@ class DataCommand:
 
 def read_options(args: argparse.Namespace) -> DataOptions:
     """The data set's options from the arguments. Raises ConfigError."""
-    import yaml
-    from pydantic import ValidationError
-
     specs: dict[str, dict[str, Any]] = {}
     for given in args.generator:
         name, equals, weight = given.partition("=")

@@ -40,11 +40,10 @@ class ReasoningGym:
         options = self._options
         if not 0 <= index < options.size:
             raise IndexError(f"task {index} of {options.size}")
-        which, own_index = self._plan[0][index], self._plan[1][index]
-        spec = options.generators[which]
-        config = library_config(spec, options.seed, self._counts[which])
-        if self._worker is None:
-            self._worker = generators()
+        which, own, counts = self._plan
+        spec, own_index = options.generators[which[index]], own[index]
+        config = library_config(spec, options.seed, counts[which[index]])
+        self._worker = self._worker or generators()
         try:
             entry = self._worker.ask(do="entry", generator=spec.name, config=config, index=own_index)["entry"]
         except WorkerError as error:
@@ -68,8 +67,8 @@ class ReasoningGym:
         )
 
     @cached_property
-    def _plan(self) -> tuple[array[int], array[int]]:
-        """For each task its generator, and the generator's own index."""
+    def _plan(self) -> tuple[array[int], array[int], list[int]]:
+        """For each task its generator, and the generator's own index; how many tasks each generator makes."""
         options = self._options
         weights = [spec.weight for spec in options.generators]
         chance = random.Random(f"reasoning_gym/{options.seed}")
@@ -78,15 +77,7 @@ class ReasoningGym:
         for number in which:
             own.append(counts[number])
             counts[number] += 1
-        return which, own
-
-    @cached_property
-    def _counts(self) -> list[int]:
-        """How many tasks each generator makes."""
-        counts = [0] * len(self._options.generators)
-        for number in self._plan[0]:
-            counts[number] += 1
-        return counts
+        return which, own, counts
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_worker": None}

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.tools.subprocess_pool import ProcessCrashError
-from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
+from toolrl_common.workers import RestartingWorker, WorkerError
 
 LIBRARY = "reasoning_gym"
 INSTALL = "pip install 'toolrl-plugin-reasoning-gym[library]'"
@@ -57,37 +57,28 @@ class Generators:
             return _ask_twice(self._process, request)
 
 
-_shared: weakref.ref[Generators] | None = None
+_shared: weakref.WeakValueDictionary[str, Generators] = weakref.WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
 def generators() -> Generators:
     """The worker of this process's data sets; it ends with the last of them."""
-    global _shared
     with _shared_lock:
-        found = _shared() if _shared is not None else None
-        if found is None:
-            found = Generators()
-            _shared = weakref.ref(found)
-        return found
+        return _shared.get(LIBRARY) or _shared.setdefault(LIBRARY, Generators())
 
 
-class Scorers:
-    """Some workers that score. Need no closing: they end with this object or with the interpreter."""
-
-    def __init__(self, count: int) -> None:
-        self._workers = WorkerThreads(count, lambda: worker("--score"), name="reasoning-gym")
-
-    async def score(self, request: dict[str, Any]) -> dict[str, Any]:
-        """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
-        return await self._workers.run(lambda process: _score(process, request))
-
-    def close(self) -> None:
-        """End the workers now."""
-        self._workers.close()
+def list_generators(where: str | None = None) -> list[dict[str, Any]]:
+    """Name, category and settings of each generator. Raises ConfigError where the library can't be used."""
+    require_library(where)
+    try:
+        found: list[dict[str, Any]] = generators().ask(do="list")["generators"]
+    except WorkerError as error:
+        raise ConfigError(str(error), where=where, hint="Try: python -c 'import reasoning_gym'") from None
+    return found
 
 
-def _score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
+def score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
+    """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
     opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
     try:
         _ask_twice(process, opened)

@@ -11,9 +11,10 @@ from typing import Any
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
+from toolrl_common.workers import WorkerThreads
 from toolrl_plugin_reasoning_gym.extract import answer_in
 from toolrl_plugin_reasoning_gym.options import ReasoningGymRewardOptions
-from toolrl_plugin_reasoning_gym.process import Scorers, require_library, worker
+from toolrl_plugin_reasoning_gym.process import require_library, score, worker
 
 FAILURES = ("timeout", "refused", "raised", "died")
 _WALL_FACTOR = 6
@@ -28,32 +29,22 @@ class ReasoningGymReward:
         """Raises ConfigError where the library isn't there."""
         require_library(context.where or None)
         self._options = options or ReasoningGymRewardOptions()
-        self._scorers = Scorers(self._options.workers)
+        self._workers = WorkerThreads(self._options.workers, lambda: worker("--score"), name="reasoning-gym")
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task of another data set, and where answers can't be scored."""
         options, carried = self._options, carried_by(episode.task)
-        answer = self._answer(episode)
+        text = episode.content_of(options.judge)
+        answer = answer_in(text, "text" if options.judge == "answer" else options.form)
         failures = dict.fromkeys(FAILURES, 0.0)
         if answer is None:
             return self._result(carried["generator"], 0.0, answered=0.0, **failures)
-        reply = await self._scorers.score(
-            {
-                **carried,
-                "answer": answer,
-                "seconds": options.timeout,
-                "wall_seconds": float(options.timeout * _WALL_FACTOR),
-                "memory_mb": options.memory_mb,
-            }
-        )
+        limits = {"seconds": options.timeout, "wall_seconds": float(options.timeout * _WALL_FACTOR)}
+        request = {**carried, "answer": answer, **limits, "memory_mb": options.memory_mb}
+        reply = await self._workers.run(lambda process: score(process, request))
         if "failed" in reply:
             failures[reply["failed"]] = 1.0
         return self._result(carried["generator"], float(reply.get("score", 0.0)), answered=1.0, **failures)
-
-    def _answer(self, episode: Episode) -> str | None:
-        options = self._options
-        text = episode.content_of(options.judge)
-        return answer_in(text, "text" if options.judge == "answer" else options.form)
 
     def _result(self, generator: str, value: float, **metrics: float) -> Score:
         correct = float(value >= self._options.correct_at - _TOLERANCE)
@@ -64,18 +55,15 @@ class ReasoningGymReward:
 
     def close(self) -> None:
         """End the worker processes; without it they end with this object."""
-        self._scorers.close()
+        self._workers.close()
 
 
 def carried_by(task: Task) -> dict[str, Any]:
     """Generator, config and entry of a task. The generator is built small for scoring: what is scored is the entry.
     Raises RewardError for a task that has none."""
     carried = task.extra.get("reasoning_gym")
-    if (
-        not isinstance(carried, dict)
-        or not isinstance(carried.get("generator"), str)
-        or not isinstance(carried.get("entry"), dict)
-    ):
+    carried = carried if isinstance(carried, dict) else {}
+    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("entry"), dict):
         raise RewardError(
             f"task {task.id!r} has no `reasoning_gym` with `generator` and `entry` among its extra columns",
             hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`, or rows that "

@@ -7,13 +7,15 @@ stands as an object with one marked key: `{"$tuple": […]}`, `{"$set": […]}`,
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 TUPLE, SET, DICT = "$tuple", "$set", "$dict"
 FRACTION, DECIMAL = "$fraction", "$decimal"
 _PLAIN = (bool, int, float, str)
+_MADE: dict[Any, Callable[[Any], Any]] = {TUPLE: tuple, SET: set, DICT: dict, FRACTION: Fraction, DECIMAL: Decimal}
 
 
 def pack(value: Any) -> Any:
@@ -48,29 +50,11 @@ def unpack(value: Any) -> Any:
         return [unpack(item) for item in value]
     if not isinstance(value, dict):
         return value
-    if len(value) == 1:
-        ((mark, inner),) = value.items()
-        if mark in (TUPLE, SET, DICT):
-            return _collection(mark, inner)
-        if mark in (FRACTION, DECIMAL):
-            return _number(mark, inner)
-    return {key: unpack(item) for key, item in value.items()}
-
-
-def _collection(mark: str, inner: Any) -> Any:
-    if not isinstance(inner, list):
-        raise ValueError(f"{mark} holds {type(inner).__name__}, expected a list")
-    items = [unpack(item) for item in inner]
-    if mark == TUPLE:
-        return tuple(items)
+    mark = next(iter(value), None)
+    if len(value) > 1 or mark not in _MADE:
+        return {key: unpack(item) for key, item in value.items()}
+    inner = value[mark]
     try:
-        return set(items) if mark == SET else dict(items)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{mark} can't be read: {error}") from None
-
-
-def _number(mark: str, inner: Any) -> Fraction | Decimal:
-    try:
-        return Fraction(str(inner)) if mark == FRACTION else Decimal(str(inner))
-    except (ValueError, ZeroDivisionError, InvalidOperation):
-        raise ValueError(f"{mark} holds {inner!r:.40}, which is no number") from None
+        return _MADE[mark](str(inner) if mark in (FRACTION, DECIMAL) else unpack(inner))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{mark} holds {inner!r:.40}, which can't be read: {error}") from None

@@ -42,11 +42,8 @@ class VerlDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Task:
-        row = plain(self._rows[index])
-        try:
-            return self._task(row, self._rows.name(index), self._rows.folder(index))
-        except DataError as error:
-            raise DataError(error.message, where=self._rows.where(index), hint=error.hint) from None
+        rows = self._rows
+        return rows.read(index, lambda row: self._task(plain(row), rows.name(index), rows.folder(index)))
 
     def _task(self, row: dict[str, Any], name: str, folder: Path) -> Task:
         options = self._options
