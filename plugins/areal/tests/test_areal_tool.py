@@ -18,7 +18,7 @@ from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Markers
 from toolrl_plugin_areal.options import ArealToolOptions
 from toolrl_plugin_areal.parser import ArealTirParser
-from toolrl_plugin_areal.tool import build
+from toolrl_plugin_areal.tool import ArealTool
 from toolrl_plugin_tir.parser import TirParser
 from toolrl_testing import make_build_context
 from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
@@ -142,7 +142,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def made(folder: Path, name: str = "UnitTool", **more: Any) -> Any:
     options = ArealToolOptions(target=f"unit_tools.unit_tool:{name}", python_path=[str(folder)], **more)
-    return build(options, make_build_context("areal_tool", where="tools[0]"))
+    return ArealTool(options, make_build_context("areal_tool", where="tools[0]"))
 
 
 def play(tool: Any, script: Sequence[str], parser: Any = None) -> Episode:
@@ -198,4 +198,4 @@ def test_the_markers_that_the_parser_knows_stay_its_own(folder: Path) -> None:
 )
 def test_what_is_no_tool(folder: Path, target: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        build(ArealToolOptions(target=target, python_path=[str(folder)]), make_build_context("areal_tool"))
+        ArealTool(ArealToolOptions(target=target, python_path=[str(folder)]), make_build_context("areal_tool"))

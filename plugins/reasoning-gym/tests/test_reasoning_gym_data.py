@@ -187,7 +187,7 @@ class TestMistakes:
     def test_a_task_that_cant_be_made_names_its_generator(self) -> None:
         source = data("word_ladder")
         with pytest.raises(DataError, match=r"task 2: the generator 'word_ladder' can't make its task 2") as caught:
-            source._counts = [1]  # the library bounds this generator's index by its size
+            source._plan = (*source._plan[:2], [1])  # the library bounds this generator's index by its size
             source[2]
         assert caught.value.hint
 

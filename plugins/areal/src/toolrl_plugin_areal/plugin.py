@@ -40,7 +40,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     """The tool `areal_tool`."""
     yield Component(
         "areal_tool",
-        f"{_PACKAGE}.tool:build",
+        f"{_PACKAGE}.tool:ArealTool",
         summary="A class of AReaL's BaseTool kind, called by its own markers.",
         options=f"{_PACKAGE}.options:ArealToolOptions",
     )

@@ -28,44 +28,21 @@ _KNOWN = {
 _PARTS = ("tool_type", "description", "markers", "parse_parameters", "execute")
 
 
-def build(options: ArealToolOptions, context: BuildContext) -> ArealTool:
-    """The tool of a class. Raises ConfigError."""
-    made = _Made(options, context.where or None)
-    return (AsyncArealTool if made.awaited else ArealTool)(made, options, context)
-
-
-class _Made:
-    """The user's class, and how it is called."""
-
-    def __init__(self, options: ArealToolOptions, where: str | None) -> None:
-        self._options = options
-        self._where = where
-        self._class = _load(options, where)
-        self.awaited = next((name for name in ("aexecute", "async_execute") if self._has_own(name)), None)
-        """The coroutine function that executes, if there is one."""
-
-    def make(self) -> Any:
-        """An object of it. Raises ConfigError."""
-        try:
-            return self._class(timeout=self._options.timeout, **self._options.kwargs)
-        except Exception as error:
-            raise ConfigError(
-                f"{self._options.target!r} can't be made: {type(error).__name__}: {error}", where=self._where
-            ) from error
-
-    def _has_own(self, name: str) -> bool:
-        """AReaL's own BaseTool has one that blocks: it calls `execute`."""
-        return any(name in vars(base) for base in self._class.__mro__ if base.__name__ != "BaseTool")
-
-
 class ArealTool(Tool):
     """One object of the class an episode."""
 
-    def __init__(self, made: _Made, options: ArealToolOptions, context: BuildContext) -> None:
+    def __init__(self, options: ArealToolOptions, context: BuildContext) -> None:
+        """Raises ConfigError."""
         super().__init__(options, context)
-        self._made = made
+        self._where = context.where or None
+        self._class = _load(options, self._where)
         self._of: dict[str, Any] = {}
-        tool = made.make()
+        # AReaL's own BaseTool has an `aexecute` that blocks: it calls `execute`.
+        own = {name for base in self._class.__mro__ if base.__name__ != "BaseTool" for name in vars(base)}
+        self._coroutine = next((name for name in ("aexecute", "async_execute") if name in own), "")
+        if self._coroutine:
+            self.execute = self._awaited  # type: ignore[method-assign]
+        tool = self._make()
         name = str(getattr(tool.tool_type, "value", tool.tool_type))
         described, parameters = tool.description, dict(tool.description.parameters)
         self._markers = Markers(tuple(tool.markers.start_markers), tuple(tool.markers.end_markers))
@@ -83,12 +60,16 @@ class ArealTool(Tool):
 
     def create(self, instance_id: str, **create_kwargs: Any) -> None:
         """A new object, as AReaL makes one for each episode."""
-        self._of[instance_id] = self._made.make()
+        self._of[instance_id] = self._make()
 
     def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
         """Run a call; what fails is an error that the model reads."""
         tool = self._of[instance_id]
         return _said(*tool.execute(self._parsed(tool, parameters)))
+
+    async def _awaited(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
+        tool = self._of[instance_id]
+        return _said(*await getattr(tool, self._coroutine)(self._parsed(tool, parameters)))
 
     async def release(self, instance_id: str, **release_kwargs: Any) -> None:
         """Let the object close what it has."""
@@ -97,6 +78,14 @@ class ArealTool(Tool):
         closing = close() if close is not None else None
         if inspect.isawaitable(closing):
             await closing
+
+    def _make(self) -> Any:
+        """An object of the class. Raises ConfigError."""
+        try:
+            return self._class(timeout=self.options.timeout, **self.options.kwargs)
+        except Exception as error:
+            problem = f"{self.options.target!r} can't be made: {type(error).__name__}: {error}"
+            raise ConfigError(problem, where=self._where) from error
 
     def _parsed(self, tool: Any, parameters: Any) -> dict[str, Any]:
         """What the tool itself reads from the call's text, markers included."""
@@ -107,15 +96,6 @@ class ArealTool(Tool):
         except Exception as error:
             raise ToolError(f"Error: Failed to parse parameters - {error}") from error
         return found
-
-
-class AsyncArealTool(ArealTool):
-    """One whose class has a coroutine function for it."""
-
-    async def execute(self, instance_id: str, parameters: Any, **execute_kwargs: Any) -> str:
-        """Run a call; what fails is an error that the model reads."""
-        tool = self._of[instance_id]
-        return _said(*await getattr(tool, str(self._made.awaited))(self._parsed(tool, parameters)))
 
 
 def _said(result: Any, status: Any) -> str:
