@@ -136,6 +136,17 @@ def test_tools_of_others_in_a_file_are_left_to_them(tmp_path: Path) -> None:
         McpOptions(config=path).check_files()
 
 
+def test_an_auth_token_becomes_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "verl.json"
+    path.write_text('{"mcpServers": {"a": {"url": "http://x/mcp", "auth_token": "t", "headers": {"X": "1"}}}}')
+    read = read_servers(path)["a"]
+    assert {name: value.get_secret_value() for name, value in read.headers.items()} == {
+        "X": "1",
+        "Authorization": "Bearer t",
+    }
+    assert read.transport == "sse"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [

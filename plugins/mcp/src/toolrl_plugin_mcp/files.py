@@ -4,8 +4,8 @@
     [{'mcpServers': {'search': {'command': 'python', 'args': ['envs/tools/search.py']}}}]
 
 A literal is read with `ast.literal_eval`: nothing in it is ever run. Such files are shared with other programs, so keys
-that mean nothing here are left out with a warning, and a server with `disabled: true` is left out. `${NAME}` and
-`${NAME:-default}` take environment variables, as in a toolrl config.
+that mean nothing here are left out with a warning, and a server with `disabled: true` is left out. `auth_token`, which
+verl's files have, becomes a header. `${NAME}` and `${NAME:-default}` take environment variables, as in a toolrl config.
 """
 
 from __future__ import annotations
@@ -112,9 +112,12 @@ def _server(name: str, entry: Mapping[str, Any], path: Path, *, sse_by_default: 
     fields = {key: value for key, value in entry.items() if key in ServerOptions.model_fields and value is not None}
     if "type" not in fields and "transport" in entry:
         fields["type"] = entry["transport"]
-    if sse_by_default and "url" in fields and "type" not in fields:
-        fields["type"] = "sse"  # As RLFactory reads it.
-    left_out = sorted(map(str, entry.keys() - ServerOptions.model_fields.keys() - {"disabled", "transport"}))
+    if entry.get("auth_token") and isinstance(fields.setdefault("headers", {}), dict):
+        fields["headers"] = {**fields["headers"], "Authorization": f"Bearer {entry['auth_token']}"}
+    if (sse_by_default or "auth_token" in entry) and "url" in fields:
+        fields.setdefault("type", "sse")  # As RLFactory and verl read it.
+    known = {*ServerOptions.model_fields, "disabled", "transport", "auth_token"}
+    left_out = sorted(map(str, entry.keys() - known))
     if left_out:
         _log.warning("%s: mcpServers.%s: %s left out: it means nothing here", path, name, ", ".join(left_out))
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ def mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
         raise ConfigError("mcp.tool_selected_list isn't a list of names", where=entry.place)
     _tell_ignored(entry)
-    options = {"servers": _servers(path, entry.place), "include": selected, "names": "short"}
+    options = {"config": str(Path(path).expanduser()), "include": selected, "names": "short"}
     return _built("mcp/mcp", "mcp", options, entry, context)
 
 
@@ -89,26 +87,3 @@ def _built(name: str, extra: str, options: dict[str, Any], entry: ToolYamlEntry,
 
     built: Toolset = build_of_plugin("tools", name, options, context, entry.place, missing)
     return built
-
-
-def _servers(path: str, place: str) -> dict[str, Any]:
-    """The servers of verl's JSON in the form of `mcpServers`: an `auth_token` becomes a header."""
-    try:
-        tree = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        servers = tree["mcpServers"] if isinstance(tree, dict) else None
-    except OSError as error:
-        raise ConfigError(f"mcp_servers_config_path {path!r} can't be read: {error.strerror}", where=place) from None
-    except (ValueError, KeyError, RecursionError):
-        servers = None
-    if not isinstance(servers, Mapping) or not servers:
-        raise ConfigError(f"mcp_servers_config_path {path!r} isn't JSON with an object `mcpServers`", where=place)
-    return {str(name): _server(server) for name, server in servers.items()}
-
-
-def _server(server: Any) -> Any:
-    if not isinstance(server, Mapping) or "auth_token" not in server:
-        return server
-    rest = {key: value for key, value in server.items() if key != "auth_token"}
-    token = server["auth_token"]
-    headers = {**(rest.get("headers") or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
-    return {**rest, "headers": headers, "type": rest.get("type", "sse")}
