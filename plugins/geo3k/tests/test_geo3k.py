@@ -305,13 +305,13 @@ def test_bad_rows_are_told_with_their_place(tmp_path: Path, row: dict[str, Any],
 
 
 def test_missing_files_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has neither train.parquet, train-\*.parquet"):
+    with pytest.raises(DataError, match=r"has no file train.parquet, train-\*.parquet"):
         read(tmp_path)
     with pytest.raises(DataError, match="no file matches"):
         read(tmp_path / "missing")
-    with pytest.raises(DataError, match="has neither"):
+    with pytest.raises(DataError, match="has no file"):
         run(str(tmp_path), str(tmp_path / "out"))
-    with pytest.raises(DataError, match="has neither"):
+    with pytest.raises(DataError, match="has no file"):
         Geo3kDataOptions(path=str(tmp_path)).check_files()
     (tmp_path / "train.arrow").write_bytes(b"nothing")
     with pytest.raises(DataError, match="can't be read as an Arrow stream"):

@@ -65,7 +65,7 @@ class TestData:
         write(tmp_path / "test.jsonl", ROWS[:1])
         assert len(read(tmp_path)) == 3
         assert len(read(tmp_path, split="test")) == 1
-        with pytest.raises(DataError, match=r"no file dev.jsonl") as caught:
+        with pytest.raises(DataError, match=r"no file dev.parquet") as caught:
             read(tmp_path, split="dev")
         assert caught.value.where == "data.train"
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from toolrl.builtin.rows import find_files
 
 RESULT_CHARS = 256
 """AReaL's limit of a result."""
 
 
-class ArealOptions(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ArealTirDataOptions(ArealOptions):
+class ArealTirDataOptions(BaseModel, extra="forbid"):
     """Options of the data set `areal_tir`."""
 
     path: str | list[str] = Field(
@@ -31,12 +27,10 @@ class ArealTirDataOptions(ArealOptions):
 
     def check_files(self) -> None:
         """Raises DataError for a path that finds no file."""
-        from toolrl.builtin.rows import find_files
-
         find_files(self.path)
 
 
-class ArealTirParserOptions(ArealOptions):
+class ArealTirParserOptions(BaseModel, extra="forbid"):
     """Options of the parser `areal_tir`."""
 
     calls: Literal["last", "all"] = Field(
@@ -57,7 +51,7 @@ class ArealTirParserOptions(ArealOptions):
     )
 
 
-class ArealToolOptions(ArealOptions):
+class ArealToolOptions(BaseModel, extra="forbid"):
     """Options of the tool `areal_tool`."""
 
     target: str = Field(
@@ -71,7 +65,7 @@ class ArealToolOptions(ArealOptions):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the class.")
 
 
-class ArealTirRewardOptions(ArealOptions):
+class ArealTirRewardOptions(BaseModel, extra="forbid"):
     """Options of the reward `areal_tir`."""
 
     scaling: float = Field(

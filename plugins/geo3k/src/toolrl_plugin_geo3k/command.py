@@ -17,9 +17,10 @@ from toolrl.builtin.rows import JoinedRows, Row
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_geo3k.dataset import build_messages, read_row
-from toolrl_plugin_geo3k.files import find_split, images_of, open_split
+from toolrl_plugin_geo3k.files import ENDINGS, images_of, open_split
 from toolrl_plugin_geo3k.options import INSTRUCTION, SYSTEM_PROMPT
 from toolrl_plugin_geo3k.tool import NAME
+from toolrl_plugin_math.files import find_split
 
 SOURCE = "hiyouga/geometry3k"
 ROWS_AT_ONCE = 256
@@ -45,7 +46,7 @@ class Data:
         """Write the splits; returns the exit status."""
         splits = args.split or [split for split in ("train", "validation", "test") if _there(args.source, split)]
         if not splits:
-            find_split(str(args.source), "train")  # raises with the places that were searched
+            find_split(str(args.source), "train", endings=ENDINGS)  # raises with the places that were searched
         for split in splits:
             rows = open_split(str(args.source), split, args.limit)
             target = args.target / f"{split}.parquet"
@@ -59,7 +60,7 @@ class Data:
 
 def _there(source: Path, split: str) -> bool:
     try:
-        return bool(find_split(str(source), split)) and source.is_dir()
+        return bool(find_split(str(source), split, endings=ENDINGS)) and source.is_dir()
     except DataError:
         return False
 

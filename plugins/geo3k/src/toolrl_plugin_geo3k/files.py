@@ -16,38 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import read_image
-from toolrl.builtin.rows import FileRows, JoinedRows, Row, find_files, open_rows, table_row
+from toolrl.builtin.rows import FileRows, JoinedRows, Row, open_rows, table_row
 from toolrl.errors import DataError
 from toolrl.types import Media
+from toolrl_plugin_math.files import find_split
 
-_ENDINGS = ("parquet", "arrow", "jsonl", "json")
-
-
-def find_split(path: str, split: str, where: str = "") -> list[Path]:
-    """The files that hold a split. Raises DataError where there are none."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        return find_files(path, where)
-    for place in (folder, folder / "data"):
-        for ending in _ENDINGS:
-            found = sorted([*place.glob(f"{split}.{ending}"), *place.glob(f"{split}-*.{ending}")])
-            if found:
-                return found
-    for ending in _ENDINGS:
-        found = sorted((folder / split).glob(f"*.{ending}"))
-        if found:
-            return found
-    raise DataError(
-        f"{folder} has neither {split}.parquet, {split}-*.parquet or data/{split}-*.parquet nor a folder {split}",
-        where=where or None,
-        hint="Set `split`, or give `path` a file.",
-    )
+ENDINGS = ("parquet", "arrow", "jsonl", "json")
 
 
 def open_split(path: str, split: str, limit: int | None = None, where: str = "") -> JoinedRows:
     """The rows of a split."""
-    files = find_split(path, split, where)
-    return JoinedRows([_open(file) for file in files], limit)
+    return JoinedRows([_open(file) for file in find_split(path, split, where, ENDINGS)], limit)
 
 
 def _open(path: Path) -> FileRows:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from toolrl_plugin_geo3k.files import ENDINGS
+from toolrl_plugin_math.files import find_split
 
 INSTRUCTION = (
     "You FIRST think about the reasoning process as an internal monologue and then provide the final answer. The "
@@ -15,13 +18,7 @@ SYSTEM_PROMPT = (
 )
 
 
-class Geo3kOptions(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class GeometryJudgeOptions(Geo3kOptions):
+class GeometryJudgeOptions(BaseModel, extra="forbid"):
     """How answers are compared."""
 
     timeout: float = Field(5.0, gt=0, description="Seconds that one answer may take to judge; then it counts as wrong.")
@@ -43,7 +40,7 @@ class Geo3kRewardOptions(GeometryJudgeOptions):
     boxed: bool = Field(True, description=r"Only an answer in \boxed{…} counts; else the whole of the final turn.")
 
 
-class Geo3kDataOptions(Geo3kOptions):
+class Geo3kDataOptions(BaseModel, extra="forbid"):
     """Options of the data set `geo3k`."""
 
     path: str = Field(
@@ -59,6 +56,4 @@ class Geo3kDataOptions(Geo3kOptions):
 
     def check_files(self) -> None:
         """Raises DataError where there is no file of the split."""
-        from toolrl_plugin_geo3k.files import find_split
-
-        find_split(self.path, self.split)
+        find_split(self.path, self.split, endings=ENDINGS)

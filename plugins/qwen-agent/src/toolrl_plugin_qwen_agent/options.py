@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from toolrl.errors import ConfigError
 
 
-class QwenAgentOptions(BaseModel):
+class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the toolset `qwen_agent`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tools: list[str | dict[str, Any]] = Field(
         min_length=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 MAX_SIZE = 2**20
 """The library seeds a task by seed + index, so seeds are laid this far apart."""
@@ -13,13 +13,7 @@ MAX_SEED = 2**12 - 1
 INSTRUCTION = "Give the final answer between <answer> and </answer>."
 
 
-class GymOptions(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class GeneratorOptions(GymOptions):
+class GeneratorOptions(BaseModel, extra="forbid"):
     """One generator of a mixture."""
 
     name: str = Field(min_length=1, description="The generator's name, as `toolrl reasoning-gym list` shows it.")
@@ -38,7 +32,7 @@ class GeneratorOptions(GymOptions):
         return config
 
 
-class DataOptions(GymOptions):
+class DataOptions(BaseModel, extra="forbid"):
     """Options of the data set `reasoning_gym`."""
 
     generators: list[GeneratorOptions] = Field(
@@ -70,7 +64,7 @@ class DataOptions(GymOptions):
         check_generators(self)
 
 
-class ReasoningGymRewardOptions(GymOptions):
+class ReasoningGymRewardOptions(BaseModel, extra="forbid"):
     """Options of the reward `reasoning_gym`."""
 
     judge: Literal["final", "answer", "all"] = Field(

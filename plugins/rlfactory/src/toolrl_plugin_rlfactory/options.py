@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 REGISTERED = ("qwen3", "qwen2_5", "llama3", "centralized_qwen3", "adaptive")
 
 
-class EnvOptions(BaseModel):
+class EnvOptions(BaseModel, extra="forbid"):
     """Which classes of the user's are at work. Components that name the same ones share one object."""
-
-    model_config = ConfigDict(extra="forbid")
 
     env: str | None = Field(
         None,

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
+
+from toolrl_plugin_verl.files import check_file, data_files
 
 
-class VerlOptions(BaseModel):
-    """Base of all options: unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class VerlDatasetOptions(VerlOptions):
+class VerlDatasetOptions(BaseModel, extra="forbid"):
     """Options of the data set `verl`."""
 
     path: str | list[str] = Field(
@@ -34,12 +30,10 @@ class VerlDatasetOptions(VerlOptions):
 
     def check_files(self) -> None:
         """Raises DataError for a path that finds no file."""
-        from toolrl_plugin_verl.files import data_files
-
         data_files(self.path)
 
 
-class VerlToolOptions(VerlOptions):
+class VerlToolOptions(BaseModel, extra="forbid"):
     """Options of the toolset `verl`."""
 
     tool_config_path: str | None = Field(
@@ -69,13 +63,11 @@ class VerlToolOptions(VerlOptions):
 
     def check_files(self) -> None:
         """Raises DataError for a file that isn't there."""
-        from toolrl_plugin_verl.files import check_file
-
         check_file("tool_config_path", self.tool_config_path)
         check_file("function_tool_path", self.function_tool_path)
 
 
-class SandboxFusionOptions(VerlOptions):
+class SandboxFusionOptions(BaseModel, extra="forbid"):
     """verl's `sandbox_fusion:`, for rows whose programs are run against test cases."""
 
     url: str = Field(min_length=1, description="Address of the sandbox.")
@@ -83,7 +75,7 @@ class SandboxFusionOptions(VerlOptions):
     memory_limit_mb: int = Field(1024, ge=-1, description="MiB of memory that a program may take; -1 for no limit.")
 
 
-class VerlRewardOptions(VerlOptions):
+class VerlRewardOptions(BaseModel, extra="forbid"):
     """Options of the reward `verl`."""
 
     path: str | None = Field(
@@ -126,12 +118,10 @@ class VerlRewardOptions(VerlOptions):
 
     def check_files(self) -> None:
         """Raises DataError for a file that isn't there."""
-        from toolrl_plugin_verl.files import check_file
-
         check_file("path", self.path)
 
 
-class VerlDumpOptions(VerlOptions):
+class VerlDumpOptions(BaseModel, extra="forbid"):
     """Options of the observer `verl_dump`."""
 
     rollout_data_dir: str | None = Field(
