@@ -161,12 +161,12 @@ class TestRewardTool:
         with pytest.raises(ToolsetError, match="ground_truth"):
             self.run("18", truth=truth)
 
-    def test_episodes_do_not_share_answers(self) -> None:
+    async def test_episodes_do_not_share_answers(self) -> None:
         tool = Gsm8kRewardTool(None)
-        tool.create("a", ground_truth="1")
-        tool.create("b", ground_truth="2")
-        assert tool.execute("a", {"answer": "1"}).reward == 0.0
-        assert tool.execute("b", {"answer": "1"}).reward == -0.05
-        tool.release("a")
-        tool.release("a")
-        assert tool.calc_reward("b") == 0.0
+        await tool.create("a", ground_truth="1")
+        await tool.create("b", ground_truth="2")
+        assert (await tool.execute("a", {"answer": "1"})).reward == 0.0
+        assert (await tool.execute("b", {"answer": "1"})).reward == -0.05
+        await tool.release("a")
+        await tool.release("a")
+        assert await tool.calc_reward("b") == 0.0
