@@ -209,7 +209,7 @@ class ToolManager:
     def parse_tools(self, response: str) -> list[dict[str, str]] | str:
         """Each call as name and args; the response itself where it has none."""
         items = self._read(response).items
-        return reading.as_tools(items) if items else response
+        return list(reading.as_tools(items)) if items else response
 
     def _read(self, response: str) -> ParsedTurn:
         return reading.read(response, whole_text=bool(self.verl_config.get("whole_text", False)))

@@ -139,17 +139,13 @@ def _value(body: str) -> Any:
 # The form in which RLFactory's managers hand calls on.
 
 
-def as_tools(items: Sequence[ToolCall | CallError]) -> list[dict[str, str]]:
-    """Calls and errors as `parse_tools` gives them."""
-    return list(_tools(items))
-
-
 def dumped(arguments: object) -> str:
     """Arguments as RLFactory writes them."""
     return json.dumps(arguments, ensure_ascii=False, indent=4)
 
 
-def _tools(items: Sequence[ToolCall | CallError]) -> Iterator[dict[str, str]]:
+def as_tools(items: Sequence[ToolCall | CallError]) -> Iterator[dict[str, str]]:
+    """Calls and errors as `parse_tools` gives them."""
     for item in items:
         if isinstance(item, ToolCall):
             yield {"name": item.name, "args": dumped(dict(item.arguments))}

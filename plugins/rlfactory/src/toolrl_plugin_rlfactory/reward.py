@@ -85,7 +85,7 @@ class RLFactoryReward:
         if not texts:
             return {}
         factor = {} if self._options.factor is None else {"format_score": self._options.factor}
-        given = [_number(value) for value in call_accepted(self.env.get_step_reward, responses=texts, **factor)]
+        given = [float(value) for value in call_accepted(self.env.get_step_reward, responses=texts, **factor)]
         if len(given) != len(texts):
             raise RewardError(f"{self._name}.get_step_reward gave {len(given)} values for {len(texts)} responses")
         return {index: value for index, value in enumerate(given) if not math.isnan(value)}
@@ -95,7 +95,7 @@ class RLFactoryReward:
         try:
             of_one = scores[0]
             values = of_one if isinstance(of_one, Sequence) else [of_one]
-            return math.fsum(_number(value) for value in values)
+            return math.fsum(float(value) for value in values)
         except (TypeError, ValueError, IndexError, KeyError):
             raise RewardError(
                 f"{self._name}.compute_score gave {scores!r:.80}, expected a list of scores for each episode: [[1.0]]"
@@ -118,8 +118,3 @@ def _asks_a_model(env: Any) -> bool:
     names = ("_compute_score_with_rules", "compute_score")
     rules = any(getattr(type(env), name, None) is not getattr(Env, name) for name in names)
     return not rules and hasattr(env, "_compute_single_score_with_reward_rollout_wg")
-
-
-def _number(value: Any) -> float:
-    """Also of a tensor or an array with one number."""
-    return float(value)

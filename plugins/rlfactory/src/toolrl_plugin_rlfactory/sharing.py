@@ -30,8 +30,7 @@ def shared_env(options: EnvOptions, where: str | None, default: str = "base") ->
         env = _made.get(key)
         if env is None:
             cls: Any = load_class(options.env, where) if options.env else TOOL_ENV_REGISTRY[default]
-            env = _built(cls, ManagerConfig(config), options.env or default, where)
-            _made[key] = env
+            env = _made[key] = _built(cls, ManagerConfig(config), options.env or default, where)
         return env
 
 

@@ -61,35 +61,31 @@ class RLFactoryToolset:
     @asynccontextmanager
     async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         """Nothing is an episode's own: RLFactory's classes serve all of a batch."""
-        yield _EnvSession(self.env, self._specs, self._tokenizer)
+        yield self
 
     async def stop(self) -> None:
         """Nothing to stop."""
 
-
-class _EnvSession:
-    def __init__(self, env: Any, specs: Sequence[ToolSpec], tokenizer: Any) -> None:
-        self._env = env
-        self._specs = specs
-        self._tokenizer = tokenizer
-
     def specs(self) -> Sequence[ToolSpec]:
+        """All of them, in every episode."""
         return self._specs
 
     def resolve(self, name: str) -> str | None:
         """The tool that RLFactory takes for a name: the first with `-name` in it."""
-        full = self._env.tool_manager.full_name(name)
+        full = self.env.tool_manager.full_name(name)
         return full if any(spec.name == full for spec in self._specs) else None
 
     async def call(self, call: ToolCall) -> ToolResult:
+        """The answer of the Env's `step`."""
         return await POOL.submit(self._call, call)
 
     async def reward(self) -> float | None:
+        """None: the reward `rlfactory` scores."""
         return None
 
     async def respond(self, turn: Turn) -> Reply | None:
         """What an override of the user's answers to a turn without a call; None where RLFactory would end, too."""
-        if not runs_itself(self._env):
+        if not runs_itself(self.env):
             return None
         observation, done = await POOL.submit(self._step, turn.text)
         return None if done else Reply(_messages(observation, "user"))
@@ -108,11 +104,11 @@ class _EnvSession:
     def _step(self, response: str) -> tuple[Any, bool]:
         """One response's observation, and whether the episode is over."""
         result = call_accepted(
-            self._env.step, responses=[response], tokenizer=self._tokenizer, image_data=[[]], processor=None
+            self.env.step, responses=[response], tokenizer=self._tokenizer, image_data=[[]], processor=None
         )
         if not isinstance(result, tuple | list) or len(result) < 2 or any(len(part) != 1 for part in result[:2]):
             raise ToolsetError(
-                f"{type(self._env).__name__}.step gave {result!r:.200}, expected (observations, dones, …) with one "
+                f"{type(self.env).__name__}.step gave {result!r:.200}, expected (observations, dones, …) with one "
                 "item for each response"
             )
         return result[0][0], bool(result[1][0])

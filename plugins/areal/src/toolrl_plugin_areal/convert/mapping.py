@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolrl_common.conversion import SMALLEST, Number, count_rows, user_path
+from toolrl_common.conversion import SMALLEST, Number, count, count_rows, user_path
 from toolrl_plugin_areal.convert.conversion import ArealConversion
 from toolrl_plugin_areal.convert.environment import environment
 from toolrl_plugin_areal.convert.older import importance, staleness
@@ -30,14 +30,15 @@ _IDLE: dict[str, tuple[Any, ...]] = {
 
 def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]:
     """The config, and the conversion with its notes."""
-    steps, epoch = _steps(settings)
+    batch = settings.whole("train_dataset.batch_size", least=1)
+    steps, epoch = _steps(settings, batch)
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
         "environments": {"default": environment(settings)},
         "rollout": _rollout(settings),
         "algorithm": _algorithm(settings),
-        "trainer": _trainer(settings, steps, epoch),
+        "trainer": {"prompts_per_step": batch, **_trainer(settings, steps, epoch)},
         "evaluation": _evaluation(settings, epoch),
         "run": {"name": settings.run_name("experiment_name")},
         "seed": settings.whole("seed", least=0),
@@ -89,10 +90,8 @@ def _rollout(settings: ArealConversion) -> dict[str, Any]:
         Number("temperature", ("gconfig.temperature",), least=SMALLEST),
         Number("top_p", ("gconfig.top_p",), least=SMALLEST, most=1.0, below=1.0),
         Number("top_k", ("gconfig.top_k",), least=-1, whole=True, above=0, below=_NO_LIMIT),
+        count("concurrency", "rollout.max_concurrent_rollouts", default=0),
     )
-    most = settings.get("rollout.max_concurrent_rollouts")
-    if type(most) is int and most > 0:
-        rollout["concurrency"] = most
     return {"max_turn_tokens": turn, "max_episode_tokens": longest, **rollout, **staleness(settings)}
 
 
@@ -182,11 +181,11 @@ def _level(settings: ArealConversion, norm: str, of: str) -> str | None:
 
 
 def _trainer(settings: ArealConversion, steps: int, epoch: int | None) -> dict[str, Any]:
-    trainer: dict[str, Any] = {"steps": steps, "prompts_per_step": _batch(settings), **_optimizer(settings, steps)}
-    trainer |= settings.numbers(Number("updates_per_step", ("actor.ppo_n_minibatches",), least=1, whole=True, above=1))
-    tokens = settings.get("actor.mb_spec.max_tokens_per_mb")
-    if type(tokens) is int and tokens > 0:
-        trainer["tokens_per_microbatch"] = tokens
+    trainer: dict[str, Any] = {"steps": steps, **_optimizer(settings, steps)}
+    trainer |= settings.numbers(
+        Number("updates_per_step", ("actor.ppo_n_minibatches",), least=1, whole=True, above=1),
+        count("tokens_per_microbatch", "actor.mb_spec.max_tokens_per_mb", default=0),
+    )
     every = _every(settings, "saver", epoch)
     return {**trainer, "save_every": every} if every else trainer
 
@@ -213,23 +212,18 @@ def _optimizer(settings: ArealConversion, steps: int) -> dict[str, Any]:
     return result
 
 
-def _batch(settings: ArealConversion) -> int:
-    return settings.whole("train_dataset.batch_size", least=1)
-
-
-def _steps(settings: ArealConversion) -> tuple[int, int | None]:
+def _steps(settings: ArealConversion, batch: int) -> tuple[int, int | None]:
     """Steps of the run, and of one pass over the data where its files can be read here."""
-    total, rows = settings.get("total_train_steps"), count_rows(settings.get("train_dataset.path"))
-    epochs = settings.whole("total_train_epochs", least=1)
-    return settings.steps(total if type(total) is int else 0, epochs, _batch(settings), rows)
+    rows, epochs = count_rows(settings.get("train_dataset.path")), settings.whole("total_train_epochs", least=1)
+    return settings.steps(settings.whole("total_train_steps", default=0), epochs, batch, rows)
 
 
 def _every(settings: ArealConversion, section: str, epoch: int | None) -> int:
     """How many steps lie between two savings or evaluations; 0 where AReaL's don't come by steps."""
-    steps, epochs = settings.get(f"{section}.freq_steps"), settings.get(f"{section}.freq_epochs")
-    if type(steps) is int and steps > 0:
-        return int(steps)
-    if type(epochs) is int and epochs > 0:
+    steps, epochs = (settings.whole(f"{section}.freq_{of}", default=0) for of in ("steps", "epochs"))
+    if steps > 0:
+        return steps
+    if epochs > 0:
         if epoch is not None:
             return epochs * epoch
         settings.lose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -316,11 +316,11 @@ def expanded(path: str) -> str:
     return os.path.expanduser(filled)  # noqa: PTH111
 
 
-def count_rows(value: Any) -> int | None:
+def count_rows(value: Any, find: Callable[[Sequence[str]], list[Path]] = find_files) -> int | None:
     """Rows of a data file, or of several together; None where they can't be read here."""
     paths = [expanded(path) for path in listed(value)]
     try:
-        return len(JoinedRows([open_rows(file) for file in find_files(paths)])) if paths else None
+        return len(JoinedRows([open_rows(file) for file in find(paths)])) if paths else None
     except (DataError, OSError):
         return None
 

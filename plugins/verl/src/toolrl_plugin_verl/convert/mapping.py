@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from toolrl.errors import DataError
-from toolrl_common.conversion import SMALLEST, Conversion, Number, count, count_rows, expanded, listed, user_path
+from toolrl_common.conversion import SMALLEST, Conversion, Number, count, count_rows, listed, user_path
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
 from toolrl_plugin_verl.convert.environment import environment
 from toolrl_plugin_verl.files import data_files
@@ -166,13 +165,7 @@ def _betas(settings: Conversion) -> list[float]:
 
 def _steps(settings: Conversion, batch: int) -> int:
     limit = settings.whole("data.train_max_samples")
-    try:
-        paths = [
-            str(file) for file in data_files([expanded(path) for path in listed(settings.get("data.train_files"))])
-        ]
-    except DataError:
-        paths = []
-    rows = count_rows(paths)
+    rows = count_rows(settings.get("data.train_files"), data_files)
     return settings.steps(
         settings.whole("trainer.total_training_steps", default=-1),
         settings.whole("trainer.total_epochs", least=1),
