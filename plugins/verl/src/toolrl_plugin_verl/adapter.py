@@ -207,14 +207,10 @@ def _created(made: Any) -> tuple[Any, Any]:
     """The id and the response of what `create` returned: one of them, both, or nothing."""
     if isinstance(made, tuple) and len(made) == 2:
         return made
-    return (None, made) if results.is_response(made) else (made, None)
+    return (made, None) if results.shown_parts(made) is None else (None, made)
 
 
 def _opening(response: Any) -> Message | None:
     """What create's ToolResponse shows the model before its first turn, if anything."""
-    if isinstance(response, str):
-        return Message("user", response) if response else None
-    if not results.is_response(response):
-        return None
-    text, media = results.text_of(response), results.media_of(response)
+    text, media = (response, ()) if isinstance(response, str) else results.shown_parts(response) or ("", ())
     return Message("user", text, media=media) if text or media else None

@@ -47,21 +47,19 @@ def number(value: Any, tool: str, what: str) -> float | None:
     return None
 
 
-def media_of(response: Any) -> tuple[Media, ...]:
-    """The images and videos of a ToolResponse or of a dict like one."""
+def shown_parts(response: Any) -> tuple[str, tuple[Media, ...]] | None:
+    """Text and media of a ToolResponse, this package's or verl's own, or of a dict like one; None for anything else."""
+    names = ("text", "image", "video")
+    if isinstance(response, Mapping):
+        fields = dict(response) if response and set(response) <= set(names) else None
+    else:
+        fields = {name: getattr(response, name) for name in names if hasattr(response, name)}
+        fields = fields if len(fields) == len(names) else None
+    if fields is None:
+        return None
     kinds: tuple[Literal["image", "video"], ...] = ("image", "video")
-    return tuple(Media(kind, data) for kind in kinds for data in _listed(_field(response, kind)) if data is not None)
-
-
-def text_of(response: Any) -> str:
-    """The text of a ToolResponse or of a dict like one; empty where there is none."""
-    text = _field(response, "text")
-    return text if isinstance(text, str) else ("" if text is None else str(text))
-
-
-def is_response(value: Any) -> bool:
-    """True for a ToolResponse, this package's or verl's own."""
-    return all(hasattr(value, name) for name in ("text", "image", "video"))
+    media = [Media(kind, data) for kind in kinds for data in _listed(fields.get(kind)) if data is not None]
+    return "" if fields.get("text") is None else str(fields["text"]), tuple(media)
 
 
 def _parts(returned: Any, tool: str) -> tuple[Any, Any, Any]:
@@ -79,17 +77,8 @@ def _result(response: Any, reward: float | None, metrics: Any, *, counts: bool) 
     shown = metrics_of(metrics)
     if reward is not None:
         shown[TOOL_REWARD] = reward
-    structured = is_response(response) or _is_response_dict(response)
-    return ToolResult(
-        text_of(response) if structured else _as_text(response),
-        media=media_of(response) if structured else (),
-        reward=reward if counts else None,
-        metrics=shown,
-    )
-
-
-def _is_response_dict(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and set(value) <= {"text", "image", "video"}
+    text, media = shown_parts(response) or (_as_text(response), ())
+    return ToolResult(text, media=media, reward=reward if counts else None, metrics=shown)
 
 
 def _as_text(value: Any) -> str:
@@ -104,10 +93,6 @@ def _as_text(value: Any) -> str:
 
 def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def _field(response: Any, name: str) -> Any:
-    return response.get(name) if isinstance(response, Mapping) else getattr(response, name, None)
 
 
 def metrics_of(values: Any) -> dict[str, float]:
