@@ -13,7 +13,7 @@ import pytest
 from toolrl.errors import DataError
 from toolrl_plugin_verl.dataset import VerlDataset
 from toolrl_plugin_verl.options import VerlDatasetOptions, VerlRewardOptions, VerlToolOptions
-from toolrl_plugin_verl.plain import plain
+from toolrl_plugin_verl.results import plain
 from toolrl_testing import make_build_context
 
 ROW: dict[str, Any] = {

@@ -16,8 +16,8 @@ from toolrl.types import CallRecord, Episode, RewardEntry, Score, ToolCall, Tool
 from toolrl_plugin_math.units import quick_verdict
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
-from toolrl_plugin_verl.sources import scorer_of
 from toolrl_plugin_verl.utils.reward_score import default_compute_score, geo3k, gsm8k, math_dapo
+from toolrl_plugin_verl.utils.reward_score.default import scorer_of
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode, make_task
 
 

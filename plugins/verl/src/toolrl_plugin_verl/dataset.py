@@ -28,7 +28,7 @@ from toolrl.types import Media, Message, Task
 from toolrl_plugin_verl.files import open_files
 from toolrl_plugin_verl.media import RowMedia
 from toolrl_plugin_verl.options import VerlDatasetOptions
-from toolrl_plugin_verl.plain import plain
+from toolrl_plugin_verl.results import plain
 
 
 class VerlDataset:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from toolrl.types import Media, ToolResult
-from toolrl_plugin_verl.plain import plain
 
 LARGEST = 1e100
 """Of a metric that is kept: those of all calls are summed up."""
@@ -93,6 +92,18 @@ def _as_text(value: Any) -> str:
 
 def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, list | tuple) else (value,)
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists, scalars as Python numbers, mappings as dicts, tuples as lists; what else there is stays."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if type(value).__module__.partition(".")[0] == "numpy":
+        # tolist() of an array of objects leaves the objects as they are.
+        return plain(value.tolist()) if hasattr(value, "tolist") else value
+    return value
 
 
 def metrics_of(values: Any) -> dict[str, float]:

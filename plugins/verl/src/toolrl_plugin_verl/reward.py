@@ -1,8 +1,8 @@
 """The reward `verl`: the score that verl's reward function gives.
 
-By the row's `data_source` it is one of verl's own (`sources.py`), or else a function of the user's with verl's
-signature, `compute_score(data_source, solution_str, ground_truth, extra_info)`, which returns a number, `(number, …)`,
-or a dict with `score`. Numbers of the dict become metrics; `acc` is what accuracy is computed from.
+By the row's `data_source` it is one of verl's own (`utils/reward_score/default.py`), or else a function of the user's
+with verl's signature, `compute_score(data_source, solution_str, ground_truth, extra_info)`, which returns a number,
+`(number, …)`, or a dict with `score`. Numbers of the dict become metrics; `acc` is what accuracy is computed from.
 
 `extra_info` is the row's, with the tools' `agent_data.extra_fields`, `tool_rewards` (what each call's `execute` gave,
 in order), `rollout_reward_scores` (the toolsets' own rewards) and `num_turns`.
@@ -29,11 +29,10 @@ from toolrl_plugin_math.verifier import Verifier
 from toolrl_plugin_verl.agent import EXTRA_FIELDS, REWARD_SCORES
 from toolrl_plugin_verl.functions import run_file
 from toolrl_plugin_verl.options import VerlRewardOptions
-from toolrl_plugin_verl.plain import plain
-from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of
-from toolrl_plugin_verl.sources import KNOWN, scorer_of
+from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of, plain
 from toolrl_plugin_verl.texts import response_text
 from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo
+from toolrl_plugin_verl.utils.reward_score.default import KNOWN, scorer_of
 
 _WORKERS = 2
 _BATCH = {

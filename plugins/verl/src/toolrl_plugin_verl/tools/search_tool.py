@@ -10,7 +10,7 @@ import asyncio
 import json
 from typing import Any
 
-from toolrl_plugin_verl.pool import DaemonPool
+from toolrl_plugin_verl.ray import DaemonPool
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.tools.utils.search_r1_like_utils import perform_single_search_batch
