@@ -22,8 +22,7 @@ from toolrl.types import ToolResult, ToolSpec
 from toolrl_common import user_classes
 from toolrl_common.user_classes import import_errors
 from toolrl_plugin_verl.adapter import SECONDS
-from toolrl_plugin_verl.classes import import_hint
-from toolrl_plugin_verl.imports import load_user
+from toolrl_plugin_verl.imports import import_hint, load_user
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.results import from_function
 from toolrl_plugin_verl.tools.function_tool import MARK, Registered, collecting

@@ -6,6 +6,8 @@
 | `ray`, while the file is loaded | the installed one; `toolrl_plugin_verl.ray` |
 
 A verl that can't be imported, such as its repository without what it needs, counts as not there, with a warning.
+`find_class` gives the class of a tool YAML's `class_name`: verl's `Gsm8kTool`, `Geo3kTool`, `SearchTool` and
+`SandboxFusionTool` are those of this package, unless the user has a file of that name.
 """
 
 from __future__ import annotations
@@ -22,9 +24,18 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, TypeVar
 
+from toolrl.errors import ConfigError
+from toolrl_common.user_classes import TRACEBACK, import_errors
+
 _PACKAGE = __name__.rpartition(".")[0]
 _HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with entries of __path__
 _RAY = ("ray", "ray.actor")
+STAND_INS = (
+    "verl.tools.gsm8k_tool.Gsm8kTool",
+    "verl.tools.geo3k_tool.Geo3kTool",
+    "verl.tools.search_tool.SearchTool",
+    "verl.tools.sandbox_fusion_tools.SandboxFusionTool",
+)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -129,3 +140,48 @@ def _is_stale(name: str, module: ModuleType) -> bool:
 
 
 _finder = _VerlFinder()
+
+
+def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
+    """The class. Raises ConfigError with the module that couldn't be imported."""
+    module_name, dot, attribute = class_name.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in class_name.split(".")):
+        raise ConfigError(f"class_name is {class_name!r:.80}, expected `module.Class`", where=place)
+    module = _imported(class_name, module_name, python_path, place)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, type):
+        raise ConfigError(f"the module {module_name!r} has no class {attribute!r}", where=place)
+    lacking = [stage for stage in ("create", "execute", "calc_reward", "release") if not hasattr(found, stage)]
+    if lacking:
+        raise ConfigError(f"{class_name!r} has no {', '.join(lacking)}", where=place, hint="Subclass BaseTool.")
+    return found
+
+
+def own_file(class_name: str, python_path: Sequence[str] = (), *, here: bool = True) -> str | None:
+    """The user's own file that holds a class, below `python_path` or, with `here`, the current folder."""
+    folders = search_folders(python_path)
+    spec = own_spec(class_name.rpartition(".")[0], folders if here else folders[:-1])
+    return spec.origin if spec is not None else None
+
+
+def _imported(class_name: str, module_name: str, python_path: Sequence[str], place: str) -> Any:
+    if class_name in STAND_INS and own_file(class_name, python_path) is None:
+        return importlib.import_module(f"toolrl_plugin_{module_name}")
+    strict = own_file(class_name, python_path, here=False) is not None
+    with import_errors(class_name, place, lambda error: import_hint(error, module_name)):
+        return load_user(lambda: importlib.import_module(module_name), python_path, strict=strict)
+
+
+def import_hint(error: BaseException, module_name: str = "") -> str:
+    """What to do about a file of the user's that can't be imported."""
+    missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+    if not isinstance(missing, str) or not isinstance(error, ModuleNotFoundError):
+        return TRACEBACK
+    if missing.partition(".")[0] == "verl":
+        return (
+            f"toolrl has no stand-in for {missing}: install verl, or take the import out. Of verl's own classes there "
+            f"are: {', '.join(STAND_INS)}."
+        )
+    if module_name.startswith(missing):
+        return "Add the folder that it is in to the option `python_path`."
+    return f"Install what the file imports, {missing!r}, or add the folder that it is in to `python_path`."

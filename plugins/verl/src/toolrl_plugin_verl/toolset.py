@@ -22,8 +22,8 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task
 from toolrl_common.references import from_environ
 from toolrl_plugin_verl.adapter import VerlTool
-from toolrl_plugin_verl.classes import find_class, own_file
 from toolrl_plugin_verl.functions import as_tool, load_functions
+from toolrl_plugin_verl.imports import find_class, own_file
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.others import mcp_toolset, sandbox_toolset

@@ -9,7 +9,7 @@ from typing import Any
 from toolrl.errors import ConfigError
 from toolrl_common.conversion import Conversion, expanded, user_path
 from toolrl_common.references import kept
-from toolrl_plugin_verl.classes import STAND_INS, own_file
+from toolrl_plugin_verl.imports import STAND_INS, own_file
 from toolrl_plugin_verl.others import ignored
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 

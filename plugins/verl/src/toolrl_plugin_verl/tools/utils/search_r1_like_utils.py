@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import nullcontext
 from typing import Any
 
 DEFAULT_TIMEOUT = 30.0
@@ -73,11 +74,8 @@ def perform_single_search_batch(
         "total_results": 0,
         "formatted_result": None,
     }
-    if concurrent_semaphore is None:
+    with concurrent_semaphore or nullcontext():
         answer, problem = call_search_api(retrieval_service_url, query_list, topk, True, timeout)
-    else:
-        with concurrent_semaphore:
-            answer, problem = call_search_api(retrieval_service_url, query_list, topk, True, timeout)
     if answer is None:
         facts.update(status="api_error", api_request_error=problem)
         return _result(f"Search error: {problem}"), facts
