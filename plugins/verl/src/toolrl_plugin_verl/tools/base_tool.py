@@ -7,6 +7,11 @@ from typing import Any, ClassVar
 
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+Created = tuple[str, ToolResponse]
+"""The id, and what the model is to see before its first turn."""
+Executed = tuple[ToolResponse, float | None, dict[str, Any] | None]
+"""The answer, its step reward, its metrics."""
+
 
 class BaseTool:
     """Base of verl's tools: `create`, `execute` many times, `calc_reward`, `release`.
@@ -35,14 +40,12 @@ class BaseTool:
         schema: OpenAIFunctionToolSchema = self.tool_schema
         return schema
 
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Prepare an instance; its id, and what the model is to see of it before its first turn."""
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> Created:
+        """Prepare an instance."""
         return instance_id or str(uuid.uuid4()), ToolResponse()
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any] | None]:
-        """Answer a call: the answer, its step reward, its metrics."""
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Executed:
+        """Answer a call."""
         return ToolResponse(text="Updated the tool state."), 0.0, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:

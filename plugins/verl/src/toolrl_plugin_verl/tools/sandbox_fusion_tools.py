@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from toolrl_plugin_verl import ray
-from toolrl_plugin_verl.tools.base_tool import BaseTool
+from toolrl_plugin_verl.tools.base_tool import BaseTool, Created, Executed
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.utils.reward_score.sandbox_fusion.utils import _process_single_case
 
@@ -65,16 +65,12 @@ class SandboxFusionTool(BaseTool):
             raise ValueError("sandbox_fusion_url is not set")
         self.execution_pool = init_execution_pool(self.num_workers, self.enable_global_rate_limit, self.rate_limit)
 
-    async def create(
-        self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
-    ) -> tuple[str, ToolResponse]:
+    async def create(self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any) -> Created:
         instance_id = instance_id or str(uuid.uuid4())
         self._instance_dict[instance_id] = {"response": "", "ground_truth": ground_truth, "reward": []}
         return instance_id, ToolResponse()
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any] | None]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Executed:
         timeout = parameters.get("timeout", self.default_timeout)
         language = parameters.get("language", self.default_language)
         code = str(parameters.get("code", ""))

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl_plugin_verl.tools.base_tool import BaseTool
+from toolrl_plugin_verl.tools.base_tool import BaseTool, Created, Executed
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 ANSWER = {"type": "string", "description": "The answer to the question"}
@@ -31,18 +31,14 @@ class ScoringTool(BaseTool):
         """The answer's score."""
         raise NotImplementedError
 
-    async def create(
-        self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
-    ) -> tuple[str, ToolResponse]:
+    async def create(self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any) -> Created:
         instance_id = instance_id or str(uuid.uuid4())
         if ground_truth is None:
             ground_truth = (kwargs.get("create_kwargs") or {}).get("ground_truth")
         self._states[instance_id] = _State(ground_truth)
         return instance_id, ToolResponse()
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any] | None]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Executed:
         answer = parameters.get("answer", "")
         state = self._states[instance_id]
         state.response = answer if isinstance(answer, str) else str(answer)

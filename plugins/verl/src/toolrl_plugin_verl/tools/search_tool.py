@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from toolrl_plugin_verl.ray import DaemonPool
-from toolrl_plugin_verl.tools.base_tool import BaseTool
+from toolrl_plugin_verl.tools.base_tool import BaseTool, Executed
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.tools.utils.search_r1_like_utils import perform_single_search_batch
 
@@ -35,9 +35,7 @@ class SearchTool(BaseTool):
         at_once = min(int(config.get("num_workers") or 120), int(config.get("rate_limit") or 120))
         self._pool = DaemonPool(at_once, "verl search")
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float | None, dict[str, Any] | None]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Executed:
         queries = parameters.get("query_list")
         if not isinstance(queries, list) or not queries:
             problem = "Error: 'query_list' is missing, empty, or not a list in parameters."
