@@ -61,7 +61,11 @@ class Gsm8kDataOptions(BaseModel, extra="forbid"):
     path: str = Field(
         min_length=1, description="A .jsonl, .json or .parquet file with `question` and `answer`, or a folder of them."
     )
-    split: str = Field("train", min_length=1, description="Where path is a folder: files `<split>.*` or `<split>-*`.")
+    split: str = Field(
+        "train",
+        min_length=1,
+        description="Where path is a folder: files `<split>.*` or `<split>-*`, or a folder of it.",
+    )
     limit: int | None = Field(None, ge=1, description="Only the first so many problems.")
     instruction: str = Field(
         'Think step by step and end with "#### " and the final number.',
