@@ -64,7 +64,7 @@ class Gsm8kDataOptions(BaseModel, extra="forbid"):
     split: str = Field(
         "train",
         min_length=1,
-        description="Where path is a folder: files `<split>.*` or `<split>-*`, or a folder of it.",
+        description="Where path is a folder: files `<split>.*` or `<split>-*`, or a folder.",
     )
     limit: int | None = Field(None, ge=1, description="Only the first so many problems.")
     instruction: str = Field(
