@@ -16,7 +16,6 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ class WorkerPool:
         """`spawn(number)` begins a worker's process and returns at once."""
         self.spec = spec
         self.reason_of_wait = reason_of_wait
-        self._broadcast = broadcast
+        self.broadcast = broadcast
         self._failures = failures
         self._concurrency = concurrency
         self._restarts = restarts
@@ -74,7 +73,7 @@ class WorkerPool:
 
     async def start(self, weights: WeightSource, version: int) -> None:
         """Start all workers with these weights; returns when all are ready. Raises what one of them raised."""
-        self._update = await self._broadcast.publish(weights, version)
+        self._update = await self.broadcast.publish(weights, version)
         self._all_ready = asyncio.get_running_loop().create_future()
         for worker in self._workers:
             task = asyncio.create_task(worker.serve())
@@ -130,8 +129,8 @@ class WorkerPool:
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Hand weights to all workers; one that is being replaced starts with them. Raises EngineError where they don't
         arrive as they were sent."""
-        self._update = await self._broadcast.publish(weights, version)
-        await self._broadcast.send(self._update, [it for it in self._workers if it.state == "ready"])
+        self._update = await self.broadcast.publish(weights, version)
+        await self.broadcast.send(self._update, [it for it in self._workers if it.state == "ready"])
         self._check_broken()
 
     def metrics(self) -> dict[str, float]:
@@ -203,10 +202,6 @@ class WorkerPool:
         """The weights to sample from."""
         assert self._update is not None, "start() was awaited"
         return self._update
-
-    def send_to_one(self, update: WeightUpdate) -> AbstractAsyncContextManager[WeightUpdate]:
-        """While this is entered one worker can receive these weights by what it yields."""
-        return self._broadcast.send_to_one(update)
 
     def ready(self, worker: WorkerSupervisor) -> None:
         """A worker can be dealt to."""

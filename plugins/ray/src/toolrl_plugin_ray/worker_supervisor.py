@@ -173,11 +173,11 @@ class WorkerSupervisor:
         self.weights = None
         self.handle = self.spawn(self.number)
         update = self.owner.current()
-        async with self.owner.send_to_one(update) as part:
+        async with self.owner.broadcast.send_to_one(update) as part:
             self.process = await self.ask("start", self.owner.spec(self.number), part)
         self.weights = update
         while (newer := self.owner.current()) is not self.weights:
-            async with self.owner.send_to_one(newer) as part:
+            async with self.owner.broadcast.send_to_one(newer) as part:
                 await self.update(newer, part)
         self.state = "ready"
         _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.process.pid, self.process.node)
