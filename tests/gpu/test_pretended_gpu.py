@@ -118,7 +118,7 @@ def test_the_engine_stays_on_the_device_and_waits_for_its_tokens_alone(dtype: An
         gpu.waits.clear()
         draws = done = 0
         while not batch.idle:
-            batch.enter()
+            batch.runner.enter()
             before = batch.sampled
             done += len(batch.step())
             draws += batch.sampled > before

@@ -129,7 +129,7 @@ def _first_stop(text: str, stops: tuple[str, ...], tokenizer: Any) -> tuple[str,
     sampled: list[int] = []
     for token in tokenizer(text).input_ids:
         sampled.append(token)
-        if watch.candidates[token] and (stop := watch.find(sampled)):
+        if watch.could_end(token) and (stop := watch.find(sampled)):
             return tokenizer.decode(sampled), stop
     return None
 

@@ -77,7 +77,6 @@ class Batch:
         """Prompt tokens computed so far, padding left out."""
         self.sampled = 0
         """Tokens sampled so far."""
-        self._entered = False
         self._settings: RowSettings | None = None
         self._ids = torch.zeros(0)
         self._positions = torch.zeros(0)
@@ -139,22 +138,10 @@ class Batch:
         for name, value in mine.items():
             if value is not theirs[name]:
                 value.copy_(theirs[name])
-        self.runner.changed()
-
-    def enter(self) -> None:
-        """Before a step. Drops the caches where the weights were changed without a notification."""
-        if not self._entered:
-            self._entered = True
-            self.runner.enter()
-            if self.runner.changed():
-                self.refresh(self.version)
 
     def leave(self) -> None:
         """Nothing to do, or a pause: the module is its owner's again, and so is a GPU's memory."""
-        if self._entered:
-            self._entered = False
-            self.runner.leave()
-            self.runner.changed()
+        self.runner.leave()
         if not self.rows and self.slots.shape.device.type != "cpu":
             self.slots.free()
 
@@ -319,7 +306,7 @@ class Batch:
         self.store.unpark(session)
         session.tokens = request.tokens
         session.slot = slot
-        self.store.index(session, request.prompt)
+        self.store.index(session, request.tokens)
         if request.cached is None:
             request.cached = reused
 

@@ -30,6 +30,7 @@ from typing import Any
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, MediaInput, Sampling
+from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.probe import check_digests, digests
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.check import verify
@@ -101,9 +102,7 @@ class TransformersEngine:
     def _make_batch(self) -> Batch:
         module = self._weights.module()
         if self._own:
-            # What isn't trained stays the trainer's own: with an adapter the copy is of the adapter alone.
-            shared = {id(parameter): parameter for parameter in module.parameters() if not parameter.requires_grad}
-            module = copy.deepcopy(module, shared).requires_grad_(False)
+            module = copy_sharing_frozen(module).requires_grad_(False)
         known = len(self._tokenizer) if self._tokenizer is not None else None
         runner = ModelRunner(module, sampled_ids=known)
         self.verified = verify(runner, self._tokenizer)

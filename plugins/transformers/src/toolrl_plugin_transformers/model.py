@@ -43,7 +43,6 @@ class ModelRunner:
         self._window, self._mixed = _windows(config)
         self._training: list[Any] = []
         self._entered = False
-        self._versions: list[tuple[int, int]] | None = None
         self.direct = Direct.of(module)
         """Stands in for the module where it can."""
         self._direct = self.direct
@@ -97,16 +96,6 @@ class ModelRunner:
         for module in self._training:
             module.training = True
         self._training = []
-
-    def changed(self) -> bool:
-        """Whether a parameter was replaced or written to since the last call: by a loaded checkpoint, an optimizer.
-
-        A safety net under `update_weights`, the notification of an engine. Writes through `.data` don't count up, nor
-        do those of torch's fused optimizers.
-        """
-        versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]
-        before, self._versions = self._versions, versions
-        return before is not None and before != versions
 
     @property
     def reads_prefixes(self) -> bool:

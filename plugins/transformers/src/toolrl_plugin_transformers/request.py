@@ -58,7 +58,7 @@ class Request:
         self.versions.append(version)
         if token in self.stop_ids:
             self.finish, self.stopped_by = "stop", token
-        elif self.stops is not None and self.stops.candidates[token]:
+        elif self.stops is not None and self.stops.could_end(token):
             self.stopped_by = self.stops.find(self.tokens[len(self.prompt) :])
             self.finish = "stop" if self.stopped_by is not None else None
         if self.finish is None and len(self.logprobs) >= self.sampling.max_new_tokens:

@@ -4,13 +4,13 @@ A session is the cache of one episode. While it decodes, its keys and values are
 tool they are in tensors of its own ("parked"). Parked sessions give way, the longest unused first, when space is
 short; the next prompt then computes them again.
 
-Prompts are indexed by the hashes of their beginnings, a block of tokens at a time, each hash covering all before
-it. So the longest beginning that any session shares with a new prompt is found in one walk over the prompt. A hit
-is compared token by token before it is used.
+Sessions are indexed in the lexicographic order of their prompts: of all that share a beginning with a new prompt, the
+ones next to it in this order share most.
 """
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections.abc import Collection, Iterator
 
 import torch
@@ -18,13 +18,14 @@ import torch
 from toolrl_plugin_torch.prefixes.tree import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 
-BLOCK = 16
+FEWEST = 16
+"""Tokens below which a beginning isn't taken from another session."""
 
 
 class SessionCache:
     """The cached tokens of one episode, or of a beginning that several have in common."""
 
-    __slots__ = ("_stored", "keys", "name", "parked", "slot", "tokens")
+    __slots__ = ("_stored", "indexed", "name", "parked", "slot", "tokens")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -34,8 +35,8 @@ class SessionCache:
         self.slot: int | None = None
         """Where it decodes; None while it waits."""
         self.parked: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.keys: list[int] = []
-        """Under which the index knows it."""
+        self.indexed: list[int] = []
+        """The prompt under which the index knows it; empty where it doesn't."""
         self._stored = 0
 
     @property
@@ -60,7 +61,7 @@ class SessionStore:
         self._share = share
         self._named: dict[str, SessionCache] = {}
         self._parked: dict[SessionCache, None] = {}
-        self._index: dict[int, dict[SessionCache, None]] = {}
+        self._index: list[SessionCache] = []
         self.parked_tokens = 0
 
     def __iter__(self) -> Iterator[SessionCache]:
@@ -84,15 +85,12 @@ class SessionStore:
         """Forget what a session cached; its tensors are freed, its slot is the caller's to reuse."""
         self.unpark(session)
         session.rest(0)
-        self._forget_keys(session, 0)
+        self._forget(session)
 
-    def _forget_keys(self, session: SessionCache, keep: int) -> None:
-        for key in session.keys[keep:]:
-            holders = self._index[key]
-            del holders[session]
-            if not holders:
-                del self._index[key]
-        del session.keys[keep:]
+    def _forget(self, session: SessionCache) -> None:
+        if session.indexed:
+            self._index.remove(session)
+            session.indexed = []
 
     def park(self, session: SessionCache, slots: SlotCache, slot: int, valid: int) -> None:
         """Take a session's first `valid` tokens out of the slot."""
@@ -119,35 +117,21 @@ class SessionStore:
 
     def index(self, session: SessionCache, prompt: list[int]) -> None:
         """Let others find the beginning that this session has in common with them."""
-        if not self._share:
-            return
-        keys = list(_hashes(prompt))
-        self._forget_keys(session, common_beginning(session.keys, keys, min(len(session.keys), len(keys))))
-        for key in keys[len(session.keys) :]:
-            self._index.setdefault(key, {})[session] = None
-            session.keys.append(key)
+        if self._share:
+            self._forget(session)
+            session.indexed = list(prompt)
+            insort(self._index, session, key=_prompt)
 
     def longest(self, prompt: list[int], own: SessionCache) -> tuple[SessionCache, int]:
         """The session with the most tokens of `prompt`'s beginning, and how many; `own` unless another has more."""
+        place = bisect(self._index, prompt, key=_prompt)
         best, most = own, own.shared(prompt)
-        if not self._share:
-            return best, most
-        deepest: SessionCache | None = None
-        for key in _hashes(prompt):
-            holders = self._index.get(key)
-            if not holders:
-                break
-            deepest = next(reversed(holders))
-        if deepest is not None and deepest is not own:
-            shared = deepest.shared(prompt)
-            if shared > most:
-                best, most = deepest, shared
+        for session in self._index[max(place - 1, 0) : place + 1]:
+            shared = session.shared(prompt)
+            if shared > most and shared >= FEWEST:
+                best, most = session, shared
         return best, most
 
 
-def _hashes(prompt: list[int]) -> Iterator[int]:
-    """A hash for each whole block of the prompt, covering all tokens up to the block's end."""
-    value = 0
-    for end in range(BLOCK, len(prompt) + 1, BLOCK):
-        value = hash((value, *prompt[end - BLOCK : end]))
-        yield value
+def _prompt(session: SessionCache) -> list[int]:
+    return session.indexed

@@ -9,6 +9,7 @@ never the prompt's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 _BROKEN = "\ufffd"
@@ -21,19 +22,19 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], tokenizer: Any) -> None:
         self.stops = tuple(stops)
         self._tokenizer = tokenizer
-        self.candidates = _Candidates(self)
+        self.could_end = cache(self._could_end)
+        """Whether one of the stop strings could end inside this token."""
         # A token is at least one byte, so this many of the last tokens hold any stop string that ends now. The others
         # in front keep a broken character or a dropped leading space at the cut away from it.
         self._reach = max(len(stop.encode()) for stop in self.stops) + 4
 
     def find(self, sampled: Sequence[int]) -> str | None:
-        """The stop string that the last of the sampled ids completes. Call where `candidates[id]` is true."""
+        """The stop string that the last of the sampled ids completes. Call where `could_end` is true of that one."""
         text = self._decode(sampled[-self._reach :])
         found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in self.stops if stop in text]
         return min(found)[2] if found else None
 
-    def could_end(self, token: int) -> bool:
-        """Whether one of the stop strings could end inside this token."""
+    def _could_end(self, token: int) -> bool:
         piece = self._decode([token])
         # Some tokenizers drop the space in front of the first word of what they decode.
         return any(_ends_inside(stop, text) for stop in self.stops for text in (piece, " " + piece))
@@ -41,18 +42,6 @@ class StopStrings:
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
-
-
-class _Candidates(dict[int, bool]):
-    """Token id to whether a stop string could end in it, worked out when first asked."""
-
-    def __init__(self, owner: StopStrings) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def __missing__(self, token: int) -> bool:
-        self[token] = self._owner.could_end(token)
-        return self[token]
 
 
 def _ends_inside(stop: str, piece: str) -> bool:

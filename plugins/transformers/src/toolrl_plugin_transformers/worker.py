@@ -47,7 +47,7 @@ class BatchThread(EngineThread):
 
     def step(self) -> None:
         batch = self.batch
-        batch.enter()
+        batch.runner.enter()
         done = batch.step()
         if batch.idle:
             batch.leave()  # Before the results arrive and the trainer begins.
