@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, pvariance
 from typing import Any
 
 import torch
@@ -182,7 +183,7 @@ class Critic:
             return {}
         (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")
         values = [value for item in self._valued for value in item.values]
-        metrics = {"critic/loss": error / turns, "critic/grad_norm": norms[-1], "critic/values": _mean(values)}
+        metrics = {"critic/loss": error / turns, "critic/grad_norm": norms[-1], "critic/values": fmean(values)}
         explained = self._explained()
         return metrics if explained is None else metrics | {"critic/explained_variance": explained}
 
@@ -295,8 +296,8 @@ class Critic:
         values = [value for item in self._valued for value in item.values]
         advantages = [advantage for item in self._valued for advantage in item.advantages]
         returns = [value + advantage for value, advantage in zip(values, advantages, strict=True)]
-        spread = _variance(returns)
-        return 1.0 - _variance(advantages) / spread if spread > 1e-12 else None
+        spread = pvariance(returns)
+        return 1.0 - pvariance(advantages) / spread if spread > 1e-12 else None
 
 
 def _sampled_turns(episode: Episode) -> dict[int, int]:
@@ -329,11 +330,3 @@ def _marks(length: int, places: Any) -> list[int]:
     for place in places:
         marks[place] = 1
     return marks
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(len(values), 1)
-
-
-def _variance(values: Sequence[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).var(correction=0)) if values else 0.0

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from toolrl_plugin_torch.fused.model import FusedLayers
 from toolrl_plugin_torch.head import HeadTransform, probe_head, wide_linear
@@ -342,20 +341,8 @@ def _grad_logits(
 def _reduce_logits(
     logits_NV: torch.Tensor, labels_N: torch.Tensor, temperature: float, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same two tensors from given logits, chunk by chunk and with recomputation in the backward pass."""
+    """The same two tensors from given logits."""
     wide = torch.float64 if logits_NV.dtype == torch.float64 else torch.float32
-
-    def reduce(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        all_logprobs = (logits.to(wide) / temperature).log_softmax(dim=1)
-        chosen = all_logprobs.gather(1, labels[:, None]).squeeze(1)
-        if not entropy:
-            return chosen, torch.zeros_like(chosen)
-        return chosen, -torch.linalg.vecdot(all_logprobs.exp(), all_logprobs)
-
-    chunk_rows = max(_memory(logits_NV.device)[0] // (logits_NV.shape[1] * wide.itemsize), _MIN_ROWS)
-    run: Callable[..., Any] = reduce
-    parts = [
-        checkpoint(run, logits, labels, use_reentrant=False)
-        for logits, labels in zip(logits_NV.split(chunk_rows), labels_N.split(chunk_rows), strict=True)
-    ]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    all_NV = (logits_NV.to(wide) / temperature).log_softmax(dim=1)
+    chosen_N = all_NV.gather(1, labels_N[:, None]).squeeze(1)
+    return chosen_N, -torch.linalg.vecdot(all_NV.exp(), all_NV) if entropy else torch.zeros_like(chosen_N)
