@@ -315,7 +315,7 @@ def test_a_step_that_breaks_half_way_is_not_whole(setting: Setting, monkeypatch:
 
 
 def test_memory_that_ran_out_says_what_to_make_smaller() -> None:
-    @within_memory
+    @within_memory()
     def update() -> None:
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
