@@ -16,12 +16,13 @@ raises marks its plugin as broken and no other. All hooks are plain functions: a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toolrl.component import Component
     from toolrl.protocols import (
         AdvantageEstimator,

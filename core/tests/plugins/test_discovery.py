@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from toolrl.plugins.discovery import GROUP, examine, find_candidates
+from toolrl.plugins.discovery import GROUP, examine, find_plugins
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
 
@@ -112,8 +112,7 @@ def test_the_requirement_on_core_is_checked_against_the_running_version(
 ) -> None:
     site.add("some", "", requires=("numpy>=1", requires))
     monkeypatch.syspath_prepend(str(site.folder))
-    candidates = [candidate for candidate in find_candidates() if candidate.name == "some"]
-    ((_, info),) = examine(candidates, running=running)
+    (info,) = examine([plugin for plugin in find_plugins() if plugin.name == "some"], running=running)
     assert (info.status, info.hint) == (status, hint)
 
 
@@ -137,7 +136,7 @@ def test_a_distribution_without_metadata_is_named_and_stops_nothing(site, load) 
 
 
 def test_core_registers_its_own_components_by_the_same_group(load, site) -> None:
-    assert any(candidate.name == "builtin" for candidate in find_candidates()), f"core has no entry point in {GROUP}"
+    assert any(plugin.name == "builtin" for plugin in find_plugins()), f"core has no entry point in {GROUP}"
     registry = load(site)
     assert {"jsonl", "parquet"} <= set(registry.names("datasets"))
     assert {"console", "jsonl"} <= set(registry.names("observers"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -178,11 +179,11 @@ def test_versions(version: str, minor: tuple[int, int], known: bool) -> None:
 def _pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], needs: list[str]) -> None:
     def version(name: str) -> str:
         if name not in versions:
-            raise packages.importlib_metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(packages.importlib_metadata, "version", version)
-    monkeypatch.setattr(check.importlib_metadata, "requires", lambda name: needs)
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: needs)
     monkeypatch.setattr(check, "_import", lambda: "CpuPlatform, no CUDA device")
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toolrl.assembly import Assembly
     from toolrl.config.frame import ComponentUse
     from toolrl.config.load import LoadedConfig
@@ -84,6 +84,8 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
     From here on `args.hide` takes the values of the config's environment variables out of what is printed of errors.
     """
+    from pathlib import Path
+
     from toolrl.config.load import load_config
     from toolrl.plugins.registry import load_registry
 
@@ -105,6 +107,9 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
 def _place_of(folder: Path) -> list[str]:
     """Overrides that make a moved run's config name its present folder. Raises DataError where it is no run's."""
+    import json
+    from pathlib import Path
+
     from toolrl.runs.folder import RunFolder
 
     run = RunFolder.open(folder).config.get("run")

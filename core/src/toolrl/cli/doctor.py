@@ -13,9 +13,8 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
-
-import importlib_metadata
 
 import toolrl
 from toolrl.cli.output import UsageError, print_json, table
@@ -163,8 +162,8 @@ def machine() -> dict[str, str]:
     facts = {"toolrl": toolrl.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            facts[name] = importlib_metadata.version(name)
-        except importlib_metadata.PackageNotFoundError:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
             facts[name] = ""
     return facts
 

@@ -13,7 +13,6 @@ import importlib
 import os
 import select
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -123,6 +122,8 @@ def _failed(error: Exception, args: argparse.Namespace, debug: bool, *, json: bo
     shown = readable(error)
     if debug or getattr(args, "debug", None) is True or not isinstance(shown, ToolrlError):
         # What is no ToolrlError is a bug, in toolrl or in a plugin, and its traceback is what helps.
+        import traceback
+
         print(hide("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if json or isinstance(shown, ToolrlError):
         print_error(shown, json=json, hide=hide)

@@ -34,8 +34,7 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def check_plugin_module(module: Any) -> None:
     """Raises PluginError for a function that looks like a hook of a plugin and would never be called."""
     marked = 0
-    for name in dir(module):
-        function = inspect.getattr_static(module, name, None)
+    for name, function in sorted(vars(module).items()):
         if not inspect.isfunction(function):
             continue
         mark = getattr(function, f"{PROJECT}_impl", None)

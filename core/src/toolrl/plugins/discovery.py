@@ -8,13 +8,11 @@ each plugin's module is imported, each under its own guard, so that one that can
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import sys
-import traceback
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence, Set
 from types import ModuleType
-
-import importlib_metadata
 
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.versions import CORE, unmet_requirement
@@ -23,37 +21,49 @@ GROUP = "toolrl.plugins"
 DISABLE = "TOOLRL_DISABLE"
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An entry point with what its distribution's metadata says."""
+def find_plugins() -> list[PluginInfo]:
+    """All installed entry points of the group, by name. Imports no plugin.
 
-    entry_point: importlib_metadata.EntryPoint
-    distribution: str
-    version: str
-    requires: Sequence[str]
-    """Its `Requires-Dist` lines."""
-
-    @property
-    def name(self) -> str:
-        return str(self.entry_point.name)
-
-    def info(self) -> PluginInfo:
-        return PluginInfo(self.name, self.distribution, self.version)
-
-
-def find_candidates() -> list[Candidate]:
-    """All installed entry points of the group, by name. Imports no plugin."""
-    found = importlib_metadata.entry_points(group=GROUP)
-    return sorted((_candidate(point) for point in found), key=lambda it: (it.name, it.distribution))
+    `importlib.metadata` finds the same; importing it takes longer than all of this.
+    """
+    found: list[PluginInfo] = []
+    seen = set()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder or "."):
+                stem, _, kind = entry.name.rpartition(".")
+                project = stem.partition("-")[0].replace(".", "_").lower()
+                # The first on the path hides others of its name.
+                if kind in ("dist-info", "egg-info") and project not in seen:
+                    seen.add(project)
+                    found += _plugins_in(entry.path)
+    return sorted(found, key=lambda it: (it.name, it.distribution))
 
 
-def _candidate(point: importlib_metadata.EntryPoint) -> Candidate:
-    dist = point.dist
-    text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO")) if dist is not None else None
+def _plugins_in(folder: str) -> Iterator[PluginInfo]:
+    """The entry points of one distribution, by the folder of its metadata."""
+    lines = iter(_text(folder, "entry_points.txt").splitlines())
+    if f"[{GROUP}]" not in map(str.strip, lines):
+        return
     # An interrupted installation leaves no metadata.
-    headers = _headers(text or "")
+    headers = _headers(_text(folder, "METADATA") or _text(folder, "PKG-INFO"))
     name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
-    return Candidate(point, name, version, tuple(headers.get("requires-dist", ())))
+    for line in lines:
+        if line.startswith("["):
+            return
+        point, equals, module = line.partition("=")
+        if equals:
+            requires = headers.get("requires-dist", ())
+            yield PluginInfo(point.strip(), name, version, module=module.strip(), requires=requires)
+
+
+def _text(folder: str, name: str) -> str:
+    """A file's text; empty where there is none."""
+    try:
+        with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - importing pathlib takes longer
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _headers(text: str) -> dict[str, list[str]]:
@@ -70,101 +80,86 @@ def _headers(text: str) -> dict[str, list[str]]:
     return headers
 
 
-def examine(
-    candidates: Sequence[Candidate], *, running: str, disabled: Set[str] = frozenset()
-) -> list[tuple[Candidate, PluginInfo]]:
-    """Each candidate's status by its metadata: disabled, incompatible, one of two with one name, or ok so far.
+def examine(plugins: Sequence[PluginInfo], *, running: str, disabled: Set[str] = frozenset()) -> list[PluginInfo]:
+    """Each plugin with its status by its metadata: disabled, incompatible, one of two with one name, or ok so far.
 
     `running` is toolrl's version; `disabled` holds names of plugins or distributions.
     """
-    wanted: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
-        if not disabled & {candidate.name, candidate.distribution}:
-            wanted.setdefault(candidate.name, []).append(candidate)
+    wanted = [it for it in plugins if not disabled & {it.name, it.distribution}]
     result = []
-    for candidate in candidates:
-        info = candidate.info()
-        rivals = wanted.get(candidate.name, [])
-        if candidate not in rivals:
-            info = replace(info, status="disabled", reason=f"named in {DISABLE}", hint=f"Take it out of {DISABLE}.")
+    for plugin in plugins:
+        rivals = [it for it in wanted if it.name == plugin.name]
+        if plugin not in rivals:
+            plugin = plugin.unusable("disabled", f"named in {DISABLE}", f"Take it out of {DISABLE}.")
         elif len(rivals) > 1:
-            info = _clash(info, rivals)
-        else:
-            info = _compatible(candidate, info, running)
-        result.append((candidate, info))
+            plugin = _clash(plugin, rivals)
+        elif plugin.distribution != CORE:
+            plugin = _compatible(plugin, running)
+        result.append(plugin)
     return result
 
 
-def _clash(info: PluginInfo, rivals: Sequence[Candidate]) -> PluginInfo:
+def _clash(plugin: PluginInfo, rivals: Sequence[PluginInfo]) -> PluginInfo:
     """Two entry points of one name: neither wins."""
     names = " and ".join(f"{it.distribution or 'a distribution without name'} {it.version}".strip() for it in rivals)
-    return replace(
-        info,
-        status="broken",
-        reason=f"{len(rivals)} distributions bring a plugin named {info.name!r}: {names}",
-        hint=f"pip uninstall {info.distribution}, or set {DISABLE}={info.distribution}, to use the other one.",
+    return plugin.unusable(
+        "broken",
+        f"{len(rivals)} distributions bring a plugin named {plugin.name!r}: {names}",
+        f"pip uninstall {plugin.distribution}, or set {DISABLE}={plugin.distribution}, to use the other one.",
     )
 
 
-def _compatible(candidate: Candidate, info: PluginInfo, running: str) -> PluginInfo:
+def _compatible(plugin: PluginInfo, running: str) -> PluginInfo:
     """Checks `Requires-Dist: toolrl…` against the running version."""
-    if candidate.distribution == CORE:
-        return info
-    for line in candidate.requires:
+    name = plugin.distribution
+    for line in plugin.requires:
         try:
             unmet = unmet_requirement(line, running)
         except ValueError as error:
-            return replace(
-                info,
-                status="broken",
-                reason=f"its metadata has the line 'Requires-Dist: {line}', which can't be read: {_line(error)}",
-                hint=f"pip install --force-reinstall {info.distribution}",
-            )
+            reason = f"its metadata has the line 'Requires-Dist: {line}', which can't be read: {_line(error)}"
+            return plugin.unusable("broken", reason, f"pip install --force-reinstall {name}")
         if unmet is not None:
             needed, core_is_older = unmet
-            return replace(
-                info,
-                status="incompatible",
-                reason=f"{info.distribution} {info.version} needs toolrl {needed}, this is toolrl {running}",
-                hint=f'pip install -U "toolrl{needed}"' if core_is_older else f"pip install -U {info.distribution}",
-            )
-    return info
+            reason = f"{name} {plugin.version} needs toolrl {needed}, this is toolrl {running}"
+            hint = f'pip install -U "toolrl{needed}"' if core_is_older else f"pip install -U {name}"
+            return plugin.unusable("incompatible", reason, hint)
+    return plugin
 
 
-def import_plugin(candidate: Candidate, info: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
+def import_plugin(plugin: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
     """Imports the plugin's module. Whatever that raises, SystemExit too, marks this plugin as broken and no other. What
     it prints goes to standard error: standard output belongs to the command that runs."""
-    value = candidate.entry_point.value
+    module, colon, _ = plugin.module.partition(":")
+    if colon:
+        reason = f"its entry point {plugin.name} = {plugin.module!r} names an object, expected a module"
+        return None, plugin.unusable("broken", reason, f"Write {module!r} there.")
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            module = candidate.entry_point.load()
+            return importlib.import_module(module), plugin
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program
-        return None, broken(info, error, hint=_import_hint(error, value, info))
-    if not isinstance(module, ModuleType):
-        reason = f"its entry point {info.name} = {value!r} gives a {type(module).__name__}, expected a module"
-        return None, replace(info, status="broken", reason=reason, hint=f"Write {value.partition(':')[0]!r} there.")
-    return module, info
+        return None, broken(plugin, error, hint=_import_hint(error, plugin))
 
 
-def broken(info: PluginInfo, error: BaseException, *, hint: str = "") -> PluginInfo:
+def broken(plugin: PluginInfo, error: BaseException, *, hint: str = "") -> PluginInfo:
     """The plugin marked as broken by an exception, whose traceback is kept."""
-    return replace(
-        info,
-        status="broken",
-        reason=f"{type(error).__name__}: {_line(error)}" if str(error) else type(error).__name__,
-        hint=hint or f"toolrl doctor {info.name} shows the traceback.",
-        traceback="".join(traceback.format_exception(error)).rstrip(),
+    import traceback  # Only on the way to an error.
+
+    return plugin.unusable(
+        "broken",
+        f"{type(error).__name__}: {_line(error)}" if str(error) else type(error).__name__,
+        hint or f"toolrl doctor {plugin.name} shows the traceback.",
+        "".join(traceback.format_exception(error)).rstrip(),
     )
 
 
-def _import_hint(error: BaseException, value: str, info: PluginInfo) -> str:
+def _import_hint(error: BaseException, plugin: PluginInfo) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     package = error.name.partition(".")[0]
-    if package == value.partition(".")[0]:
-        return f"pip install --force-reinstall {info.distribution}"
+    if package == plugin.module.partition(".")[0]:
+        return f"pip install --force-reinstall {plugin.distribution}"
     return f"pip install {package} (or what else brings the module {package!r})"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from toolrl.component import Component
@@ -30,6 +31,14 @@ class PluginInfo:
     """Of what broke it, where that was an exception."""
     components: dict[str, list[Component[Any]]] = field(default_factory=dict)
     """By kind, as registered; empty unless the status is `ok`."""
+    module: str = ""
+    """What its entry point names."""
+    requires: Sequence[str] = ()
+    """The distribution's `Requires-Dist` lines."""
+
+    def unusable(self, status: Status, reason: str, hint: str, traceback: str = "") -> PluginInfo:
+        """The same plugin with the reason why it can't be used."""
+        return replace(self, status=status, reason=reason, hint=hint, traceback=traceback)
 
     @property
     def usable(self) -> bool:

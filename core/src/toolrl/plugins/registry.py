@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +24,7 @@ from toolrl.component import Component
 from toolrl.errors import AmbiguousComponentError, PluginError, UnknownComponentError
 from toolrl.kinds import KINDS
 from toolrl.plugins.checks import check_components, check_plugin_module, nearest
-from toolrl.plugins.discovery import DISABLE, broken, examine, find_candidates, import_plugin
+from toolrl.plugins.discovery import DISABLE, broken, examine, find_plugins, import_plugin
 from toolrl.plugins.info import PluginInfo
 
 
@@ -144,6 +143,7 @@ def first_party() -> dict[str, dict[str, list[str]]]:
     """Names of components by plugin of toolrl's own and kind, installed or not; under `needs` the folders that it
     needs besides its own in a clone. `docs/reference/make.py` writes it."""
     import json  # Only on the way to an error.
+    from pathlib import Path
 
     table: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("first_party.json").read_bytes())
     return table
@@ -159,20 +159,15 @@ def install_hint(plugin: str) -> str:
 def load_registry() -> Registry:
     """The registry of what is installed, read once a process. `load_registry.cache_clear()` forgets it."""
     disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",") if name.strip()}
-    loaded: list[tuple[ModuleType | None, PluginInfo]] = []
-    for candidate, info in examine(find_candidates(), running=toolrl.__version__, disabled=disabled):
-        loaded.append(import_plugin(candidate, info) if info.usable else (None, info))
-    return Registry(_register(loaded))
+    plugins = examine(find_plugins(), running=toolrl.__version__, disabled=disabled)
+    return Registry(_register(import_plugin(it) if it.usable else (None, it) for it in plugins))
 
 
 def _register(loaded: Iterable[tuple[ModuleType | None, PluginInfo]]) -> list[PluginInfo]:
     """Registers each imported plugin and asks it for its components."""
     pm = pluggy.PluginManager(hookspecs.PROJECT)
     pm.add_hookspecs(hookspecs)
-    result = []
-    for module, info in loaded:
-        result.append(_collect(pm, module, info) if module is not None else info)
-    return result
+    return [info if module is None else _collect(pm, module, info) for module, info in loaded]
 
 
 def _collect(pm: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> PluginInfo:
@@ -180,19 +175,15 @@ def _collect(pm: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> 
     try:
         check_plugin_module(module)
         pm.register(module, info.name)
-        others = [plugin for plugin in pm.get_plugins() if plugin is not module]
         components: dict[str, list[Component[Any]]] = {}
         for kind in KINDS.values():
-            if not any(impl.plugin is module for impl in getattr(pm.hook, kind.hook).get_hookimpls()):
-                continue
-            with contextlib.redirect_stdout(sys.stderr):
-                results = pm.subset_hook_caller(kind.hook, others)()
-                # pluggy leaves out a result that is None. A generator runs, and prints, only here.
-                given = [item for result in results or [None] for item in check_components(kind.hook, result)]
+            hooks = [it.function for it in getattr(pm.hook, kind.hook).get_hookimpls() if it.plugin is module]
+            with contextlib.redirect_stdout(sys.stderr):  # A generator prints where it is read.
+                given = [item for hook in hooks for item in check_components(kind.hook, hook())]
             if given:
                 components[kind.name] = check_components(kind.hook, given)
     except PluginError as error:
-        return replace(info, status="broken", reason=error.message, hint=error.hint or "")
+        return info.unusable("broken", error.message, error.hint or "")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-
-import importlib_metadata
+from importlib import metadata
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl_plugin_vllm import packages
@@ -64,7 +63,7 @@ def _the_one(found: list[packages.Installed]) -> packages.Installed:
 
 def wanted_torch(distribution: str) -> str | None:
     """The version of torch that a distribution pins, or None where it pins none."""
-    for need in importlib_metadata.requires(distribution) or ():
+    for need in metadata.requires(distribution) or ():
         pinned = re.match(r"torch\s*==\s*([^\s;,]+)", need)
         if pinned:
             return pinned.group(1)
@@ -73,8 +72,8 @@ def wanted_torch(distribution: str) -> str | None:
 
 def _version(name: str) -> str | None:
     try:
-        return importlib_metadata.version(name)
-    except importlib_metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
 
 

