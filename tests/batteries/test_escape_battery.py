@@ -105,7 +105,7 @@ def test_what_hides_is_found_in_every_way(
     isolation, identity, has, has_not = WAYS[name]
     python, environment = public_python
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "batteries"))
-    hiding = [it.name for it in vars(importlib.import_module("escapes.exhaustion")).values() if hasattr(it, "lingers")]
+    hiding = [it.name for it in importlib.import_module("escape_battery").ATTACKS if it.hides]
     command = [python, BATTERY, "--json", "--proven", f"--isolation={isolation}", *(f"--only={it}" for it in hiding)]
     command += ["--as", identity] if identity else []
     with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 PAUSE_SECONDS = 1.0
 CLASSES = (
@@ -49,18 +50,20 @@ class Attack:
     """It wins by more text than is allowed."""
     lingers: bool = False
     """It wins by a process named `MARK` that is there after the call."""
+    hides: bool = False
+    """It hides what it uses."""
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(kind: str, stopped_by: str, **more: object) -> Callable[[Callable[[], str]], Attack]:
-    """Makes an attack of a function: its name, and the code that it returns."""
+def attacks(kind: str, stopped_by: str, **more: Any) -> Callable[..., None]:
+    """Adds attacks of one kind: each keyword of the second call is a name, its value the code. `more` are other fields
+    of `Attack`."""
     assert kind in CLASSES
 
-    def make(function: Callable[[], str]) -> Attack:
-        made = Attack(function.__name__, kind, textwrap.dedent(function()).strip(), stopped_by, **more)  # type: ignore[arg-type]
-        ATTACKS.append(made)
-        return made
+    def add(**codes: str) -> None:
+        for name, code in codes.items():
+            ATTACKS.append(Attack(name, kind, textwrap.dedent(code).strip(), stopped_by, **more))
 
-    return make
+    return add

@@ -7,12 +7,15 @@ The battery allows 128 MB of memory, one second of processor time and 16 MB of f
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 
-from escapes.attack import attack
+from escapes.attack import attacks as any_attacks
 
+attacks = partial(any_attacks, hides=True)
 MEMORY, DISK, OUTLIVING = "memory and CPU", "descriptors and disk", "outliving the call"
 _GROUP = "control group; without one the keeper: "
 _DISK = "size of the scratch folder's file system; without one the keeper: "
+
 _MMAP = """
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -20,7 +23,6 @@ _MMAP = """
         libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 """
-
 
 _FULL_SOCKETS = """
 pairs = [socket.socketpair() for _ in range(100)]
@@ -63,9 +65,8 @@ def _in_children(count: int, work: str, *, leave: bool = False) -> str:
     """
 
 
-@attack(MEMORY, _GROUP + "VmPTE of each process", long=True)
-def fill_page_tables() -> str:
-    return f"""
+attacks(MEMORY, _GROUP + "VmPTE of each process", long=True)(
+    fill_page_tables=f"""
         import ctypes, time
         {_MMAP.strip()}
         # Of each gigabyte one page, which is the kernel's page of zeros: all that is used are tables.
@@ -75,23 +76,17 @@ def fill_page_tables() -> str:
             ctypes.string_at(place, 1)
         time.sleep(1.5)
         print("@WON@")
-    """
-
-
-@attack(MEMORY, _GROUP + "VmPTE of each process", long=True)
-def fill_page_tables_by_children() -> str:
-    return _in_children(
+    """,
+    fill_page_tables_by_children=_in_children(
         8,
         """
         for number in range(3000):
             ctypes.string_at(libc.mmap((number + 1024) << 30, 4096, 1, 0x100022, -1, 0), 1)
         """,
-    )
-
-
-@attack(MEMORY, _GROUP + "the mappings of each process", long=True)
-def fill_memory_with_mappings() -> str:
-    return f"""
+    ),
+)
+attacks(MEMORY, _GROUP + "the mappings of each process", long=True)(
+    fill_memory_with_mappings=f"""
         import ctypes, os, select, time
         {_MMAP.strip()}
         size = 60_000
@@ -107,16 +102,10 @@ def fill_memory_with_mappings() -> str:
         time.sleep(1.5)
         print("@WON@")
     """
-
-
-@attack(MEMORY, _GROUP + "the sockets of each process", long=True)
-def fill_socket_buffers() -> str:
-    return _in_children(8, _FULL_SOCKETS)
-
-
-@attack(MEMORY, "seccomp: sendmsg", long=True)
-def fill_sockets_that_no_process_has() -> str:
-    return """
+)
+attacks(MEMORY, _GROUP + "the sockets of each process", long=True)(fill_socket_buffers=_in_children(8, _FULL_SOCKETS))
+attacks(MEMORY, "seccomp: sendmsg", long=True)(
+    fill_sockets_that_no_process_has="""
         import array, socket, time
         near, far = socket.socketpair()
         for _ in range(40):
@@ -135,11 +124,9 @@ def fill_sockets_that_no_process_has() -> str:
         time.sleep(1)
         print("@WON@")
     """
-
-
-@attack(MEMORY, "seccomp: close_range", long=True)
-def fill_sockets_that_one_thread_has() -> str:
-    return f"""
+)
+attacks(MEMORY, "seccomp: close_range", long=True)(
+    fill_sockets_that_one_thread_has=f"""
         import ctypes, socket, threading, time
         libc = ctypes.CDLL(None, use_errno=True)
         full = threading.Semaphore(0)
@@ -157,16 +144,12 @@ def fill_sockets_that_one_thread_has() -> str:
             time.sleep(1)
             print("@WON@")
     """
-
-
-@attack(MEMORY, _GROUP + "memory of all processes, of which the job's first adopts orphans", long=True)
-def fill_memory_by_grandchildren() -> str:
-    return _in_children(4, "block = bytearray(60 << 20)", leave=True)
-
-
-@attack(MEMORY, _GROUP + "time of all processes, of which the job's first adopts orphans", long=True)
-def burn_time_by_grandchildren() -> str:
-    return _in_children(
+)
+attacks(MEMORY, _GROUP + "memory of all processes, of which the job's first adopts orphans", long=True)(
+    fill_memory_by_grandchildren=_in_children(4, "block = bytearray(60 << 20)", leave=True)
+)
+attacks(MEMORY, _GROUP + "time of all processes, of which the job's first adopts orphans", long=True)(
+    burn_time_by_grandchildren=_in_children(
         6,
         """
         while time.process_time() < 0.4:
@@ -174,11 +157,9 @@ def burn_time_by_grandchildren() -> str:
         """,
         leave=True,
     )
-
-
-@attack(MEMORY, _GROUP + "a process that can't be read counts as the worst", long=True)
-def fill_sockets_behind_an_unreadable_program() -> str:
-    return f"""
+)
+attacks(MEMORY, _GROUP + "a process that can't be read counts as the worst", long=True)(
+    fill_sockets_behind_an_unreadable_program=f"""
         import os, shutil, subprocess, sys
         # A process whose program it can't read can't be inspected.
         shutil.copy(os.path.realpath(sys.executable), "program")
@@ -196,11 +177,9 @@ def fill_sockets_behind_an_unreadable_program() -> str:
         if all(one.stdout.readline() == b"full\\n" and one.wait() == 0 for one in running):
             print("@WON@")
     """
-
-
-@attack(DISK, _DISK + "descriptors of each process")
-def hide_files_without_a_name() -> str:
-    return """
+)
+attacks(DISK, _DISK + "descriptors of each process")(
+    hide_files_without_a_name="""
         import os, time
         handles = []
         for number in range(10):
@@ -210,11 +189,9 @@ def hide_files_without_a_name() -> str:
         time.sleep(0.7)
         print("@WON@")
     """
-
-
-@attack(DISK, _DISK + "mappings of each process")
-def hide_files_in_mappings() -> str:
-    return f"""
+)
+attacks(DISK, _DISK + "mappings of each process")(
+    hide_files_in_mappings=f"""
         import ctypes, os, time
         {_MMAP.strip()}
         for number in range(10):
@@ -226,11 +203,9 @@ def hide_files_in_mappings() -> str:
         time.sleep(0.7)
         print("@WON@")
     """
-
-
-@attack(DISK, _DISK + "folders are opened below one another")
-def hide_files_below_long_paths() -> str:
-    return """
+)
+attacks(DISK, _DISK + "folders are opened below one another")(
+    hide_files_below_long_paths="""
         import os, time
         for _ in range(30):
             os.mkdir("x" * 200)
@@ -240,11 +215,9 @@ def hide_files_below_long_paths() -> str:
         time.sleep(0.7)
         print("@WON@")
     """
-
-
-@attack(DISK, "number of files of the scratch folder's file system; without one the keeper: each costs 4 KB")
-def hide_very_many_files_below_long_paths() -> str:
-    return """
+)
+attacks(DISK, "number of files of the scratch folder's file system; without one the keeper: each costs 4 KB")(
+    hide_very_many_files_below_long_paths="""
         import os, time
         for _ in range(30):
             os.mkdir("x" * 200)
@@ -254,11 +227,9 @@ def hide_very_many_files_below_long_paths() -> str:
         time.sleep(0.7)
         print("@WON@")
     """
-
-
-@attack(DISK, _DISK + "it lets itself in")
-def hide_files_in_closed_folders() -> str:
-    return """
+)
+attacks(DISK, _DISK + "it lets itself in")(
+    hide_files_in_closed_folders="""
         import os, time
         os.mkdir("closed", 0o300)
         os.mkdir("closed/below", 0o300)
@@ -267,11 +238,9 @@ def hide_files_in_closed_folders() -> str:
         time.sleep(0.7)
         print("@WON@")
     """
-
-
-@attack(DISK, _DISK + "what moves is stopped first", long=True)
-def hide_files_in_folders_that_move() -> str:
-    return """
+)
+attacks(DISK, _DISK + "what moves is stopped first", long=True)(
+    hide_files_in_folders_that_move="""
         import os, threading, time
         for name in ("one", "two", "one/moving"):
             os.mkdir(name)
@@ -289,9 +258,8 @@ def hide_files_in_folders_that_move() -> str:
         time.sleep(1.5)
         print("@WON@")
     """
-
-
-@attack(
+)
+attacks(
     OUTLIVING,
     "process namespace; with Landlock alone the job's first adopts it; a single process can't fork",
     follow_up="""
@@ -303,9 +271,8 @@ def hide_files_in_folders_that_move() -> str:
             print("@WON@")
     """,
     persistent=True,
-)
-def stay_stopped_until_the_next_call() -> str:
-    return """
+)(
+    stay_stopped_until_the_next_call="""
         import os, signal, time
         read, write = os.pipe()
         if os.fork() == 0:
@@ -319,3 +286,4 @@ def stay_stopped_until_the_next_call() -> str:
         child = int(os.read(read, 20))
         time.sleep(0.1)
     """
+)

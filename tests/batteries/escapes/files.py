@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escapes.attack import attack
+from escapes.attack import attacks
 
 READING, WRITING, MOUNTS = "reading files", "writing files", "symlinks and mounts"
 _ABSENT = "mount namespace: the path isn't there; Landlock"
@@ -20,136 +20,70 @@ def _in_new_namespaces(test: str) -> str:
     """
 
 
-@attack(READING, _ABSENT)
-def read_a_file() -> str:
-    return "print(open('@WORLD@/public').read())"
-
-
-@attack(READING, _ABSENT + "; another user")
-def read_a_private_file() -> str:
-    return "print(open('@WORLD@/private').read())"
-
-
-@attack(READING, _ABSENT)
-def read_over_parents() -> str:
-    return "print(open('../' * 40 + '@WORLD@/public'.lstrip('/')).read())"
-
-
-@attack(READING, _ABSENT)
-def read_from_a_descriptor_of_the_root() -> str:
-    return """
+attacks(READING, _ABSENT)(
+    read_a_file="print(open('@WORLD@/public').read())",
+    read_over_parents="print(open('../' * 40 + '@WORLD@/public'.lstrip('/')).read())",
+    read_from_a_descriptor_of_the_root="""
         import os
         folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
         for part in "@WORLD@".strip("/").split("/"):
             folder = os.open(part, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
         print(os.read(os.open("public", os.O_RDONLY, dir_fd=folder), 100))
-    """
-
-
-@attack(READING, _ABSENT)
-def read_by_a_child() -> str:
-    return """
+    """,
+    read_by_a_child="""
         import subprocess, sys
         subprocess.run([sys.executable, "-c", "print(open('@WORLD@/public').read())"])
-    """
-
-
-@attack(READING, _ABSENT)
-def read_by_openat2() -> str:
-    return """
+    """,
+    read_by_openat2="""
         import ctypes, os
         libc = ctypes.CDLL(None)
         how = (ctypes.c_uint64 * 3)(0, 0, 0)
         handle = libc.syscall(437, -100, b"@WORLD@/public", ctypes.byref(how), 24)
         print(os.read(handle, 100))
-    """
-
-
-@attack(READING, _ABSENT)
-def list_a_folder() -> str:
-    return """
+    """,
+    list_a_folder="""
         import os
         if "private" in os.listdir("@WORLD@"):
             print("@WON@")
-    """
-
-
-@attack(READING, _ABSENT)
-def import_a_module() -> str:
-    return """
+    """,
+    import_a_module="""
         import sys
         sys.path.append("@WORLD@")
         import module_outside
         print(module_outside.secret)
-    """
-
-
-@attack(READING, "mount namespace: a passwd file of its own")
-def read_the_users() -> str:
-    return """
-        if "root:" in open("/etc/passwd").read():
-            print("@WON@")
-    """
-
-
-@attack(READING, _ABSENT)
-def map_a_file() -> str:
-    return """
+    """,
+    map_a_file="""
         import mmap
         with open("@WORLD@/public", "rb") as file:
             print(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)[:])
+    """,
+)
+attacks(READING, _ABSENT + "; another user")(read_a_private_file="print(open('@WORLD@/private').read())")
+attacks(READING, "mount namespace: a passwd file of its own")(
+    read_the_users="""
+        if "root:" in open("/etc/passwd").read():
+            print("@WON@")
     """
-
-
-@attack(WRITING, _ABSENT)
-def make_a_file() -> str:
-    return "open('@WORLD@/made', 'w').write('x')"
-
-
-@attack(WRITING, _ABSENT)
-def overwrite_a_file() -> str:
-    return "open('@WORLD@/canary', 'w').write('overwritten')"
-
-
-@attack(WRITING, _ABSENT)
-def append_to_a_file() -> str:
-    return """
+)
+attacks(WRITING, _ABSENT)(
+    make_a_file="open('@WORLD@/made', 'w').write('x')",
+    overwrite_a_file="open('@WORLD@/canary', 'w').write('overwritten')",
+    append_to_a_file="""
         import os
         os.write(os.open("@WORLD@/canary", os.O_WRONLY | os.O_APPEND), b"more")
-    """
-
-
-@attack(WRITING, _ABSENT)
-def truncate_a_file() -> str:
-    return "import os; os.truncate('@WORLD@/canary', 0)"
-
-
-@attack(WRITING, _ABSENT)
-def delete_a_file() -> str:
-    return "import os; os.remove('@WORLD@/canary')"
-
-
-@attack(WRITING, _ABSENT)
-def rename_a_file() -> str:
-    return "import os; os.rename('@WORLD@/canary', '@WORLD@/renamed')"
-
-
-@attack(WRITING, _ABSENT + "; with Landlock alone seccomp or another user")
-def change_a_mode() -> str:
-    return "import os; os.chmod('@WORLD@/canary', 0o777)"
-
-
-@attack(WRITING, _ABSENT + "; with Landlock alone seccomp or another user")
-def change_a_time() -> str:
-    return "import os; os.utime('@WORLD@/canary', (1, 1))"
-
-
-@attack(WRITING, "read-only mount; Landlock")
-def write_where_reading_is_allowed() -> str:
-    return "open('@WORLD@/readable/canary', 'w').write('overwritten')"
-
-
-@attack(
+    """,
+    truncate_a_file="import os; os.truncate('@WORLD@/canary', 0)",
+    delete_a_file="import os; os.remove('@WORLD@/canary')",
+    rename_a_file="import os; os.rename('@WORLD@/canary', '@WORLD@/renamed')",
+)
+attacks(WRITING, _ABSENT + "; with Landlock alone seccomp or another user")(
+    change_a_mode="import os; os.chmod('@WORLD@/canary', 0o777)",
+    change_a_time="import os; os.utime('@WORLD@/canary', (1, 1))",
+)
+attacks(WRITING, "read-only mount; Landlock")(
+    write_where_reading_is_allowed="open('@WORLD@/readable/canary', 'w').write('overwritten')"
+)
+attacks(
     WRITING,
     "read-only mount; Landlock",
     follow_up="""
@@ -158,12 +92,8 @@ def write_where_reading_is_allowed() -> str:
         import @PLANTED@
         print("@WON@")
     """,
-)
-def plant_where_the_next_call_reads() -> str:
-    return "open('@WORLD@/readable/@PLANTED@.py', 'w').write('x = 1')"
-
-
-@attack(
+)(plant_where_the_next_call_reads="open('@WORLD@/readable/@PLANTED@.py', 'w').write('x = 1')")
+attacks(
     WRITING,
     "scratch folder of the call's own",
     follow_up="""
@@ -172,12 +102,8 @@ def plant_where_the_next_call_reads() -> str:
         import @PLANTED@
         print("@WON@")
     """,
-)
-def plant_for_the_next_call() -> str:
-    return "open('/tmp/@PLANTED@.py', 'w').write('x = 1')"
-
-
-@attack(
+)(plant_for_the_next_call="open('/tmp/@PLANTED@.py', 'w').write('x = 1')")
+attacks(
     WRITING,
     "scratch folder of the call's own",
     follow_up="""
@@ -185,42 +111,25 @@ def plant_for_the_next_call() -> str:
         if os.path.exists("/dev/shm/@PLANTED@"):
             print("@WON@")
     """,
-)
-def leave_shared_memory_for_the_next_call() -> str:
-    return "open('/dev/shm/@PLANTED@', 'w').write('x')"
-
-
-@attack(MOUNTS, _ABSENT)
-def symlink_to_a_file() -> str:
-    return """
+)(leave_shared_memory_for_the_next_call="open('/dev/shm/@PLANTED@', 'w').write('x')")
+attacks(MOUNTS, _ABSENT)(
+    symlink_to_a_file="""
         import os
         os.symlink("@WORLD@/public", "link")
         print(open("link").read())
-    """
-
-
-@attack(MOUNTS, _ABSENT)
-def symlink_over_parents() -> str:
-    return """
+    """,
+    symlink_over_parents="""
         import os
         os.makedirs("a/b")
         os.symlink("../" * 30 + "@WORLD@".lstrip("/"), "a/b/link")
         print(open("a/b/link/public").read())
-    """
-
-
-@attack(MOUNTS, _ABSENT)
-def hard_link_to_a_file() -> str:
-    return """
+    """,
+    hard_link_to_a_file="""
         import os
         os.link("@WORLD@/public", "link")
         print(open("link").read())
-    """
-
-
-@attack(MOUNTS, _ABSENT)
-def swap_a_link_under_a_reader() -> str:
-    return """
+    """,
+    swap_a_link_under_a_reader="""
         import os, threading
         open("innocent", "w").write("innocent")
         os.symlink("innocent", "link")
@@ -241,45 +150,27 @@ def swap_a_link_under_a_reader() -> str:
                 pass
         seen.add(open("link").read())
         print(seen)
-    """
-
-
-@attack(MOUNTS, "no /proc; Landlock")
-def follow_the_root_of_a_process() -> str:
-    return "print(open('/proc/@VICTIM@/root@WORLD@/public').read())"
-
-
-@attack(MOUNTS, "no /proc; Landlock")
-def follow_the_folder_of_a_process() -> str:
-    return """
+    """,
+)
+attacks(MOUNTS, "no /proc; Landlock")(
+    follow_the_root_of_a_process="print(open('/proc/@VICTIM@/root@WORLD@/public').read())",
+    follow_the_folder_of_a_process="""
         import os
         os.chdir("/proc/@OUTSIDE@/cwd")
         if os.listdir("."):
             print("@WON@")
-    """
-
-
-@attack(MOUNTS, "seccomp: unshare and mount")
-def mount_in_a_namespace_of_its_own() -> str:
-    return _in_new_namespaces('libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None) == 0')
-
-
-@attack(MOUNTS, "seccomp: unshare and mount")
-def bind_a_folder() -> str:
-    return _in_new_namespaces('libc.mount(b"/", b"/tmp", None, 4096 | 16384, None) == 0')
-
-
-@attack(MOUNTS, "seccomp: unshare and mount")
-def make_the_interpreter_writable() -> str:
-    return _in_new_namespaces(
+    """,
+)
+attacks(MOUNTS, "seccomp: unshare and mount")(
+    mount_in_a_namespace_of_its_own=_in_new_namespaces('libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None) == 0'),
+    bind_a_folder=_in_new_namespaces('libc.mount(b"/", b"/tmp", None, 4096 | 16384, None) == 0'),
+    make_the_interpreter_writable=_in_new_namespaces(
         'libc.mount(b"/usr", b"/usr", None, 4096 | 16384, None) == 0 '
         'and libc.mount(None, b"/usr", None, 4096 | 32, None) == 0'
-    )
-
-
-@attack(MOUNTS, "seccomp: unshare and chroot")
-def leave_a_changed_root() -> str:
-    return """
+    ),
+)
+attacks(MOUNTS, "seccomp: unshare and chroot")(
+    leave_a_changed_root="""
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
         libc.unshare(0x10000000)
@@ -290,13 +181,12 @@ def leave_a_changed_root() -> str:
             libc.chroot(b".")
             print(open("@WORLD@/public").read())
     """
-
-
-@attack(MOUNTS, "seccomp: umount")
-def uncover_what_is_below() -> str:
-    return _in_new_namespaces('libc.mount(b"tmpfs", b"/usr", b"tmpfs", 0, None) == 0 and libc.umount2(b"/usr", 2) == 0')
-
-
-@attack(MOUNTS, "seccomp: open_tree")
-def clone_a_mount() -> str:
-    return _in_new_namespaces('libc.syscall(428, -100, b"/", 1 | 0x8000) >= 0')
+)
+attacks(MOUNTS, "seccomp: umount")(
+    uncover_what_is_below=_in_new_namespaces(
+        'libc.mount(b"tmpfs", b"/usr", b"tmpfs", 0, None) == 0 and libc.umount2(b"/usr", 2) == 0'
+    )
+)
+attacks(MOUNTS, "seccomp: open_tree")(
+    clone_a_mount=_in_new_namespaces('libc.syscall(428, -100, b"/", 1 | 0x8000) >= 0')
+)

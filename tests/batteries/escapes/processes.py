@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escapes.attack import attack
+from escapes.attack import attacks
 
 SIGNALS, PROC, OUTLIVING = "processes and signals", "ptrace and /proc", "outliving the call"
 _NOT_THERE = "process namespace: its number stands for no one; with Landlock alone Landlock, seccomp or another user"
@@ -35,46 +35,31 @@ def _lingering(code: str) -> str:
     )
 
 
-@attack(SIGNALS, _NOT_THERE)
-def terminate_a_process() -> str:
-    return "import os; os.kill(@VICTIM@, 15)"
-
-
-@attack(SIGNALS, _NOT_THERE)
-def stop_a_process() -> str:
-    return """
+attacks(SIGNALS, _NOT_THERE)(
+    terminate_a_process="import os; os.kill(@VICTIM@, 15)",
+    stop_a_process="""
         import os, time
         os.kill(@VICTIM@, 19)
         time.sleep(0.05)
-    """
-
-
-@attack(SIGNALS, _NOT_THERE)
-def kill_a_group() -> str:
-    return "import os; os.killpg(@VICTIM@, 9)"
-
-
-@attack(SIGNALS, "seccomp: pidfd_open; process namespace")
-def kill_by_descriptor() -> str:
-    return """
+    """,
+    kill_a_group="import os; os.killpg(@VICTIM@, 9)",
+)
+attacks(SIGNALS, "seccomp: pidfd_open; process namespace")(
+    kill_by_descriptor="""
         import os, signal
         signal.pidfd_send_signal(os.pidfd_open(@VICTIM@), 9)
     """
-
-
-@attack(SIGNALS, "seccomp: rt_sigqueueinfo; process namespace")
-def queue_a_signal() -> str:
-    return """
+)
+attacks(SIGNALS, "seccomp: rt_sigqueueinfo; process namespace")(
+    queue_a_signal="""
         import ctypes, os, struct
         info = ctypes.create_string_buffer(struct.pack("iii", 9, 0, -1), 128)
         number = {"x86_64": 129, "aarch64": 138}[os.uname().machine]
         ctypes.CDLL(None).syscall(number, @VICTIM@, 9, info)
     """
-
-
-@attack(SIGNALS, "seccomp: fcntl F_SETOWN; process namespace")
-def have_the_kernel_signal() -> str:
-    return """
+)
+attacks(SIGNALS, "seccomp: fcntl F_SETOWN; process namespace")(
+    have_the_kernel_signal="""
         import fcntl, os, socket
         ours, theirs = socket.socketpair()
         fcntl.fcntl(ours, fcntl.F_SETOWN, @VICTIM@)
@@ -82,31 +67,19 @@ def have_the_kernel_signal() -> str:
         fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
         theirs.send(b"x")
     """
-
-
-@attack(SIGNALS, _OWN_NUMBER)
-def change_a_priority() -> str:
-    return "import os; os.setpriority(os.PRIO_PROCESS, @VICTIM@, 15)"
-
-
-@attack(SIGNALS, _OWN_NUMBER)
-def change_limits_of_a_process() -> str:
-    return "import resource; resource.prlimit(@VICTIM@, resource.RLIMIT_NOFILE, (5, 5))"
-
-
-@attack(SIGNALS, _OWN_NUMBER)
-def bind_a_process_to_a_processor() -> str:
-    return """
+)
+attacks(SIGNALS, _OWN_NUMBER)(
+    change_a_priority="import os; os.setpriority(os.PRIO_PROCESS, @VICTIM@, 15)",
+    change_limits_of_a_process="import resource; resource.prlimit(@VICTIM@, resource.RLIMIT_NOFILE, (5, 5))",
+    bind_a_process_to_a_processor="""
         import os
         allowed = os.sched_getaffinity(0)
         assert len(allowed) > 1
         os.sched_setaffinity(@VICTIM@, {min(allowed)})
-    """
-
-
-@attack(SIGNALS, "rlimit NPROC, counted in the user namespace")
-def start_too_many_processes() -> str:
-    return """
+    """,
+)
+attacks(SIGNALS, "rlimit NPROC, counted in the user namespace")(
+    start_too_many_processes="""
         import os, time
         children = []
         try:
@@ -120,12 +93,8 @@ def start_too_many_processes() -> str:
         finally:
             for child in children:
                 os.kill(child, 9)
-    """
-
-
-@attack(SIGNALS, "rlimit NPROC, counted in the user namespace")
-def start_processes_that_start_others() -> str:
-    return """
+    """,
+    start_processes_that_start_others="""
         import os, time
         read, write = os.pipe()
         original, until = os.getpid(), time.monotonic() + 3
@@ -148,12 +117,10 @@ def start_processes_that_start_others() -> str:
                 print("@WON@")
         time.sleep(1)
         os._exit(0)
-    """
-
-
-@attack(SIGNALS, "rlimit NPROC")
-def start_too_many_threads() -> str:
-    return """
+    """,
+)
+attacks(SIGNALS, "rlimit NPROC")(
+    start_too_many_threads="""
         import threading
         stop = threading.Event()
         threads = [threading.Thread(target=stop.wait, daemon=True) for _ in range(150)]
@@ -164,21 +131,17 @@ def start_too_many_threads() -> str:
         finally:
             stop.set()
     """
-
-
-@attack(PROC, "seccomp: ptrace; process namespace")
-def attach_to_a_process() -> str:
-    return """
+)
+attacks(PROC, "seccomp: ptrace; process namespace")(
+    attach_to_a_process="""
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.ptrace(0x4206, @VICTIM@, 0, 0) == 0:
             print("@WON@")
     """
-
-
-@attack(PROC, "seccomp: process_vm_readv; process namespace")
-def read_the_memory_of_a_process() -> str:
-    return """
+)
+attacks(PROC, "seccomp: process_vm_readv; process namespace")(
+    read_the_memory_of_a_process="""
         import ctypes
 
         class Piece(ctypes.Structure):
@@ -190,25 +153,15 @@ def read_the_memory_of_a_process() -> str:
         ctypes.CDLL(None).process_vm_readv(@VICTIM@, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
         print(found.value.decode())
     """
-
-
-@attack(PROC, _NO_PROC)
-def read_a_memory_file() -> str:
-    return """
+)
+attacks(PROC, _NO_PROC)(
+    read_a_memory_file="""
         with open("/proc/@VICTIM@/mem", "rb", 0) as memory:
             memory.seek(@ADDRESS@)
             print(memory.read(@SECRET_SIZE@).decode())
-    """
-
-
-@attack(PROC, _NO_PROC)
-def read_the_environment_of_a_process() -> str:
-    return "print(open('/proc/@VICTIM@/environ').read())"
-
-
-@attack(PROC, _NO_PROC)
-def read_environments_of_all_parents() -> str:
-    return """
+    """,
+    read_the_environment_of_a_process="print(open('/proc/@VICTIM@/environ').read())",
+    read_environments_of_all_parents="""
         import os, re
         pid = os.getpid()
         while pid:
@@ -220,97 +173,63 @@ def read_environments_of_all_parents() -> str:
             except PermissionError:
                 status = open(f"/proc/{pid}/status").read()
             pid = int(re.search(r"PPid:\\t(\\d+)", status)[1])
-    """
-
-
-@attack(PROC, _NO_PROC)
-def open_a_descriptor_of_the_run() -> str:
-    return "print(open('/proc/@OUTSIDE@/fd/@DESCRIPTOR@').read())"
-
-
-@attack(PROC, "seccomp: pidfd_open and pidfd_getfd; process namespace")
-def take_a_descriptor_of_the_run() -> str:
-    return """
+    """,
+    open_a_descriptor_of_the_run="print(open('/proc/@OUTSIDE@/fd/@DESCRIPTOR@').read())",
+    list_processes="""
+        import os
+        for name in os.listdir("/proc"):
+            if name.isdigit() and "victim-of-attacks" in open(f"/proc/{name}/cmdline").read():
+                print("@WON@")
+                break
+    """,
+    offer_a_process_to_the_killer="open('/proc/@VICTIM@/oom_score_adj', 'w').write('900')",
+)
+attacks(PROC, "seccomp: pidfd_open and pidfd_getfd; process namespace")(
+    take_a_descriptor_of_the_run="""
         import ctypes, os
         handle = os.pidfd_open(@OUTSIDE@)
         taken = ctypes.CDLL(None).syscall(438, handle, @DESCRIPTOR@, 0)
         print(os.pread(taken, 100, 0).decode())
     """
-
-
-@attack(PROC, "seccomp: getsockopt SO_PEERPIDFD")
-def take_a_handle_of_the_run() -> str:
-    return """
+)
+attacks(PROC, "seccomp: getsockopt SO_PEERPIDFD")(
+    take_a_handle_of_the_run="""
         import ctypes
         # Descriptor 3 leads to the run: which process is at its other end?
         handle, size = ctypes.c_int(-1), ctypes.c_uint(4)
         if ctypes.CDLL(None).getsockopt(3, 1, 77, ctypes.byref(handle), ctypes.byref(size)) == 0:
             print("@WON@")
     """
-
-
-@attack(PROC, _NO_PROC)
-def list_processes() -> str:
-    return """
-        import os
-        for name in os.listdir("/proc"):
-            if name.isdigit() and "victim-of-attacks" in open(f"/proc/{name}/cmdline").read():
-                print("@WON@")
-                break
-    """
-
-
-@attack(PROC, _NO_PROC)
-def offer_a_process_to_the_killer() -> str:
-    return "open('/proc/@VICTIM@/oom_score_adj', 'w').write('900')"
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def fork_twice() -> str:
-    return _lingering("""
+)
+attacks(OUTLIVING, _ENDS, lingers=True)(
+    fork_twice=_lingering("""
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
                 linger()
             os._exit(0)
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def start_a_session() -> str:
-    return _lingering("""
+    """),
+    start_a_session=_lingering("""
         import subprocess, sys
         code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'@MARK@'); time.sleep(20)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=-3, stderr=-3)
         time.sleep(0.5)
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def ignore_signals() -> str:
-    return _lingering("""
+    """),
+    ignore_signals=_lingering("""
         import signal
         if os.fork() == 0:
             os.setsid()
             for number in (1, 2, 3, 13, 14, 15):
                 signal.signal(number, signal.SIG_IGN)
             linger()
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def stop_itself() -> str:
-    return _lingering("""
+    """),
+    stop_itself=_lingering("""
         if os.fork() == 0:
             os.setsid()
             name()
             os.kill(os.getpid(), 19)
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def hop_from_process_to_process() -> str:
-    return _lingering("""
+    """),
+    hop_from_process_to_process=_lingering("""
         if os.fork() == 0:
             os.setsid()
             name()
@@ -320,34 +239,16 @@ def hop_from_process_to_process() -> str:
                     os._exit(0)
                 time.sleep(0.02)
             os._exit(0)
-    """)
-
-
-@attack(OUTLIVING, _ENDS + "; seccomp: prctl", lingers=True)
-def forget_the_parents_death() -> str:
-    return _lingering("""
-        if os.fork() == 0:
-            os.setsid()
-            libc.prctl(1, 0)
-            linger()
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def become_its_own_reaper() -> str:
-    return _lingering("""
+    """),
+    become_its_own_reaper=_lingering("""
         if os.fork() == 0:
             os.setsid()
             libc.prctl(36, 1)
             if os.fork() == 0:
                 linger()
             linger()
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def start_at_exit() -> str:
-    return _lingering("""
+    """),
+    start_at_exit=_lingering("""
         import atexit
 
         def last():
@@ -357,22 +258,25 @@ def start_at_exit() -> str:
             time.sleep(0.1)
 
         atexit.register(last)
-    """)
-
-
-@attack(OUTLIVING, _ENDS, lingers=True)
-def end_the_first_thread() -> str:
-    return _lingering("""
+    """),
+    end_the_first_thread=_lingering("""
         import threading
         if os.fork() == 0:
             os.setsid()
             name()
             threading.Thread(target=linger).start()
             libc.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+    """),
+)
+attacks(OUTLIVING, _ENDS + "; seccomp: prctl", lingers=True)(
+    forget_the_parents_death=_lingering("""
+        if os.fork() == 0:
+            os.setsid()
+            libc.prctl(1, 0)
+            linger()
     """)
-
-
-@attack(
+)
+attacks(
     OUTLIVING,
     "seccomp: timer_create",
     follow_up="""
@@ -381,9 +285,8 @@ def end_the_first_thread() -> str:
             print("@WON@")
     """,
     persistent=True,
-)
-def wake_up_by_a_timer() -> str:
-    return """
+)(
+    wake_up_by_a_timer="""
         import ctypes, os, signal, struct, threading, time
         libc = ctypes.CDLL(None, use_errno=True)
         create, settime = {"x86_64": (222, 223), "aarch64": (107, 110)}[os.uname().machine]
@@ -402,3 +305,4 @@ def wake_up_by_a_timer() -> str:
 
         threading.Thread(target=go_on, daemon=True).start()
     """
+)

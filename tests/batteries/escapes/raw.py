@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escapes.attack import attack
+from escapes.attack import attacks
 
 RAW = "ctypes and raw calls"
 
@@ -20,14 +20,9 @@ def _call(name: str, x86_64: int, aarch64: int, *arguments: str) -> str:
     """
 
 
-@attack(RAW, "seccomp: unshare")
-def make_a_user_namespace() -> str:
-    return _call("unshare", 272, 97, "0x10000000")
-
-
-@attack(RAW, "seccomp: flags of clone")
-def clone_into_a_user_namespace() -> str:
-    return """
+attacks(RAW, "seccomp: unshare")(make_a_user_namespace=_call("unshare", 272, 97, "0x10000000"))
+attacks(RAW, "seccomp: flags of clone")(
+    clone_into_a_user_namespace="""
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
         number = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
@@ -38,11 +33,9 @@ def clone_into_a_user_namespace() -> str:
             os.waitpid(child, 0)
             print("@WON@")
     """
-
-
-@attack(RAW, "seccomp: clone3")
-def clone3_into_a_user_namespace() -> str:
-    return """
+)
+attacks(RAW, "seccomp: clone3")(
+    clone3_into_a_user_namespace="""
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
         wanted = (ctypes.c_uint64 * 8)(0x10000000, 0, 0, 0, 17, 0, 0, 0)
@@ -53,11 +46,9 @@ def clone3_into_a_user_namespace() -> str:
             os.waitpid(child, 0)
             print("@WON@")
     """
-
-
-@attack(RAW, "seccomp: setns; no /proc")
-def enter_the_namespaces_of_a_process() -> str:
-    return """
+)
+attacks(RAW, "seccomp: setns; no /proc")(
+    enter_the_namespaces_of_a_process="""
         import ctypes, os, time
         libc = ctypes.CDLL(None, use_errno=True)
         child = os.fork()
@@ -72,26 +63,14 @@ def enter_the_namespaces_of_a_process() -> str:
         finally:
             os.kill(child, 9)
     """
-
-
-@attack(RAW, "seccomp: io_uring_setup")
-def set_up_a_ring() -> str:
-    return _call("io_uring_setup", 425, 425, "4", "ctypes.create_string_buffer(256)")
-
-
-@attack(RAW, "seccomp: userfaultfd")
-def handle_page_faults() -> str:
-    return _call("userfaultfd", 323, 282, "1")
-
-
-@attack(RAW, "seccomp: add_key")
-def add_a_key() -> str:
-    return _call("add_key", 248, 217, 'b"user"', 'b"@MARK@"', 'b"x"', "1", "-3")
-
-
-@attack(RAW, "seccomp: memfd_create")
-def run_a_program_from_memory() -> str:
-    return """
+)
+attacks(RAW, "seccomp: io_uring_setup")(
+    set_up_a_ring=_call("io_uring_setup", 425, 425, "4", "ctypes.create_string_buffer(256)")
+)
+attacks(RAW, "seccomp: userfaultfd")(handle_page_faults=_call("userfaultfd", 323, 282, "1"))
+attacks(RAW, "seccomp: add_key")(add_a_key=_call("add_key", 248, 217, 'b"user"', 'b"@MARK@"', 'b"x"', "1", "-3"))
+attacks(RAW, "seccomp: memfd_create")(
+    run_a_program_from_memory="""
         import os, sys
         handle = os.memfd_create("program")
         os.write(handle, open(sys.executable, "rb").read())
@@ -99,11 +78,9 @@ def run_a_program_from_memory() -> str:
             os.execve(handle, ["python", "-S", "-c", "print('@WON@')"], dict(os.environ))
         os.wait()
     """
-
-
-@attack(RAW, "seccomp: shmat; IPC namespace")
-def attach_a_shared_segment() -> str:
-    return """
+)
+attacks(RAW, "seccomp: shmat; IPC namespace")(
+    attach_a_shared_segment="""
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         libc.shmat.restype = ctypes.c_void_p
@@ -111,22 +88,18 @@ def attach_a_shared_segment() -> str:
         if address != ctypes.c_void_p(-1).value:
             print(ctypes.string_at(address, @SECRET_SIZE@).decode())
     """
-
-
-@attack(RAW, "seccomp: inotify_init1; mount namespace")
-def watch_a_folder() -> str:
-    return """
+)
+attacks(RAW, "seccomp: inotify_init1; mount namespace")(
+    watch_a_folder="""
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         handle = libc.inotify_init1(0)
         if handle >= 0 and libc.inotify_add_watch(handle, b"@WORLD@", 2) >= 0:
             print("@WON@")
     """
-
-
-@attack(RAW, "seccomp: another architecture ends the process")
-def call_as_a_32_bit_program() -> str:
-    return """
+)
+attacks(RAW, "seccomp: another architecture ends the process")(
+    call_as_a_32_bit_program="""
         import ctypes, mmap, os
         if os.uname().machine != "x86_64":
             raise SystemExit
@@ -139,16 +112,10 @@ def call_as_a_32_bit_program() -> str:
         if function(0) == -14:
             print("@WON@")
     """
-
-
-@attack(RAW, "seccomp: personality")
-def turn_off_address_randomization() -> str:
-    return _call("personality", 135, 92, "0x0040000")
-
-
-@attack(RAW, "seccomp: mq_open; IPC namespace")
-def make_a_message_queue() -> str:
-    return """
+)
+attacks(RAW, "seccomp: personality")(turn_off_address_randomization=_call("personality", 135, 92, "0x0040000"))
+attacks(RAW, "seccomp: mq_open; IPC namespace")(
+    make_a_message_queue="""
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
         open_number, unlink_number = {"x86_64": (240, 241), "aarch64": (180, 181)}[os.uname().machine]
@@ -156,26 +123,14 @@ def make_a_message_queue() -> str:
             libc.syscall(unlink_number, b"@MARK@")
             print("@WON@")
     """
-
-
-@attack(RAW, "seccomp: kcmp; process namespace")
-def compare_with_a_process() -> str:
-    return _call("kcmp", 312, 272, "os.getpid()", "@VICTIM@", "2", "0", "0")
-
-
-@attack(RAW, "seccomp: pidfd_open; process namespace")
-def open_a_process() -> str:
-    return _call("pidfd_open", 434, 434, "@VICTIM@", "0")
-
-
-@attack(RAW, "seccomp: keyctl")
-def ask_for_a_keyring() -> str:
-    return _call("keyctl", 250, 219, "0", "-4", "1")
-
-
-@attack(RAW, "seccomp: seccomp")
-def answer_its_own_system_calls() -> str:
-    return """
+)
+attacks(RAW, "seccomp: kcmp; process namespace")(
+    compare_with_a_process=_call("kcmp", 312, 272, "os.getpid()", "@VICTIM@", "2", "0", "0")
+)
+attacks(RAW, "seccomp: pidfd_open; process namespace")(open_a_process=_call("pidfd_open", 434, 434, "@VICTIM@", "0"))
+attacks(RAW, "seccomp: keyctl")(ask_for_a_keyring=_call("keyctl", 250, 219, "0", "-4", "1"))
+attacks(RAW, "seccomp: seccomp")(
+    answer_its_own_system_calls="""
         import ctypes, os, struct
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(38, 1, 0, 0, 0)
@@ -185,3 +140,4 @@ def answer_its_own_system_calls() -> str:
         if libc.syscall(number, 1, 8, filter_) >= 0:
             print("@WON@")
     """
+)

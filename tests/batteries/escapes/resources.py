@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 
-from escapes.attack import attack
+from escapes.attack import attacks
 
 MEMORY, DISK, OUTPUT = "memory and CPU", "descriptors and disk", "endless output"
 _DATA = "rlimit DATA"
@@ -42,25 +42,18 @@ def _behind_an_ended_thread(work: str, children: int) -> str:
     """
 
 
-@attack(MEMORY, _DATA)
-def fill_memory() -> str:
-    return """
+attacks(MEMORY, _DATA)(
+    fill_memory="""
         block = bytearray(200 << 20)
         print("@WON@")
-    """
-
-
-@attack(MEMORY, _DATA)
-def fill_memory_with_objects() -> str:
-    return """
+    """,
+    fill_memory_with_objects="""
         objects = [b"x" * 100_000 + str(number).encode() for number in range(2000)]
         print("@WON@")
-    """
-
-
-@attack(MEMORY, "seccomp: mmap that is shared and without a file; rlimit AS; " + _SUM, long=True)
-def fill_shared_memory() -> str:
-    return """
+    """,
+)
+attacks(MEMORY, "seccomp: mmap that is shared and without a file; rlimit AS; " + _SUM, long=True)(
+    fill_shared_memory="""
         import mmap, time
         block = mmap.mmap(-1, 200 << 20)
         for place in range(0, len(block), 4096):
@@ -68,11 +61,9 @@ def fill_shared_memory() -> str:
         time.sleep(1.5)
         print("@WON@")
     """
-
-
-@attack(MEMORY, "seccomp: mmap that is shared and without a file")
-def fill_shared_memory_and_let_go_of_it() -> str:
-    return """
+)
+attacks(MEMORY, "seccomp: mmap that is shared and without a file")(
+    fill_shared_memory_and_let_go_of_it="""
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -87,11 +78,9 @@ def fill_shared_memory_and_let_go_of_it() -> str:
             assert libc.munmap(place + 4096, size - 4096) == 0
         print("@WON@")
     """
-
-
-@attack(MEMORY, "Landlock: the device can only be read; without Landlock it isn't there")
-def fill_memory_by_a_device() -> str:
-    return """
+)
+attacks(MEMORY, "Landlock: the device can only be read; without Landlock it isn't there")(
+    fill_memory_by_a_device="""
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -106,11 +95,9 @@ def fill_memory_by_a_device() -> str:
             assert libc.munmap(place + 4096, size - 4096) == 0
         print("@WON@")
     """
-
-
-@attack(MEMORY, _SUM, long=True)
-def fill_memory_and_make_it_read_only() -> str:
-    return """
+)
+attacks(MEMORY, _SUM, long=True)(
+    fill_memory_and_make_it_read_only="""
         import ctypes, time
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -125,23 +112,15 @@ def fill_memory_and_make_it_read_only() -> str:
             assert libc.mprotect(place, size, 1) == 0
         time.sleep(2)
         print("@WON@")
-    """
-
-
-@attack(MEMORY, _SUM, long=True)
-def fill_memory_behind_an_ended_thread() -> str:
-    return _behind_an_ended_thread(
+    """,
+    fill_memory_behind_an_ended_thread=_behind_an_ended_thread(
         """
             block = bytearray(60 << 20)
             time.sleep(2)
         """,
         children=4,
-    )
-
-
-@attack(MEMORY, _SUM, long=True)
-def fill_memory_by_children() -> str:
-    return """
+    ),
+    fill_memory_by_children="""
         import os, time
         children = []
         for _ in range(4):
@@ -153,23 +132,19 @@ def fill_memory_by_children() -> str:
             children.append(child)
         if all(os.waitpid(child, 0)[1] == 0 for child in children):
             print("@WON@")
-    """
-
-
-@attack(MEMORY, "seccomp: memfd_create")
-def fill_memory_that_no_process_has() -> str:
-    return """
+    """,
+)
+attacks(MEMORY, "seccomp: memfd_create")(
+    fill_memory_that_no_process_has="""
         import os
         handle = os.memfd_create("balloon")
         for _ in range(200):
             os.write(handle, bytes(1 << 20))
         print("@WON@")
     """
-
-
-@attack(MEMORY, "seccomp: shmget")
-def fill_shared_segments() -> str:
-    return """
+)
+attacks(MEMORY, "seccomp: shmget")(
+    fill_shared_segments="""
         import ctypes, os
         libc = ctypes.CDLL(None)
         libc.shmat.restype = ctypes.c_void_p
@@ -180,21 +155,24 @@ def fill_shared_segments() -> str:
             ctypes.memset(address, 1, 200 << 20)
             print("@WON@")
     """
-
-
-@attack(MEMORY, "the keeper: processor time of all processes together; rlimit CPU", long=True)
-def burn_time() -> str:
-    return """
+)
+attacks(MEMORY, "the keeper: processor time of all processes together; rlimit CPU", long=True)(
+    burn_time="""
         import time
         while time.process_time() < 2.2:
             pass
         print("@WON@")
-    """
-
-
-@attack(MEMORY, "the keeper: processor time of all processes together", long=True)
-def burn_time_by_children() -> str:
-    return """
+    """,
+    burn_time_behind_an_ended_thread=_behind_an_ended_thread(
+        """
+            while time.process_time() < 0.8:
+                pass
+        """,
+        children=3,
+    ),
+)
+attacks(MEMORY, "the keeper: processor time of all processes together", long=True)(
+    burn_time_by_children="""
         import os, time
         children = []
         for _ in range(6):
@@ -206,12 +184,8 @@ def burn_time_by_children() -> str:
             children.append(child)
         if all(os.waitpid(child, 0)[1] == 0 for child in children):
             print("@WON@")
-    """
-
-
-@attack(MEMORY, "the keeper: processor time of all processes together", long=True)
-def burn_time_by_forgotten_children() -> str:
-    return """
+    """,
+    burn_time_by_forgotten_children="""
         import os, signal, time
         # Children that are not waited for are in no parent's sum.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -226,33 +200,16 @@ def burn_time_by_forgotten_children() -> str:
         while len(seen) < 6:
             seen += os.read(read, 6)
         print("@WON@")
-    """
-
-
-@attack(MEMORY, "the keeper: processor time of all processes together; rlimit CPU", long=True)
-def burn_time_behind_an_ended_thread() -> str:
-    return _behind_an_ended_thread(
-        """
-            while time.process_time() < 0.8:
-                pass
-        """,
-        children=3,
-    )
-
-
-@attack(MEMORY, _TIME, long=True)
-def sleep_through_the_alarm() -> str:
-    return """
+    """,
+)
+attacks(MEMORY, _TIME, long=True)(
+    sleep_through_the_alarm="""
         import signal, time
         signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
         time.sleep(6.5)
         print("@WON@")
-    """
-
-
-@attack(MEMORY, _TIME, long=True)
-def catch_the_alarm() -> str:
-    return """
+    """,
+    catch_the_alarm="""
         import time
         until = time.monotonic() + 6.5
         while time.monotonic() < until:
@@ -261,64 +218,48 @@ def catch_the_alarm() -> str:
             except BaseException:
                 pass
         print("@WON@")
-    """
-
-
-@attack(DISK, "size of the scratch folder's file system; with Landlock alone the keeper")
-def fill_the_disk() -> str:
-    return """
+    """,
+)
+attacks(DISK, "size of the scratch folder's file system; with Landlock alone the keeper")(
+    fill_the_disk="""
         import time
         for number in range(10):
             open(f"file{number}", "wb").write(bytes(4 << 20))
         time.sleep(0.5)
         print("@WON@")
-    """
-
-
-@attack(DISK, "size of the scratch folder's file system; with Landlock alone the keeper")
-def fill_the_temporary_folder() -> str:
-    return """
+    """,
+    fill_the_temporary_folder="""
         import tempfile, time
         with tempfile.TemporaryDirectory() as folder:
             for number in range(10):
                 open(f"{folder}/{number}", "wb").write(bytes(4 << 20))
             time.sleep(0.5)
             print("@WON@")
-    """
-
-
-@attack(DISK, "rlimit FSIZE")
-def write_one_large_file() -> str:
-    return """
+    """,
+)
+attacks(DISK, "rlimit FSIZE")(
+    write_one_large_file="""
         with open("file", "wb") as file:
             file.write(bytes(12 << 20))
         print("@WON@")
-    """
-
-
-@attack(DISK, "rlimit FSIZE")
-def reserve_a_large_file() -> str:
-    return """
+    """,
+    reserve_a_large_file="""
         import os
         os.posix_fallocate(os.open("file", os.O_CREAT | os.O_RDWR), 0, 40 << 20)
         print("@WON@")
-    """
-
-
-@attack(DISK, "number of files of the scratch folder's file system; with Landlock alone the keeper")
-def make_very_many_files() -> str:
-    return """
+    """,
+)
+attacks(DISK, "number of files of the scratch folder's file system; with Landlock alone the keeper")(
+    make_very_many_files="""
         import os, time
         for number in range(12_000):
             os.close(os.open(f"file{number}", os.O_CREAT | os.O_WRONLY))
         time.sleep(0.5)
         print("@WON@")
     """
-
-
-@attack(DISK, "size of the scratch folder's file system; Landlock")
-def fill_shared_memory_files() -> str:
-    return """
+)
+attacks(DISK, "size of the scratch folder's file system; Landlock")(
+    fill_shared_memory_files="""
         import os, time
         path = "/dev/shm/@PLANTED@"
         try:
@@ -329,84 +270,50 @@ def fill_shared_memory_files() -> str:
         finally:
             os.remove(path)
     """
-
-
-@attack(DISK, "rlimit NOFILE")
-def open_very_many_files() -> str:
-    return """
+)
+attacks(DISK, "rlimit NOFILE")(
+    open_very_many_files="""
         import os
         handles = [os.open("/dev/null", os.O_RDONLY) for _ in range(600)]
         print("@WON@")
-    """
-
-
-@attack(DISK, "rlimit NOFILE")
-def open_very_many_pipes() -> str:
-    return """
+    """,
+    open_very_many_pipes="""
         import os
         pipes = [os.pipe() for _ in range(300)]
         print("@WON@")
-    """
-
-
-@attack(DISK, "seccomp: setrlimit can't raise what no capability is left for")
-def raise_the_limit_of_files() -> str:
-    return """
+    """,
+)
+attacks(DISK, "seccomp: setrlimit can't raise what no capability is left for")(
+    raise_the_limit_of_files="""
         import os, resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         handles = [os.open("/dev/null", os.O_RDONLY) for _ in range(600)]
         print("@WON@")
     """
-
-
-@attack(OUTPUT, _KEPT, bound=30_000, output=True, long=True)
-def print_without_end() -> str:
-    return """
+)
+attacks(OUTPUT, _KEPT, bound=30_000, output=True, long=True)(
+    print_without_end="""
         for _ in range(@BOUND@ or 10**12):
             print("x" * 100)
-    """
-
-
-@attack(OUTPUT, _KEPT, bound=30_000, output=True, long=True)
-def print_errors_without_end() -> str:
-    return """
+    """,
+    print_errors_without_end="""
         import sys
         for _ in range(@BOUND@ or 10**12):
             print("x" * 100, file=sys.stderr)
-    """
-
-
-@attack(OUTPUT, _KEPT, bound=30, output=True, long=True)
-def write_without_end() -> str:
-    return """
+    """,
+)
+attacks(OUTPUT, _KEPT, bound=30, output=True, long=True)(
+    write_without_end="""
         import os
         for _ in range(@BOUND@ or 10**12):
             os.write(1, b"x" * 100_000)
-    """
-
-
-@attack(OUTPUT, _KEPT, bound=30, output=True, long=True)
-def let_a_child_print_without_end() -> str:
-    return """
+    """,
+    let_a_child_print_without_end="""
         import subprocess, sys
         code = "import os\\nfor _ in range(@BOUND@ or 10**12): os.write(2, b'x' * 100_000)"
         subprocess.run([sys.executable, "-c", code])
-    """
-
-
-@attack(OUTPUT, _KEPT, bound=3_000_000, output=True, long=True)
-def show_a_huge_value() -> str:
-    return "'x' * 3_000_000"
-
-
-@attack(OUTPUT, _KEPT, bound=3_000_000, output=True, long=True)
-def raise_a_huge_message() -> str:
-    return "raise ValueError('x' * 3_000_000)"
-
-
-@attack(OUTPUT, _KEPT, bound=30, output=True, long=True)
-def print_while_catching_everything() -> str:
-    return """
+    """,
+    print_while_catching_everything="""
         import os, signal
         signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
         count = 0
@@ -416,4 +323,8 @@ def print_while_catching_everything() -> str:
                 count += 1
             except BaseException:
                 pass
-    """
+    """,
+)
+attacks(OUTPUT, _KEPT, bound=3_000_000, output=True, long=True)(
+    show_a_huge_value="'x' * 3_000_000", raise_a_huge_message="raise ValueError('x' * 3_000_000)"
+)
