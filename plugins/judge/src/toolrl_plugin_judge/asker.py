@@ -14,23 +14,71 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Self
 
 from toolrl.config.tool_policy import PolicyOptions
+from toolrl.errors import RewardError, ToolError
 from toolrl.runs.files import write_atomic
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation
 from toolrl.tools.policy import CallPolicy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
-from toolrl_common.http_client import without_secrets
-from toolrl_plugin_judge.client import ChatClient, JudgeAnswerError
+from toolrl_common.http_client import JsonClient, refusal_text, without_secrets
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import JudgePrompt
 from toolrl_plugin_judge.verdict import UnreadableVerdictError, read_verdict, response_format
 
 _SPEC = ToolSpec("llm_judge", "")
 _TRAITS = ToolTraits(pure=True)
+_ENDPOINTS: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, Endpoints] = weakref.WeakValueDictionary()
+"""Breakers and limits of all that ask in one event loop; forgotten when the last of them has closed."""
+MAX_BYTES = 4 << 20
+
+
+class MisconfiguredError(RewardError):
+    """The judge can't be asked like this, today or tomorrow."""
+
+
+class JudgeAnswerError(ToolError):
+    """An answer without a verdict."""
+
+    kind = "unreadable"
+
+
+class ChatClient(JsonClient):
+    """Asks one address. An address, a key or a request that can't be right is a MisconfiguredError: no episode's fault,
+    and nothing that a default may hide."""
+
+    service = "judge"
+    hint = "Correct `base_url`, `api_key`, `model`, or what else the answer names."
+    error = JudgeAnswerError
+    misconfigured = MisconfiguredError
+    transient = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+    wrong = range(201, 600)
+
+    def __init__(self, base_url: str, api_key: str | None, headers: Mapping[str, str]) -> None:
+        authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        super().__init__(f"{base_url.rstrip('/')}/chat/completions", {**authorization, **headers}, max_bytes=MAX_BYTES)
+
+    async def ask(self, body: Mapping[str, Any]) -> str:
+        """The judge's reply. Raises TransientToolError, JudgeAnswerError, MisconfiguredError."""
+        answer = await self.post(body, seconds=None)  # How long it may take is the policy's to say.
+        try:
+            choice = answer["choices"][0]
+            text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+        except (LookupError, TypeError, AttributeError) as error:
+            raise JudgeAnswerError(f"its answer is no chat completion: {answer!r:.120}") from error
+        if not isinstance(text, str):
+            raise JudgeAnswerError(f"it said nothing: {refusal or choice.get('finish_reason')!s:.120}")
+        if (finish := choice.get("finish_reason")) in ("length", "content_filter"):
+            raise JudgeAnswerError(f"its reply was cut off ({finish}): {text[-120:]!r}")
+        return text
+
+    def _refused(self, response: Any, content: bytes) -> Exception:
+        if "insufficient_quota" in refusal_text(content):  # which comes as 429, and doesn't pass
+            return self._misconfigured(f"answers HTTP {response.status}: {refusal_text(content)}")
+        return super()._refused(response, content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +92,7 @@ class Asked:
 
 
 class Asker:
-    """Asks for one reward. `open` it before, `close` it after."""
+    """Asks for one reward, inside `async with`."""
 
     def __init__(self, options: JudgeOptions, prompt: JudgePrompt) -> None:
         self._options = options
@@ -52,29 +100,25 @@ class Asker:
         self._client = ChatClient(options.base_url, options.api_key, options.headers)
         self.address = without_secrets(self._client.url)
         self._policy: CallPolicy | None = None
-        self._shared: _Shared | None = None
 
-    async def open(self) -> None:
-        """Meet others that ask the same address. Raises ConfigError where they ask for other limits."""
-        options = self._options
-        await self._client.__aenter__()
-        self._shared = _Shared.of_this_loop()
-        self._shared.users += 1
+    async def __aenter__(self) -> Self:
+        """Share breaker and limits with others that ask the same address. Raises ConfigError where they differ."""
+        endpoints = _ENDPOINTS.setdefault(asyncio.get_running_loop(), Endpoints())
         names = ("timeout", "cache", "retry", "breaker", "concurrency", "rate", "queue_timeout")
-        policy = PolicyOptions(**{name: getattr(options, name) for name in names})
-        self._policy = CallPolicy(policy, name=self.address, endpoints=self._shared.endpoints)
+        policy = PolicyOptions(**{name: getattr(self._options, name) for name in names})
+        self._policy = CallPolicy(policy, name=self.address, endpoints=endpoints)
         await self._policy.prepare({_SPEC.name: _TRAITS})
+        await self._client.__aenter__()
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close its connections, and leave the others."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.leave()
+        self._policy = None
         await self._client.__aexit__()
 
     async def ask(self, fields: Mapping[str, str], sample: int, episode: str) -> Asked:
         """One verdict. Raises ToolError where there is none, MisconfiguredError where there never will be."""
-        assert self._policy is not None, "open it first"
+        assert self._policy is not None, "it is used inside `async with`"
         arguments = {"fields": dict(fields), "sample": sample, "decided by": self._identity()}
         invocation = Invocation(
             ToolCall("llm_judge", arguments, id=str(sample)),
@@ -108,10 +152,8 @@ class Asker:
         """The question itself, asked by the last layer. A reply that can't be read is an error, and isn't kept."""
         question = self._prompt.fill(call.arguments["fields"])
         reply = await self._client.ask(self._body(question, call.arguments["sample"]))
-        if reply.finish in ("length", "content_filter"):
-            raise JudgeAnswerError(f"its reply was cut off ({reply.finish}): {reply.text[-120:]!r}")
         try:
-            return ToolResult(json.dumps(read_verdict(reply.text, self._options)))
+            return ToolResult(json.dumps(read_verdict(reply, self._options)))
         except UnreadableVerdictError as error:
             raise JudgeAnswerError(f"its verdict can't be read: {error}") from None
 
@@ -137,25 +179,6 @@ class Asker:
         options = self._options
         bounds = [options.verdict, list(options.scale), [it.name for it in options.criteria]]
         return [self.address, self._sampling(0), options.system, self._prompt.identity, bounds]
-
-
-class _Shared:
-    """Breakers and limits of all that ask in one event loop; forgotten when the last of them has closed."""
-
-    _of_loops: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared]] = weakref.WeakKeyDictionary()
-
-    def __init__(self) -> None:
-        self.endpoints = Endpoints()
-        self.users = 0
-
-    @classmethod
-    def of_this_loop(cls) -> _Shared:
-        return cls._of_loops.setdefault(asyncio.get_running_loop(), cls())
-
-    def leave(self) -> None:
-        self.users -= 1
-        if not self.users:
-            self.endpoints = Endpoints()
 
 
 def _read(path: Path) -> str | None:

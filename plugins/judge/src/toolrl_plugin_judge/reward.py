@@ -10,16 +10,14 @@ import asyncio
 import logging
 import statistics
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from toolrl.errors import RewardError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_common.http_client import without_secrets
-from toolrl_plugin_judge.asker import Asked, Asker
-from toolrl_plugin_judge.client import JudgeAnswerError
+from toolrl_plugin_judge.asker import Asked, Asker, JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import JudgePrompt, judged_text
 
@@ -38,23 +36,26 @@ class JudgeReward:
 
     async def start(self) -> None:
         """Open the way to the judge. Raises ConfigError where another reward asks for other limits of its address."""
-        self._asker = Asker(self._options, self._prompt)
-        await self._asker.open()
+        self._asker = await Asker(self._options, self._prompt).__aenter__()
 
     async def stop(self) -> None:
         """Close it."""
         asker, self._asker = self._asker, None
         if asker is not None:
-            await asker.close()
+            await asker.__aexit__()
 
     async def score(self, episode: Episode) -> Score:
         """The verdict. Raises RewardError where there is none, DataError for a row that lacks a field."""
         fields = self._prompt.fields(episode.task, judged_text(episode, self._options))
-        async with self._opened() as asker:
-            found = await _all(asker.ask(fields, sample, episode.id) for sample in range(self._options.samples))
+        async with nullcontext(self._asker) if self._asker else Asker(self._options, self._prompt) as asker:
+            samples = (asker.ask(fields, sample, episode.id) for sample in range(self._options.samples))
+            found = await asyncio.gather(*samples, return_exceptions=True)
         asked = [it for it in found if isinstance(it, Asked)]
         failures = [it for it in found if isinstance(it, ToolError)]
-        metrics = self._effort(found, asked, failures)
+        for it in found:
+            if isinstance(it, BaseException) and it not in failures:
+                raise it
+        metrics = self._effort(asked, failures)
         if not asked:
             return self._failed(failures[0], metrics)
         combined = [self._combined([it.scores[name] for it in asked]) for name in asked[0].scores]
@@ -64,18 +65,6 @@ class JudgeReward:
         if self._options.correct_from is not None:
             metrics["correct"] = float(value >= self._options.correct_from)
         return Score(value, metrics=metrics)
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Asker]:
-        if self._asker is not None:
-            yield self._asker
-            return
-        asker = Asker(self._options, self._prompt)
-        try:
-            await asker.open()
-            yield asker
-        finally:
-            await asker.close()
 
     def _failed(self, error: ToolError, metrics: Mapping[str, float]) -> Score:
         if self._options.on_failure is None:
@@ -95,12 +84,10 @@ class JudgeReward:
             )
         return Score(self._options.on_failure, metrics={**metrics, "failed": 1.0})
 
-    def _effort(
-        self, found: Sequence[Asked | ToolError], asked: Sequence[Asked], failures: Sequence[ToolError]
-    ) -> dict[str, float]:
+    def _effort(self, asked: Sequence[Asked], failures: Sequence[ToolError]) -> dict[str, float]:
         """What it took, as metrics."""
-        unreadable = sum(isinstance(it, JudgeAnswerError) for it in failures)
-        metrics = {"unreadable": unreadable / len(found), "cache_hits": sum(it.cached for it in asked) / len(found)}
+        count, unreadable = len(asked) + len(failures), sum(isinstance(it, JudgeAnswerError) for it in failures)
+        metrics = {"unreadable": unreadable / count, "cache_hits": sum(it.cached for it in asked) / count}
         seconds = [it.seconds for it in asked if not it.cached]
         if seconds:
             metrics["seconds"] = statistics.fmean(seconds)
@@ -126,13 +113,3 @@ class JudgeReward:
     def _share(self, score: float) -> float:
         low, high = self._options.scale
         return (score - low) / (high - low)
-
-
-async def _all(questions: Iterable[Coroutine[Any, Any, Asked]]) -> list[Asked | ToolError]:
-    """All verdicts, with the error in the place of a missing one. Raises any other error."""
-    found: list[Asked | ToolError] = []
-    for it in await asyncio.gather(*questions, return_exceptions=True):
-        if not isinstance(it, Asked | ToolError):
-            raise it
-        found.append(it)
-    return found
