@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file
 from toolrl.tools.endpoints import Endpoints
-from toolrl.tools.service_restarts import ServiceRestarts
+from toolrl.tools.restart_counts import RestartCounts
 from toolrl.types import Task
 
 _log = logging.getLogger(__name__)
@@ -143,10 +143,13 @@ async def assemble(
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
-        folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
         if ranks.first:
-            folder = _new_folder(folder, directory, registry, resume=resume, overwrite=overwrite)
+            plugins = {plugin.name: plugin.version for plugin in registry.plugins}
+            create = partial(RunFolder.create, total_steps=total_steps, resume=resume, overwrite=overwrite)
+            folder = create(directory, loaded.resolved, plugins=plugins)
             backend.clean(folder.directory)
+        else:
+            folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
         stack.callback(folder.close)
         model = backend.load_model(source)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
@@ -170,28 +173,11 @@ async def assemble(
             folder.begin()
         phase = RunPhase()
         if ranks.first:
-            await stack.enter_async_context(_status_file(folder, phase, sampler))
+            facts = lambda: {**_facts(phase), **sampler.status()}  # noqa: E731
+            await stack.enter_async_context(status_file(folder.directory, facts))
         built = (loaded, registry, backend, model, here[0] if here else {})
         started = (sampler.engine, sampler.runner, limits, folder, events)
         yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
-
-
-def _new_folder(
-    unopened: RunFolder, directory: Path, registry: Registry, *, resume: bool | None, overwrite: bool
-) -> RunFolder:
-    """The run's folder on the disk, for this process to write."""
-    return RunFolder.create(
-        directory,
-        unopened.config,
-        total_steps=unopened.total_steps,
-        plugins={plugin.name: plugin.version for plugin in registry.plugins},
-        resume=resume,
-        overwrite=overwrite,
-    )
-
-
-def _status_file(folder: RunFolder, phase: RunPhase, sampler: _Sampler) -> AbstractAsyncContextManager[None]:
-    return status_file(folder.directory, lambda: {**_facts(phase), **sampler.status()})
 
 
 def _facts(phase: RunPhase) -> dict[str, Any]:
@@ -259,7 +245,7 @@ async def _sampler_elsewhere(
         yield _Sampler(workers, workers, pool.metrics, pool.status)
 
 
-def _status_here(activity: Activity, endpoints: Endpoints, restarts: ServiceRestarts) -> dict[str, Any]:
+def _status_here(activity: Activity, endpoints: Endpoints, restarts: RestartCounts) -> dict[str, Any]:
     """The status of this process, in the form of a worker's."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
     here = {**facts, **activity.status(), "breakers": endpoints.states()}

@@ -41,7 +41,7 @@ from toolrl.runs.recorder import RunRecorder
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.rate_limits import Limiter
-from toolrl.tools.service_restarts import ServiceRestarts
+from toolrl.tools.restart_counts import RestartCounts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
@@ -90,8 +90,8 @@ class RunBuilder:
         self._hide = loaded.hide
         self._registry = registry
         self._model = model
-        self.restarts = ServiceRestarts()
-        """Of what the tools lean on."""
+        self.restarts = RestartCounts()
+        """Of what the tools depend on."""
         self.endpoints = Endpoints(self._cluster_limits)
         """What the tools of all environments share: breakers and limits."""
         self._context = BuildContext(
@@ -101,7 +101,7 @@ class RunBuilder:
             run_dir=run_dir,
             tokenizer=model.tokenizer,
             processor=model.processor,
-            restarted=self.restarts.server,
+            restarted=self.restarts.add_server,
             shared_limit=self._shared_limit,
         )
 
@@ -226,7 +226,7 @@ class RunBuilder:
     def _cluster_limits(self) -> ClusterLimits:
         """The limits that all processes of the cluster share; called when a tool asks for them."""
         cluster = build_cluster(self._registry, self._config, "policy.limit_scope: cluster")
-        return cluster.limits(self.restarts.limits)
+        return cluster.limits(self.restarts.add_limits)
 
     async def _shared_limit(self, name: str, permits: int) -> Limiter:
         """See BuildContext."""

@@ -76,14 +76,3 @@ def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
                 await task
 
     asyncio.run(main())
-
-
-def test_all_work_runs_in_one_thread_that_ends() -> None:
-    async def main() -> list[threading.Thread]:
-        with UpdateThread() as thread:
-            return [(await thread.run(threading.current_thread))[0] for _ in range(3)]
-
-    first, *others = asyncio.run(main())
-    assert first is not threading.current_thread()
-    assert all(other is first for other in others)
-    assert not first.is_alive()

@@ -209,11 +209,6 @@ class BrokenReward:
         raise KeyError("gold")
 
 
-class NotFinite:
-    async def score(self, episode: Episode) -> Score:
-        return Score(float("nan"))
-
-
 class BrokenEngine(ScriptedEngine):
     async def generate(self, *args: Any, **kwargs: Any) -> Generation:
         raise RuntimeError("out of memory")
@@ -223,7 +218,6 @@ class BrokenEngine(ScriptedEngine):
     ("env", "engine", "fault"),
     [
         (environment(rewards=(NamedReward("b", BrokenReward()),)), None, "reward"),
-        (environment(rewards=(NamedReward("n", NotFinite()),)), None, "reward"),
         (environment(parser=TagParser(raises=True)), None, "parser"),
         (environment(RecordingToolset(fails=frozenset({"open"}))), None, "tool"),
         (environment(), BrokenEngine(["x"]), "engine"),

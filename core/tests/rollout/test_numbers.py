@@ -63,14 +63,11 @@ def test_a_score_that_is_none_fails_its_episode(score: Any) -> None:
     assert "'r0" in episode.failure.message
 
 
-def test_rewards_that_overflow_together_fail_the_episode() -> None:
-    episode = run(Score(9e99), Score(9e99))
+@pytest.mark.parametrize(("scores", "weight"), [([Score(9e99)] * 2, 1.0), ([Score(1e60)], 1e60)])
+def test_rewards_that_overflow_together_or_by_their_weight_fail_the_episode(scores: list[Score], weight: float) -> None:
+    episode = run(*scores, weight=weight)
     assert episode.failure is not None
     assert "the sum of all rewards" in episode.failure.message
-
-
-def test_a_weight_can_make_a_reward_too_large() -> None:
-    assert run(Score(1e60), weight=1e60).failure is not None
 
 
 @pytest.mark.parametrize("result", [ToolResult("x", reward=1e300), ToolResult("x", metrics={"m": 1e308})])

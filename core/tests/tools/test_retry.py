@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.config.tool_policy import RetryOptions
 from toolrl.errors import ArgumentsError, ConfigError, ToolError
 from toolrl.tools import TransientToolError, parse_retry_after
-from toolrl.tools.retry import pause
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall
 from toolrl_testing.fakes import make_episode_context
@@ -160,27 +157,6 @@ def test_chance_belongs_to_the_call_and_leaves_the_episodes_own_alone(scene: Any
     before = make_episode_context(seed=3).random.random()
     times("e")
     assert make_episode_context(seed=3).random.random() == before
-
-
-@given(
-    attempt=st.integers(1, 10_000),
-    retry_after=st.none() | st.floats(),
-    chance=st.floats(0, 1, exclude_max=True),
-    first=st.floats(1e-3, 1e3),
-    longest=st.floats(1e-3, 1e3),
-    jitter=st.floats(0, 1),
-)
-def test_a_wait_is_within_its_bounds(
-    attempt: int, retry_after: float | None, chance: float, first: float, longest: float, jitter: float
-) -> None:
-    options = RetryOptions(first_delay=first, max_delay=longest, jitter=jitter, max_seconds=1e3)
-    wait = pause(options, attempt, retry_after, chance)
-    assert math.isfinite(wait)
-    assert wait >= 0
-    if retry_after is not None and retry_after > 0:
-        assert wait >= min(retry_after, 7 * 24 * 3600)
-    else:
-        assert min(first, longest) * (1 - jitter) <= wait <= longest
 
 
 @pytest.fixture

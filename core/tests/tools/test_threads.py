@@ -164,26 +164,6 @@ def test_the_end_of_an_abandoned_function_is_reported() -> None:
     asyncio.run(main())
 
 
-def test_idle_threads_end_on_demand_and_new_ones_start() -> None:
-    async def main(pool: ThreadPool) -> set[threading.Thread]:
-        together = threading.Barrier(5)
-
-        def meet() -> threading.Thread:
-            together.wait(30)
-            return threading.current_thread()
-
-        return set(await asyncio.gather(*(pool.submit(meet) for _ in range(5))))
-
-    pool = ThreadPool()
-    for _ in range(2):
-        threads = asyncio.run(main(pool))
-        assert len(threads) == 5
-        pool.close_idle()
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive()
-
-
 def test_an_exception_after_the_caller_left_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:
     pool, leave = ThreadPool(), threading.Event()
 

@@ -16,7 +16,7 @@ from pagemaker.source import module_doc, tree
 MODULES = (
     "loop.data", "loop.batches", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
     "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
-    "ray:worker_pool", "tools.service_restarts",
+    "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 OTHER_KEYS = {

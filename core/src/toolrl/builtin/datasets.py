@@ -121,9 +121,9 @@ class FileDataset:
 def jsonl(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
     """JSON Lines files, whatever their ending but `.json`, which holds one list, and `.parquet`."""
     files = find_files(options.path, context.where)
-    others = (".json", ".parquet")
-    rows = [open_rows(file) if file.suffix in others else JsonLines(file) for file in files]
-    return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
+    return FileDataset(
+        JoinedRows([open_rows(file, JsonLines) for file in files], options.limit), options.fields, options.environment
+    )
 
 
 def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:

@@ -19,7 +19,7 @@ from functools import cached_property
 from glob import glob
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from toolrl.errors import SAVE_AS_UTF8, DataError
 
@@ -29,20 +29,27 @@ TABLE_BYTES = 512 * 2**20
 """Of parquet row groups kept in memory, for each file; the last used one is kept in any case."""
 
 
-class FileRows(Protocol):
+class FileRows:
     """The rows of one file."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def __getitem__(self, index: int) -> Row:
         """Raises DataError for a row that isn't an object."""
-        ...
+        raise NotImplementedError
 
     def where(self, index: int) -> str:
-        """The file and the place in it, for messages."""
-        ...
+        """The file and the row's index, for messages."""
+        return f"{self.path}[{index}]"
+
+    def _object(self, value: Any, index: int) -> Row:
+        if not isinstance(value, dict):
+            raise DataError(f"a row is a JSON {_kind(value)}, expected an object", where=self.where(index))
+        return value
 
 
 def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
@@ -71,35 +78,21 @@ def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
     return files
 
 
-def _not_utf8(error: UnicodeDecodeError, where: str) -> DataError:
-    return DataError(
-        f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", where=where, hint=SAVE_AS_UTF8
-    )
-
-
 def _no_pyarrow(path: Path) -> DataError:
     return DataError("reading parquet files needs pyarrow", where=str(path), hint="pip install 'toolrl[parquet]'")
 
 
-def open_rows(path: Path) -> FileRows:
-    """The rows of a file, by its ending. Raises DataError for an ending that isn't known."""
-    if path.suffix == ".parquet":
-        return ParquetRows(path)
-    if path.suffix == ".json":
-        return JsonRows(path)
-    if path.suffix in (".jsonl", ".ndjson"):
-        return JsonLines(path)
-    raise DataError(
-        f"{path}: unknown ending {path.suffix!r}",
-        hint="Use a .jsonl, .json or .parquet file.",
-    )
+def open_rows(path: Path, otherwise: type[FileRows] | None = None) -> FileRows:
+    """The rows of a file, by its ending; `otherwise` reads one whose ending isn't known. Raises DataError where there
+    is none."""
+    kind = _KINDS.get(path.suffix, otherwise)
+    if kind is None:
+        raise DataError(f"{path}: unknown ending {path.suffix!r}", hint="Use a .jsonl, .json or .parquet file.")
+    return kind(path)
 
 
-class JsonLines:
+class JsonLines(FileRows):
     """A JSON Lines file. Blank lines are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -109,18 +102,11 @@ class JsonLines:
             file.seek(self._starts[index])
             line = file.readline()
         try:
-            value = json.loads(line)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(error, self.where(index)) from None
-        except (ValueError, RecursionError) as error:
-            # The decoder counts lines, too, and its 2 would stand beside the file's own.
-            what = f"{error.msg} at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
-            raise DataError(
-                f"not JSON: {what}",
-                where=self.where(index),
-                hint="Each line has to be one JSON object; a file that holds one list should end in .json.",
-            ) from None
-        return _object(value, self.where, index)
+            hint = "Each line has to be one JSON object; a file that holds one list should end in .json."
+            return self._object(_from_json(line, hint), index)
+        except DataError as error:
+            error.where = self.where(index)
+            raise
 
     def where(self, index: int) -> str:
         """`file:line`, the first line being 1."""
@@ -147,43 +133,50 @@ def _open(path: Path) -> BinaryIO:
         raise DataError(f"can't be read: {error.strerror}", where=str(path)) from error
 
 
-class JsonRows:
-    """A file that holds one JSON list of objects."""
+def _from_json(text: bytes, hint: str) -> Any:
+    """Raises DataError, without the text's place."""
+    try:
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        what = f"not UTF-8: byte 0x{byte:02x} at column {error.start + 1}"
+        raise DataError(what, hint=SAVE_AS_UTF8) from None
+    except (ValueError, RecursionError) as error:
+        what = str(error)
+        if isinstance(error, json.JSONDecodeError) and b"\n" not in text.rstrip():
+            # Of a single line: the decoder counts lines, too, and its 1 or 2 would stand beside the file's own.
+            what = f"{error.msg} at column {error.pos + 1}"
+        raise DataError(f"not JSON: {what}", hint=hint) from None
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class JsonRows(FileRows):
+    """A file that holds one JSON list of objects."""
 
     def __len__(self) -> int:
         return len(self._values)
 
     def __getitem__(self, index: int) -> Row:
-        return _object(self._values[index], self.where, index)
-
-    def where(self, index: int) -> str:
-        """The file and the element's index."""
-        return f"{self.path}[{index}]"
+        return self._object(self._values[index], index)
 
     @cached_property
     def _values(self) -> list[Any]:
+        with _open(self.path) as file:
+            text = file.read()
         try:
-            with _open(self.path) as file:
-                value = json.load(file)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(error, str(self.path)) from None
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"not JSON: {error}", where=str(self.path), hint="A file with one object a line should end in .jsonl."
-            ) from None
-        if not isinstance(value, list):
-            raise DataError(f"holds a JSON {_kind(value)}, expected a list of objects", where=str(self.path))
+            value = _from_json(text, "A file with one object a line should end in .jsonl.")
+            if not isinstance(value, list):
+                raise DataError(f"holds a JSON {_kind(value)}, expected a list of objects")
+        except DataError as error:
+            error.where = str(self.path)
+            raise
         return value
 
 
-class ParquetRows:
+class ParquetRows(FileRows):
     """A parquet file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self._tables: OrderedDict[int, Any] = OrderedDict()
 
     def __len__(self) -> int:
@@ -193,10 +186,6 @@ class ParquetRows:
         group = bisect_right(self._ends, index)
         first = self._ends[group - 1] if group else 0
         return table_row(self._table(group), index - first, self.where(index))
-
-    def where(self, index: int) -> str:
-        """The file and the row's index."""
-        return f"{self.path}[{index}]"
 
     def _table(self, group: int) -> Any:
         table = self._tables.pop(group, None)
@@ -225,6 +214,11 @@ class ParquetRows:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_tables": OrderedDict()}
+
+
+_KINDS: dict[str, type[FileRows]] = {
+    ".parquet": ParquetRows, ".json": JsonRows, ".jsonl": JsonLines, ".ndjson": JsonLines
+}  # fmt: skip
 
 
 class JoinedRows:
@@ -294,12 +288,6 @@ def _decoded(value: Any, field: Any) -> Any:
         return {key: _decoded(item, kind.field(key)) for key, item in value.items() if item is not None}
     if isinstance(value, list) and hasattr(kind, "value_field"):
         return [_decoded(item, kind.value_field) for item in value]
-    return value
-
-
-def _object(value: Any, where: Any, index: int) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(f"a row is a JSON {_kind(value)}, expected an object", where=where(index))
     return value
 
 

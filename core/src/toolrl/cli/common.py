@@ -107,7 +107,6 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
 def _place_of(folder: Path) -> list[str]:
     """Overrides that make a moved run's config name its present folder. Raises DataError where it is no run's."""
-    import json
     from pathlib import Path
 
     from toolrl.runs.folder import RunFolder
@@ -116,8 +115,13 @@ def _place_of(folder: Path) -> list[str]:
     place = run if isinstance(run, dict) else {}
     if (Path(str(place.get("dir"))) / str(place.get("name"))).absolute() == folder.absolute():
         return []
-    # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
-    values = {"run.dir": str(folder.absolute().parent), "run.name": folder.absolute().name}
+    return as_overrides({"run.dir": str(folder.absolute().parent), "run.name": folder.absolute().name})
+
+
+def as_overrides(values: Mapping[str, str]) -> list[str]:
+    """`PATH=VALUE` texts, as --set takes them."""
+    import json  # JSON is YAML too: a folder's name may hold what YAML reads in its own way.
+
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 

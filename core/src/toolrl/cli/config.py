@@ -22,7 +22,6 @@ EXAMPLE = """toolrl config check grpo.yaml --set trainer.steps=50
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="find every mistake, without building or starting anything")
     show = actions.add_parser("show", help="print all values, defaults included; variables stay ${NAME}")
@@ -45,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action; the exit status."""
     return {"check": _check, "show": _show, "schema": _schema}[args.action](args)
 
 

@@ -53,7 +53,6 @@ class Finding:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     parser.add_argument("plugin", nargs="?", help="only this plugin, with tracebacks")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

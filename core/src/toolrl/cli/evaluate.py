@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from toolrl.cli.common import add_run_arguments, read, run_job
+from toolrl.cli.common import add_run_arguments, as_overrides, read, run_job
 from toolrl.cli.output import UsageError
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
@@ -49,9 +48,7 @@ def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
     model, name = str(folder), f"{folder.name}-eval"
     if checkpoint is not None:
         model, name = f"{model}:{checkpoint}", f"{name}-{checkpoint}"
-    values = {"model.path": model, "run.dir": str(folder.parent), "run.name": name}
-    # As JSON, which is YAML too: a folder's name may hold what YAML reads in its own way.
-    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+    return as_overrides({"model.path": model, "run.dir": str(folder.parent), "run.name": name})
 
 
 async def _evaluate(args: argparse.Namespace) -> int:

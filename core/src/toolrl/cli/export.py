@@ -13,7 +13,6 @@ EXAMPLE = """toolrl export runs/first model
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     parser.add_argument(
         "source", metavar="RUN", help="a run's folder, for its last checkpoint, or a folder with an adapter"
     )
@@ -26,7 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the model; the exit status."""
     if args.folder.exists() and (not args.folder.is_dir() or any(args.folder.iterdir())):
         raise UsageError("there is something here already", where=str(args.folder), hint="Name another folder.")
     from toolrl.assembly import model_source

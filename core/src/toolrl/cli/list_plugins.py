@@ -16,13 +16,11 @@ EXAMPLE = "toolrl list-plugins -v\n  toolrl list-plugins --json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each component, with its summary")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
     plugins = load_registry().plugins
     if args.json:
         print_json({"plugins": [facts(plugin) for plugin in plugins]})

@@ -94,7 +94,6 @@ _OF_KIND = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     parser.add_argument("name", metavar="NAME", help="the plugin's name: lower-case letters, digits, '-' and '_'")
     parser.add_argument("--kind", required=True, choices=list(TEMPLATES), help="what it gives to toolrl")
     parser.add_argument("--dir", default=".", type=Path, help="where to make its folder (default: here)")
@@ -102,7 +101,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the package."""
     from toolrl.cli.main import COMMANDS
 
     folder = args.dir / f"{_PREFIX}{check_name(args.name)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json, table
-from toolrl.tools.service_restarts import LIMITS, SERVERS
+from toolrl.tools.restart_counts import LIMITS, SERVERS
 
 if TYPE_CHECKING:
     from toolrl.runs.folder import RunFolder
@@ -24,7 +24,6 @@ _TIMES = ("time/rollout", "time/update", "time/weights", "time/step")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo")
     parser.add_argument("--json", action="store_true", help="print all that is known as JSON")
 

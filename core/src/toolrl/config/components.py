@@ -100,6 +100,11 @@ def component_fields(config: type[Config] = Config) -> Iterator[tuple[type[BaseM
             yield model, key, kind.name
 
 
+def with_hint(error: PluginError, remark: str = "") -> str:
+    """An error's message and hint in one sentence."""
+    return f"{error.message}{remark}" + (f"; {error.hint[:1].lower()}{error.hint[1:]}" if error.hint else "")
+
+
 def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> list[Problem]:
     """The problems of one component's name, options and policy."""
     problems: list[Problem] = []
@@ -110,15 +115,13 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
         if reader is not None:
             use = f"{{use: {reader}, options: {{path: {site.name}}}}}"
             return [Problem(site.path, f"{site.name!r} is a file and no data set; to read it write `{use}`")]
-        default = " (the default)" if site.is_default else ""
-        hint = f"; {error.hint[:1].lower()}{error.hint[1:]}" if error.hint else ""
-        problems.append(Problem(site.path, f"{error.message}{default}{hint}"))
+        problems.append(Problem(site.path, with_hint(error, " (the default)" if site.is_default else "")))
     else:
         try:
             _, wrong = check_options(found.component, site.options, base=(*site.path, "options"), shown=shown)
             problems.extend(wrong)
         except PluginError as error:
-            problems.append(Problem(site.path, f"{error.message}; {error.hint}" if error.hint else error.message))
+            problems.append(Problem(site.path, with_hint(error)))
     if site.kind == "tools" and isinstance(site.policy, dict):
         try:
             PolicyOptions.model_validate(site.policy)

@@ -123,13 +123,8 @@ def _count(node: yaml.Node | None, name: str, known: dict[int, tuple[int, int]],
     return count, levels
 
 
-def unaliased(node: Any, above: tuple[int, ...] = ()) -> Any:
-    """A copy in which every YAML alias is a value of its own. Raises ConfigError for a value that contains itself."""
-    if not isinstance(node, dict | list):
-        return node
-    if id(node) in above:
-        raise ConfigError("a YAML alias stands inside the value that it names")
-    above = (*above, id(node))
+def unaliased(node: Any) -> Any:
+    """A copy in which every YAML alias is a value of its own; `parse_yaml` rejects those inside of themselves."""
     if isinstance(node, dict):
-        return {key: unaliased(item, above) for key, item in node.items()}
-    return [unaliased(item, above) for item in node]
+        return {key: unaliased(item) for key, item in node.items()}
+    return [unaliased(item) for item in node] if isinstance(node, list) else node

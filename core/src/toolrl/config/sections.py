@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, create_model
 
-from toolrl.config.components import options_model
+from toolrl.config.components import options_model, with_hint
 from toolrl.config.model import Config, TrainerFrame
 from toolrl.config.problems import Problem
 from toolrl.errors import PluginError
@@ -38,7 +38,7 @@ def whole_config(registry: Registry, tree: Mapping[str, Any]) -> tuple[type[Conf
         options = trainer_options(registry, name)
     except PluginError as error:
         # A resolved config of a run names the default too.
-        return Config, [] if name == _DEFAULT else [Problem(("trainer", "use"), str(error))]
+        return Config, [] if name == _DEFAULT else [Problem(("trainer", "use"), with_hint(error))]
     return (Config if options is None else with_sections(options)), []
 
 

@@ -17,12 +17,14 @@ another task by then.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from toolrl.loop.batches import DataPosition, Demand, nothing_to_learn
-from toolrl.loop.buffered_group import BufferedGroup, from_record, to_record
 from toolrl.loop.data import EndlessOrder
 from toolrl.rollout.source import GroupSource
+from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.types import Group, Task
 
 
@@ -40,12 +42,25 @@ class _Flight:
         return self.work.result()
 
 
+@dataclass
+class _BufferedGroup:
+    """A finished group and how often it was trained on."""
+
+    row: int
+    """Of the data."""
+    version: int
+    """Of the weights when it was started: none of its tokens is older."""
+    uses: int
+    """Steps that trained on it."""
+    group: Group = field(repr=False)
+
+
 @dataclass(frozen=True)
 class _Kept:
     """What a checkpoint holds, as it was after a step."""
 
     position: DataPosition
-    buffer: tuple[BufferedGroup, ...] = ()
+    buffer: tuple[_BufferedGroup, ...] = ()
     """Finished groups, `uses` 0, and those to be replayed."""
 
 
@@ -80,10 +95,10 @@ class OverlappingBatches:
         self._again: list[int] = []
         """Rows that an earlier process of this run had started."""
         self._flights: dict[int, _Flight] = {}
-        self._used: dict[int, BufferedGroup] = {}
+        self._used: dict[int, _BufferedGroup] = {}
         self._aside: list[Group] = []
         """Groups that this step set aside."""
-        self._taken: tuple[list[_Flight], list[BufferedGroup]] = [], []
+        self._taken: tuple[list[_Flight], list[_BufferedGroup]] = [], []
         """New ones and replayed ones of this step."""
         self._kept = _Kept(DataPosition(0))
 
@@ -118,12 +133,12 @@ class OverlappingBatches:
         for it in again:
             it.uses += 1
         if self._replays:
-            self._used |= {it.row: BufferedGroup(it.row, it.version, 1, it.group) for it in new}
+            self._used |= {it.row: _BufferedGroup(it.row, it.version, 1, it.group) for it in new}
         # The next step trains version `step`: what is too old for it is of no use any more.
         self._used = {row: it for row, it in self._used.items() if step - it.version <= self._staleness}
         started = tuple(sorted({*self._flights, *self._again}))
         waiting = [
-            BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
+            _BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
         ]
         self._kept = _Kept(DataPosition(self._next, started), (*waiting, *map(replace, self._used.values())))
 
@@ -149,14 +164,14 @@ class OverlappingBatches:
     def position(self, step: int) -> DataPosition:
         """May be called from another thread than the loop's."""
         kept = self._kept
-        records = [record for it in kept.buffer if (record := to_record(it)) is not None]
+        records = [record for it in kept.buffer if (record := _to_record(it)) is not None]
         return replace(kept.position, buffer=tuple(records))
 
     def resume(self, step: int, position: DataPosition) -> None:
         self._version = step
         self._next = position.next
         self._again = sorted(position.pending)
-        found = [from_record(record, self._order) for record in position.buffer]
+        found = [_from_record(record, self._order) for record in position.buffer]
         for it in sorted((it for it in found if it is not None), key=lambda it: (it.version, it.row)):
             if len(it.group.episodes) != self._demand.group_size or step - it.version > self._staleness:
                 continue
@@ -168,7 +183,7 @@ class OverlappingBatches:
                 self._flights[it.row] = _Flight(it.row, it.version, _done(it.group))
         self._kept = _Kept(
             replace(position, buffer=()),
-            (*(BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
+            (*(_BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
         )
 
     @property
@@ -225,7 +240,7 @@ class OverlappingBatches:
         late = any(step + n // self._least > it.version + self._staleness for n, it in enumerate(left))
         return None if late else chosen
 
-    def _replayable(self) -> list[BufferedGroup]:
+    def _replayable(self) -> list[_BufferedGroup]:
         """What the next step trains on again: all of it is young enough, see `trained`."""
         return sorted(self._used.values(), key=lambda it: (it.uses, it.version, it.row))[: self._replays]
 
@@ -238,3 +253,22 @@ def _done(group: Group) -> asyncio.Future[Group]:
     work: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
     work.set_result(group)
     return work
+
+
+def _to_record(it: _BufferedGroup) -> Mapping[str, Any] | None:
+    """A group as JSON values, without its task, which the data set gives again. None for one with images: the
+    processor's tensors are no JSON."""
+    if any(episode.media for episode in it.group.episodes):
+        return None
+    episodes = [episode_to_json(replace(episode, task=Task(episode.task.id, ()))) for episode in it.group.episodes]
+    return {"row": it.row, "version": it.version, "uses": it.uses, "group": it.group.id, "episodes": episodes}
+
+
+def _from_record(record: Mapping[str, Any], order: EndlessOrder[Task]) -> _BufferedGroup | None:
+    """The group again. None where the data has another task in this row by now."""
+    (task,) = order.take(record["row"], 1)
+    found = [episode_from_json(episode) for episode in record["episodes"]]
+    if any(episode.task.id != task.id for episode in found):
+        return None
+    episodes = tuple(replace(episode, task=task) for episode in found)
+    return _BufferedGroup(record["row"], record["version"], record["uses"], Group(record["group"], task, episodes))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
-from toolrl.protocols import EpisodeContext, Reply, ToolSession, Toolset
+from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
@@ -273,7 +273,7 @@ class ToolBoxSession:
         """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
         entries: list[RewardEntry] = []
         for item in self._active:
-            value = await item.ask("reward", functools.partial(_reward, item.session))
+            value = await item.ask("reward", item.session.reward)
             if value is not None:
                 value = _finite(value, item.entry.name)
                 entries.append(RewardEntry(None, f"tool:{item.shown_name}", value, item.entry.weight))
@@ -392,7 +392,3 @@ def _finite(value: float, name: str) -> float:
     if not math.isfinite(number):
         raise ToolsetError(f"its reward is {number}, which is no finite number", where=name)
     return number
-
-
-async def _reward(session: ToolSession) -> float | None:
-    return await session.reward()

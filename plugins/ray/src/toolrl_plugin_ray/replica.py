@@ -59,7 +59,7 @@ class PolicyReplica:
 
     def status(self) -> dict[str, Any]:
         """For `toolrl status`."""
-        breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.told()
+        breakers, restarted = self._builder.endpoints.states(), self._builder.restarts.all()
         return {**self.runner.activity.status(), "breakers": breakers, "restarted": restarted}
 
 

@@ -23,7 +23,7 @@ from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import FailurePolicy
-from toolrl.tools.service_restarts import ServiceRestarts
+from toolrl.tools.restart_counts import RestartCounts
 from toolrl.types import Group, Task
 from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec
 from toolrl_plugin_ray.worker_supervisor import WorkerHandle, WorkerLostError, WorkerSupervisor
@@ -67,7 +67,7 @@ class WorkerPool:
         self._all_ready: asyncio.Future[None] | None = None
         self._lost_workers = self._lost_groups = 0
         """Since metrics were last asked for."""
-        self._seen_restarts = ServiceRestarts()
+        self._seen_restarts = RestartCounts()
 
     # Start, stop.
 
@@ -212,7 +212,7 @@ class WorkerPool:
 
     def reported(self, worker: WorkerSupervisor, report: WorkerReport) -> None:
         """Take over what a worker has done, and deal it more."""
-        self._seen_restarts.hear((report.status or {}).get("restarted", ()))
+        self._seen_restarts.merge((report.status or {}).get("restarted", ()))
         for key, count in report.ended.items():
             if key in worker.groups:
                 worker.groups[key] = max(0, worker.groups[key] - count)
