@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from toolrl.errors import EngineError
-from toolrl_plugin_ray import replica
+from toolrl_plugin_ray import broadcast, replica
 from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
 from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate
 from toolrl_plugin_ray.weights import described, targets, trained, verify
@@ -103,7 +103,9 @@ class Process(Worker):
 
 
 @pytest.fixture
-def processes() -> Iterator[list[Process]]:
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Process]]:
+    """They send each tensor by itself, so that one may die between two."""
+    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1)
     made = [subprocess.Popen([sys.executable, str(MEMBER)], stdin=-1, stdout=-1) for _ in range(2)]
     yield [Process(number + 1, it) for number, it in enumerate(made)]
     for process in made:

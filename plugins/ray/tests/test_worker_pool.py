@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import inspect
 import pickle
 import random
 import threading
@@ -180,9 +180,9 @@ def task(name: str = "t", seconds: float = 1.0, environment: str = "a") -> Task:
     return make_task(f"s={seconds}", id=name, environment=environment)
 
 
-def in_farm(main: Callable[[Farm], Awaitable[None]], farm: Callable[[], Farm] = Farm) -> None:
+def run_farm(main: Callable[[Farm], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
-        made = farm()
+        made = Farm(**options)
         try:
             await made.pool.start(FakeWeights(), 0)
             await main(made)
@@ -194,76 +194,81 @@ def in_farm(main: Callable[[Farm], Awaitable[None]], farm: Callable[[], Farm] = 
     run_in_virtual_time(run())
 
 
-def test_groups_are_those_of_the_runner_in_the_order_of_tasks() -> None:
+def in_farm(**options: Any) -> Callable[[Any], Any]:
+    """The test's first argument is a farm with these options, which is started."""
+
+    def decorate(test: Any) -> Any:
+        def run(**fixtures: Any) -> None:
+            run_farm(lambda farm: test(farm, **fixtures), **options)
+
+        _, *others = inspect.signature(test).parameters.values()
+        run.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+        run.__name__ = test.__name__
+        return run
+
+    return decorate
+
+
+@in_farm()
+async def test_groups_are_those_of_the_runner_in_the_order_of_tasks(farm: Farm) -> None:
     tasks = [task(f"t{number}", seconds=(7 - number) / 10) for number in range(7)]
 
-    async def main(farm: Farm) -> None:
-        groups = await farm.pool.run(tasks, 3, LIMITS, round_id="train-1")
-        own = await Scripted(4).runner.run(tasks, 3, LIMITS, round_id="train-1")
+    groups = await farm.pool.run(tasks, 3, LIMITS, round_id="train-1")
+    own = await Scripted(4).runner.run(tasks, 3, LIMITS, round_id="train-1")
 
-        def plain(found: list[Group]) -> list[Group]:
-            return [replace(it, episodes=tuple(replace(e, seconds=0, turns=(), metrics={}) for e in it.episodes))
-                    for it in found]  # fmt: skip
+    def plain(found: list[Group]) -> list[Group]:
+        return [replace(it, episodes=tuple(replace(e, seconds=0, turns=(), metrics={}) for e in it.episodes))
+                for it in found]  # fmt: skip
 
-        assert plain(groups) == plain(own)
-        assert sorted(it.id for it in farm.told) == sorted(it.id for group in own for it in group.episodes)
-
-    in_farm(main)
+    assert plain(groups) == plain(own)
+    assert sorted(it.id for it in farm.told) == sorted(it.id for group in own for it in group.episodes)
 
 
-def test_no_worker_has_more_in_flight_than_it_may_and_all_are_busy() -> None:
-    async def main(farm: Farm) -> None:
-        begin = asyncio.get_running_loop().time()
-        await asyncio.gather(*(farm.group(name=f"t{number}") for number in range(16)))
-        # 32 episodes of a second in two workers of four places.
-        assert 4.0 <= asyncio.get_running_loop().time() - begin < 4.2
-        assert [it.worker._replica.engine.most_at_once for it in farm.processes] == [4, 4]  # type: ignore[union-attr]
-        assert [len(it.dealt) for it in farm.processes] == [8, 8]
-
-    in_farm(main)
+@in_farm()
+async def test_no_worker_has_more_in_flight_than_it_may_and_all_are_busy(farm: Farm) -> None:
+    begin = asyncio.get_running_loop().time()
+    await asyncio.gather(*(farm.group(name=f"t{number}") for number in range(16)))
+    # 32 episodes of a second in two workers of four places.
+    assert 4.0 <= asyncio.get_running_loop().time() - begin < 4.2
+    assert [it.worker._replica.engine.most_at_once for it in farm.processes] == [4, 4]  # type: ignore[union-attr]
+    assert [len(it.dealt) for it in farm.processes] == [8, 8]
 
 
-def test_a_worker_is_dealt_what_it_has_room_for_and_no_more() -> None:
-    async def main(farm: Farm) -> None:
-        waiting = [asyncio.create_task(farm.group(name=f"t{number}", size=3)) for number in range(10)]
-        await asyncio.sleep(0.1)
-        # Three of four places are taken by a group: one more comes, of which two episodes wait there.
-        assert [len(it.dealt) for it in farm.processes] == [2, 2]
-        assert farm.pool.status()["waiting_groups"] == 6
-        for job in waiting:
-            job.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.sleep(0.1)
-        assert all(not it.worker._groups for it in farm.processes)
-        assert [it.load for it in farm.pool._workers] == [0, 0]
-
-    in_farm(main)
+@in_farm()
+async def test_a_worker_is_dealt_what_it_has_room_for_and_no_more(farm: Farm) -> None:
+    waiting = [asyncio.create_task(farm.group(name=f"t{number}", size=3)) for number in range(10)]
+    await asyncio.sleep(0.1)
+    # Three of four places are taken by a group: one more comes, of which two episodes wait there.
+    assert [len(it.dealt) for it in farm.processes] == [2, 2]
+    assert farm.pool.status()["waiting_groups"] == 6
+    for job in waiting:
+        job.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    assert all(not it.worker._groups for it in farm.processes)
+    assert [it.load for it in farm.pool._workers] == [0, 0]
 
 
-def test_the_place_of_an_ended_episode_goes_to_the_next_group_at_once() -> None:
-    async def main(farm: Farm) -> None:
-        slow = asyncio.create_task(farm.group(10.0, "slow", size=1))
-        quick = [farm.group(1.0, f"t{number}", size=1) for number in range(6)]
-        await asyncio.gather(*quick)
-        assert 2.0 <= asyncio.get_running_loop().time() < 2.2
-        await slow
-
-    in_farm(main, lambda: Farm(workers=1))
+@in_farm(workers=1)
+async def test_the_place_of_an_ended_episode_goes_to_the_next_group_at_once(farm: Farm) -> None:
+    slow = asyncio.create_task(farm.group(10.0, "slow", size=1))
+    quick = [farm.group(1.0, f"t{number}", size=1) for number in range(6)]
+    await asyncio.gather(*quick)
+    assert 2.0 <= asyncio.get_running_loop().time() < 2.2
+    await slow
 
 
-def test_a_dead_workers_groups_start_again_and_it_is_replaced() -> None:
-    async def main(farm: Farm) -> None:
-        going = [asyncio.create_task(farm.group(name=f"t{number}", size=4)) for number in range(4)]
-        await asyncio.sleep(0.5)
-        farm.living(0).kill()
-        groups = await asyncio.gather(*going)
-        assert Counter(group.task.id for group in groups) == Counter(f"t{number}" for number in range(4))
-        await asyncio.sleep(1)
-        found = farm.pool.metrics()
-        assert found == {"cluster/workers": 2.0, "cluster/restarted_workers": 1.0, "cluster/restarted_groups": 1.0}
-        assert farm.pool.metrics()["cluster/restarted_workers"] == 0.0
-
-    in_farm(main)
+@in_farm()
+async def test_a_dead_workers_groups_start_again_and_it_is_replaced(farm: Farm) -> None:
+    going = [asyncio.create_task(farm.group(name=f"t{number}", size=4)) for number in range(4)]
+    await asyncio.sleep(0.5)
+    farm.living(0).kill()
+    groups = await asyncio.gather(*going)
+    assert Counter(group.task.id for group in groups) == Counter(f"t{number}" for number in range(4))
+    await asyncio.sleep(1)
+    found = farm.pool.metrics()
+    assert found == {"cluster/workers": 2.0, "cluster/restarted_workers": 1.0, "cluster/restarted_groups": 1.0}
+    assert farm.pool.metrics()["cluster/restarted_workers"] == 0.0
 
 
 @settings(max_examples=60, deadline=None)
@@ -293,89 +298,78 @@ def test_whoever_dies_and_whenever_each_group_comes_once(seed: int) -> None:
         assert sorted(it.id for it in farm.told) == sorted(ids)
         assert len(set(ids)) == len(ids)
 
-    in_farm(main, lambda: Farm(workers=3, restarts=10**6))
+    run_farm(main, workers=3, restarts=10**6)
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_output_tail() -> None:
-    async def main(farm: Farm) -> None:
-        going = asyncio.create_task(farm.group(100.0))
-        with pytest.raises(RunStoppedError) as caught:
-            while True:
-                await asyncio.sleep(0.2)
-                farm.living(0).kill()
-                farm.pool._check_broken()
-        assert "rollout worker 0 died 3 times in a row, at last: it was killed" in caught.value.message
-        assert "| WARNING the end is near" in caught.value.message
-        with pytest.raises(RunStoppedError):
-            await going
-        with pytest.raises(RunStoppedError):
-            await farm.group()
-
-    in_farm(main, lambda: Farm(restarts=2))
+@in_farm(restarts=2)
+async def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_output_tail(farm: Farm) -> None:
+    going = asyncio.create_task(farm.group(100.0))
+    with pytest.raises(RunStoppedError) as caught:
+        while True:
+            await asyncio.sleep(0.2)
+            farm.living(0).kill()
+            farm.pool._check_broken()
+    assert "rollout worker 0 died 3 times in a row, at last: it was killed" in caught.value.message
+    assert "| WARNING the end is near" in caught.value.message
+    with pytest.raises(RunStoppedError):
+        await going
+    with pytest.raises(RunStoppedError):
+        await farm.group()
 
 
-def test_a_group_that_every_worker_dies_of_ends_the_run() -> None:
-    async def main(farm: Farm) -> None:
-        async def killer() -> None:
-            while True:
-                await asyncio.sleep(0.5)
-                await asyncio.gather(*(farm.group(0.0, "fine") for _ in range(2)))
-                for process in farm.processes:
-                    if process.worker._groups:
-                        process.kill()
+@in_farm(restarts=2)
+async def test_a_group_that_every_worker_dies_of_ends_the_run(farm: Farm) -> None:
+    async def killer() -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            await asyncio.gather(*(farm.group(0.0, "fine") for _ in range(2)))
+            for process in farm.processes:
+                if process.worker._groups:
+                    process.kill()
 
-        killing = asyncio.create_task(killer())
-        with pytest.raises(RunStoppedError, match="3 rollout workers died while they sampled train-1/0/deadly"):
-            await farm.group(100.0, "deadly", size=1)
-        killing.cancel()
-        await asyncio.gather(killing, return_exceptions=True)
-
-    in_farm(main, lambda: Farm(restarts=2))
+    killing = asyncio.create_task(killer())
+    with pytest.raises(RunStoppedError, match="3 rollout workers died while they sampled train-1/0/deadly"):
+        await farm.group(100.0, "deadly", size=1)
+    killing.cancel()
+    await asyncio.gather(killing, return_exceptions=True)
 
 
-def test_a_worker_that_falls_silent_is_told_of_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(farm: Farm) -> None:
-        going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(2)]
-        await asyncio.sleep(0.5)
-        farm.living(1).mute = True
-        await asyncio.gather(*going)
-        assert 100 < asyncio.get_running_loop().time() < 110
-        assert farm.pool.metrics()["cluster/restarted_groups"] == 1.0
-
-    with caplog.at_level(logging.WARNING):
-        in_farm(main, lambda: Farm(timeout=100.0))
+@in_farm(timeout=100.0)
+async def test_a_worker_that_falls_silent_is_told_of_and_replaced(farm: Farm, caplog: pytest.LogCaptureFixture) -> None:
+    going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(2)]
+    await asyncio.sleep(0.5)
+    farm.living(1).mute = True
+    await asyncio.gather(*going)
+    assert 100 < asyncio.get_running_loop().time() < 110
+    assert farm.pool.metrics()["cluster/restarted_groups"] == 1.0
     assert "rollout worker 1 hasn't answered 'poll' for 30 s; given up after 100 s" in caplog.text
     assert "rollout worker 1 died (it didn't answer 'poll' for 100 seconds); 1 of its groups start again" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["sample", "take_weights", "drop"])
-def test_a_worker_that_one_message_did_not_reach_is_replaced(method: str) -> None:
-    async def main(farm: Farm) -> None:
-        going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(4)]
-        farm.living(0).unreached = method
-        await asyncio.sleep(0.5)
-        if method == "drop":
-            going[0].cancel()
-        await farm.pool.update_weights(FakeWeights(1), 1)
-        groups = await asyncio.gather(*going, return_exceptions=True)
-        assert sum(isinstance(it, Group) for it in groups) == 4 - (method == "drop")
-        await asyncio.sleep(1)
-        assert len(farm.processes) == 3
-        assert [it.weights.version for it in farm.pool._workers if it.weights] == [1, 1]
-
-    in_farm(main)
+@in_farm()
+async def test_a_worker_that_one_message_did_not_reach_is_replaced(farm: Farm, method: str) -> None:
+    going = [asyncio.create_task(farm.group(1.0, f"t{number}", size=4)) for number in range(4)]
+    farm.living(0).unreached = method
+    await asyncio.sleep(0.5)
+    if method == "drop":
+        going[0].cancel()
+    await farm.pool.update_weights(FakeWeights(1), 1)
+    groups = await asyncio.gather(*going, return_exceptions=True)
+    assert sum(isinstance(it, Group) for it in groups) == 4 - (method == "drop")
+    await asyncio.sleep(1)
+    assert len(farm.processes) == 3
+    assert [it.weights.version for it in farm.pool._workers if it.weights] == [1, 1]
 
 
-def test_episodes_that_cannot_be_read_here_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(farm: Farm) -> None:
-        def unreadable(data: bytes) -> Group:
-            raise ModuleNotFoundError("No module named 'theirs'")
+@in_farm()
+async def test_episodes_that_cannot_be_read_here_are_named(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(data: bytes) -> Group:
+        raise ModuleNotFoundError("No module named 'theirs'")
 
-        monkeypatch.setattr(worker_pool, "loads", unreadable)
-        with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
-            await farm.group()
-
-    in_farm(main)
+    monkeypatch.setattr(worker_pool, "loads", unreadable)
+    with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
+        await farm.group()
 
 
 def test_what_keeps_a_worker_from_starting_is_raised_as_it_is() -> None:
@@ -390,33 +384,27 @@ def test_what_keeps_a_worker_from_starting_is_raised_as_it_is() -> None:
     run_in_virtual_time(run())
 
 
-def test_what_leaves_a_group_is_raised_where_it_was_asked_for() -> None:
-    async def main(farm: Farm) -> None:
-        with pytest.raises(DataError, match="asks for environment 'c'; the config has: a, b"):
-            await farm.pool.run([task(), task(environment="c")], 2, LIMITS, round_id="train-1")
-        assert len((await farm.group()).episodes) == 2
-
-    in_farm(main)
+@in_farm()
+async def test_what_leaves_a_group_is_raised_where_it_was_asked_for(farm: Farm) -> None:
+    with pytest.raises(DataError, match="asks for environment 'c'; the config has: a, b"):
+        await farm.pool.run([task(), task(environment="c")], 2, LIMITS, round_id="train-1")
+    assert len((await farm.group()).episodes) == 2
 
 
-def test_a_task_that_cannot_be_sent_is_named() -> None:
-    async def main(farm: Farm) -> None:
-        strange = replace(task("odd"), extra={"lock": threading.Lock(), "function": lambda: None})
-        with pytest.raises(RunStoppedError, match=r"train-1/0/odd can't be sent to a rollout worker: "):
-            await farm.pool.run([strange], 2, LIMITS, round_id="train-1")
-        assert len((await farm.group()).episodes) == 2
-
-    in_farm(main)
+@in_farm()
+async def test_a_task_that_cannot_be_sent_is_named(farm: Farm) -> None:
+    strange = replace(task("odd"), extra={"lock": threading.Lock(), "function": lambda: None})
+    with pytest.raises(RunStoppedError, match=r"train-1/0/odd can't be sent to a rollout worker: "):
+        await farm.pool.run([strange], 2, LIMITS, round_id="train-1")
+    assert len((await farm.group()).episodes) == 2
 
 
-def test_episodes_that_cannot_be_sent_back_are_named() -> None:
-    async def main(farm: Farm) -> None:
-        one_way = replace(task(), extra={"thing": OneWay()})
-        with pytest.raises(ToolrlError, match=r"the episodes of train-1/0/t can't be sent to the driver: "):
-            await farm.pool.run([one_way], 2, LIMITS, round_id="train-1")
-        assert len((await farm.group()).episodes) == 2
-
-    in_farm(main)
+@in_farm()
+async def test_episodes_that_cannot_be_sent_back_are_named(farm: Farm) -> None:
+    one_way = replace(task(), extra={"thing": OneWay()})
+    with pytest.raises(ToolrlError, match=r"the episodes of train-1/0/t can't be sent to the driver: "):
+        await farm.pool.run([one_way], 2, LIMITS, round_id="train-1")
+    assert len((await farm.group()).episodes) == 2
 
 
 class OneWay:
@@ -426,61 +414,51 @@ class OneWay:
         return threading.Lock, ()
 
 
-def test_weights_that_do_not_arrive_end_the_run() -> None:
-    async def main(farm: Farm) -> None:
-        with pytest.raises(EngineError, match="these weights are others"):
-            await farm.pool.update_weights(FakeWeights(666), 666)
-
-    in_farm(main)
+@in_farm()
+async def test_weights_that_do_not_arrive_end_the_run(farm: Farm) -> None:
+    with pytest.raises(EngineError, match="these weights are others"):
+        await farm.pool.update_weights(FakeWeights(666), 666)
 
 
-def test_a_starting_worker_gets_weights_that_came_meanwhile() -> None:
-    async def main(farm: Farm) -> None:
-        farm.living(0).kill()
-        await asyncio.sleep(0)
-        await farm.pool.update_weights(FakeWeights(7), 7)
-        await asyncio.sleep(1)
-        assert [it.weights.version for it in farm.pool._workers if it.weights] == [7, 7]
-        assert [farm.living(n).worker._replica.engine.version for n in (0, 1)] == [7, 7]  # type: ignore[union-attr]
-
-    in_farm(main)
+@in_farm()
+async def test_a_starting_worker_gets_weights_that_came_meanwhile(farm: Farm) -> None:
+    farm.living(0).kill()
+    await asyncio.sleep(0)
+    await farm.pool.update_weights(FakeWeights(7), 7)
+    await asyncio.sleep(1)
+    assert [it.weights.version for it in farm.pool._workers if it.weights] == [7, 7]
+    assert [farm.living(n).worker._replica.engine.version for n in (0, 1)] == [7, 7]  # type: ignore[union-attr]
 
 
-def test_weights_go_out_again_where_their_version_is_the_same() -> None:
-    async def main(farm: Farm) -> None:
-        first = [it.weights for it in farm.pool._workers]
-        await farm.pool.update_weights(FakeWeights(0), 0)
-        assert all(it.weights is not before for it, before in zip(farm.pool._workers, first, strict=True))
-
-    in_farm(main)
+@in_farm()
+async def test_weights_go_out_again_where_their_version_is_the_same(farm: Farm) -> None:
+    first = [it.weights for it in farm.pool._workers]
+    await farm.pool.update_weights(FakeWeights(0), 0)
+    assert all(it.weights is not before for it, before in zip(farm.pool._workers, first, strict=True))
 
 
-def test_what_workers_tell_of_restarts_is_in_the_metrics_once() -> None:
-    async def main(farm: Farm) -> None:
-        for number in range(2):
-            replica = farm.living(number).worker._replica
-            told = [("limits", "second life"), ("servers", f"of {number}")]
-            replica.status = lambda told=told: {"restarted": told}  # type: ignore
-        for _ in range(2):
-            await asyncio.gather(*(farm.group(name=str(it)) for it in range(8)))
-        found = farm.pool.metrics()
-        assert found["cluster/restarted_limits"] == 1.0
-        assert found["cluster/restarted_servers"] == 2.0
-        await farm.group()
-        assert "cluster/restarted_limits" not in farm.pool.metrics()
-        assert farm.pool.status()["restarted"] == {"limits": 1, "servers": 2}, "all of them since the start"
-
-    in_farm(main)
+@in_farm()
+async def test_what_workers_tell_of_restarts_is_in_the_metrics_once(farm: Farm) -> None:
+    for number in range(2):
+        replica = farm.living(number).worker._replica
+        told = [("limits", "second life"), ("servers", f"of {number}")]
+        replica.status = lambda told=told: {"restarted": told}  # type: ignore
+    for _ in range(2):
+        await asyncio.gather(*(farm.group(name=str(it)) for it in range(8)))
+    found = farm.pool.metrics()
+    assert found["cluster/restarted_limits"] == 1.0
+    assert found["cluster/restarted_servers"] == 2.0
+    await farm.group()
+    assert "cluster/restarted_limits" not in farm.pool.metrics()
+    assert farm.pool.status()["restarted"] == {"limits": 1, "servers": 2}, "all of them since the start"
 
 
-def test_status_says_what_each_worker_does() -> None:
-    async def main(farm: Farm) -> None:
-        going = asyncio.create_task(farm.group())
-        await asyncio.sleep(0.1)
-        first, second = farm.pool.status()["workers"]
-        assert (first["state"], first["groups"], first["episodes"], first["weights"]) == ("ready", 1, 2, 0)
-        assert (second["state"], second["groups"], second["episodes"]) == ("ready", 0, 0)
-        assert isinstance(first["pid"], int)
-        await going
-
-    in_farm(main)
+@in_farm()
+async def test_status_says_what_each_worker_does(farm: Farm) -> None:
+    going = asyncio.create_task(farm.group())
+    await asyncio.sleep(0.1)
+    first, second = farm.pool.status()["workers"]
+    assert (first["state"], first["groups"], first["episodes"], first["weights"]) == ("ready", 1, 2, 0)
+    assert (second["state"], second["groups"], second["episodes"]) == ("ready", 0, 0)
+    assert isinstance(first["pid"], int)
+    await going

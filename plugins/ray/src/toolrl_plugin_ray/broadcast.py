@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -28,6 +28,8 @@ from toolrl_plugin_ray.weights import all_digests, described, targets, trained
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
 from toolrl_plugin_torch.sharding.rendezvous import listen
 
+BUCKET_BYTES = 4 * 2**20
+"""Tensors are sent together up to about so many bytes."""
 MOST_TRIES = 3
 """Broadcasts in a row that break though no worker was lost, before the run ends."""
 
@@ -110,9 +112,8 @@ class WeightBroadcast:
         # Its own tensors, and not the whole model of an adapter: a worker's module has the same ones.
         module = weights.module()
         tensors = trained(module)
-        whole = torch.contiguous_format
-        copies = [it.detach().to("cpu", copy=True, memory_format=whole) for it in tensors.values()]
-        self._copies[version] = [it.view(-1).view(torch.uint8) for it in copies]
+        own = [it.detach().contiguous().view(-1).view(torch.uint8) for it in tensors.values()]
+        self._copies[version] = [torch.cat(bucket).cpu() for bucket in _buckets(own)]
         return WeightUpdate(version, described(tensors), all_digests(module))
 
 
@@ -124,12 +125,28 @@ async def receive(update: WeightUpdate, module: Any) -> None:
 
 def _receive(update: WeightUpdate, module: Any) -> None:
     assert update.rendezvous is not None, "the trainer sets it"
-    own = targets(update.tensors, module)
+    buckets = list(_buckets(targets(update.tensors, module)))
     # Not into the module itself: what is left of an aborted broadcast may still write.
-    room = (torch.empty(tensor.nbytes, dtype=torch.uint8) for tensor in own)
+    room = (torch.empty(sum(it.nbytes for it in bucket), dtype=torch.uint8) for bucket in buckets)
     with torch.no_grad():
-        for tensor, data in zip(own, broadcast(update.rendezvous, room), strict=True):
-            tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
+        for bucket, data in zip(buckets, broadcast(update.rendezvous, room), strict=True):
+            for tensor, own in zip(bucket, data.split([it.nbytes for it in bucket]), strict=True):
+                # Where tensors of several types meet one may begin where its type can't; a clone begins at 0.
+                own = own if own.storage_offset() % tensor.itemsize == 0 else own.clone()
+                tensor.copy_(own.view(tensor.dtype).view(tensor.shape))
+
+
+def _buckets(tensors: Iterable[Any]) -> Iterator[list[Any]]:
+    """Tensors that are sent as one, since each message takes time: the same on both sides."""
+    bucket, size = [], 0
+    for tensor in tensors:
+        bucket.append(tensor)
+        size += tensor.nbytes
+        if size >= BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
 
 
 async def _send_part(

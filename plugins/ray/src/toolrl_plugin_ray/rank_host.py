@@ -5,6 +5,7 @@ The process is none of Ray's: signals reach its main thread, and it can be kille
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import platform
@@ -19,14 +20,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped,unused-ignore]
-
 from toolrl_plugin_ray.connection import own_address
 from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
 
 KEPT_BYTES = 4096
 """Of what the process printed last, for a message."""
 FLUSH_SECONDS = 1.0
+SIOCGIFADDR = 0x8915
+"""Linux's request for an interface's address."""
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_OVERRIDE_NODE_ID_FOR_TESTING")
 """Variables that would make the process a part of this actor."""
 
@@ -117,8 +118,12 @@ class RankHost:
 
 
 def _interface_of(address: str) -> dict[str, str]:
-    """Has gloo listen on the interface with this address: its own choice is that of the host's name, which other hosts
-    may not reach."""
-    interfaces = psutil.net_if_addrs().items()
-    names = [name for name, found in interfaces if any(it.address == address for it in found)]
-    return {"GLOO_SOCKET_IFNAME": names[0]} if names else {}
+    """Has gloo listen on the interface with this IPv4 address: its own choice is that of the host's name, which other
+    hosts may not reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # It has no such address.
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, name.encode().ljust(256, b"\0"))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return {"GLOO_SOCKET_IFNAME": name}
+    return {}
