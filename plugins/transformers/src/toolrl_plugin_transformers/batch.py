@@ -7,8 +7,7 @@ no row.
 Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that
 decoding goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are
 computed once and their keys and values copied; a beginning that several new prompts share is computed once before
-the rest of each. What all decoding rows have in common at the start is read once in each step, and what groups of them
-have in common once for each group.
+the rest of each. What all decoding rows have in common at the start is read once in each step.
 
 It has no threads: `worker.py` calls it from its own.
 """
@@ -28,13 +27,14 @@ from toolrl_plugin_torch.prefixes.tree import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
-from toolrl_plugin_transformers.prefixes import CommonReads
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
 from toolrl_plugin_transformers.sessions import SessionCache, SessionStore
 
 WORTH_SHARING = 128
 """Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
+READ_ONCE = 64
+"""Tokens that all decoding rows must have in common to be read once for all of them."""
 SHORT = 32
 """New parts of prompts up to this long go together, whatever their lengths."""
 
@@ -82,7 +82,8 @@ class Batch:
         self._positions = torch.zeros(0)
         self._shifts: torch.Tensor | None = None
         self._length = 0
-        self._common = CommonReads()
+        self._shared = 0
+        """Tokens that all rows have in common at the start, where they are read once."""
 
     @property
     def idle(self) -> bool:
@@ -161,10 +162,7 @@ class Batch:
         self._reserve(len(self.rows), self._length, used=len(self.rows))
         # On their way to the device before it has work to do: afterwards the copy would wait for that.
         uniforms = torch.tensor([row.uniforms.draw() for row in self.rows]).to(self.slots.shape.device)
-        shared, prefixes = self._common.shared, self._common.prefixes
-        logits_BV = self.runner.decode(
-            self.slots, self._ids, self._positions, self._length, self._shifts, shared, prefixes
-        )
+        logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length, self._shifts, self._shared)
         self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
         self._positions += 1
         self._length += 1
@@ -176,16 +174,13 @@ class Batch:
         self._ids = torch.tensor([row.tokens[-1] for row in self.rows], device=device)
         self._positions = torch.tensor([len(row.tokens) - 1 for row in self.rows], device=device)
         self._length = max(len(row.tokens) for row in self.rows)
-        if self.share:
-            self._common.renew([row.tokens for row in self.rows], self.slots, grouped=self.runner.reads_prefixes)
+        self._shared = _in_common([row.tokens for row in self.rows]) if self.share else 0
         shifts = [row.pictures.shift for row in self.rows]
         self._shifts = torch.tensor(shifts, device=device) if any(shifts) else None
 
     def _set_rows(self, rows: list[Request]) -> None:
         self.rows = rows
         self._settings = None
-        if not rows:
-            self._common.forget()
 
     def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
         """Append a token to each row, and retire those that end with it."""
@@ -210,7 +205,6 @@ class Batch:
             if row.error is None:
                 self.store.park(session, self.slots, session.slot, session.valid)
             else:
-                self._common.forget()  # What isn't finite may have come from there.
                 self.slots.wipe(session.slot)
                 self.store.drop(session)
         rows = list(self.rows)
@@ -374,3 +368,12 @@ class Batch:
         new_slots, new_columns = self.slots.size_for(slots, columns)
         self.store.make_room(self.cache_tokens - new_slots * new_columns, set(keep))
         self.slots.reserve(slots, columns, used=used)
+
+
+def _in_common(rows: Sequence[list[int]]) -> int:
+    """Tokens at the start that all rows have in common, their last ones left out, which aren't computed yet; 0 where
+    they are few."""
+    shared = min(map(len, rows)) - 1 if len(rows) > 1 else 0
+    for row in rows[1:]:
+        shared = common_beginning(rows[0], row, shared)
+    return shared if shared >= READ_ONCE else 0

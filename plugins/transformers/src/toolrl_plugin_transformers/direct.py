@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from toolrl_plugin_torch.head import wide_linear
 from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.prefixes import Prefixes, attend
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
@@ -82,10 +81,9 @@ class Direct:
         columns_BT: Tensor,
         mask: Tensor,
         shared: int = 0,
-        prefixes: Prefixes | None = None,
     ) -> Tensor:
         """Logits `[B, V]` after the last tokens of the slots `first …`; keys and values go to their columns. Of
-        decoding rows the first `shared` columns are those of the first row, or the first are those in `prefixes`."""
+        decoding rows the first `shared` columns are those of the first row."""
         batch, width = ids_BT.shape
         rows = slice(first, first + batch)
         index = slots.write_index(first, columns_BT, heads_last=True)
@@ -101,11 +99,7 @@ class Direct:
             query = self._project(h, layer.self_attn, cos, sin, keys, values, index)
             query = query.unflatten(0, (batch, width))
             stored = keys[rows, :, :length], values[rows, :, :length]
-            if prefixes is not None and width == 1:
-                grouped = query.reshape(batch, self._kv_heads, -1, keys.shape[-1]) * layer.self_attn.scaling
-                heads = attend(grouped, *stored, mask, prefixes, number).reshape(batch, -1)
-            else:
-                heads = _attend(query, *stored, mask, layer.self_attn.scaling, shared)
+            heads = _attend(query, *stored, mask, layer.self_attn.scaling, shared)
             if width > 1 and number + 1 == len(self._layers):  # Of the rest only the last tokens' logits are wanted.
                 heads, x = (tokens.unflatten(0, (batch, width))[:, -1] for tokens in (heads, x))
             x = x + self._linear(heads, layer.self_attn.o_proj)

@@ -20,7 +20,6 @@ from toolrl_plugin_torch.head import probe_head, wide_linear
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.images import ImageSupport, Pictures, arguments, plain
-from toolrl_plugin_transformers.prefixes import Prefixes
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -97,12 +96,6 @@ class ModelRunner:
             module.training = True
         self._training = []
 
-    @property
-    def reads_prefixes(self) -> bool:
-        """Whether decoding makes use of what groups of rows have in common. On a GPU the calls cost more than reading;
-        in 16 bits the kernels round less inside than several steps do."""
-        return self._direct is not None and self.device.type == "cpu" and self.shape.dtype.itemsize > 2
-
     def prefill(
         self,
         slots: SlotCache,
@@ -148,16 +141,14 @@ class ModelRunner:
         length: int,
         shifts_B: Tensor | None = None,
         shared: int = 0,
-        prefixes: Prefixes | None = None,
     ) -> Tensor:
         """One more token for each of the first B slots; `length` columns hold all of them. `shifts_B`: what is to be
         added to a row's column for its position. `shared`: how many tokens all rows have in common at the start, all
-        of them computed before. `prefixes`: what groups of them have in common, where `reads_prefixes`. Gives logits
-        `[B, V]`."""
+        of them computed before. Gives logits `[B, V]`."""
         positions_B1 = positions_B[:, None]
         rope_3B1 = (positions_B + shifts_B)[None, :, None].expand(3, -1, -1) if shifts_B is not None else None
         ids_B1 = ids_B[:, None]
-        return self._forward(slots, 0, ids_B1, positions_B1, positions_B1, length, rope_3B1, None, shared, prefixes)
+        return self._forward(slots, 0, ids_B1, positions_B1, positions_B1, length, rope_3B1, None, shared)
 
     def _forward(
         self,
@@ -170,14 +161,13 @@ class ModelRunner:
         rope_3BT: Tensor | None = None,
         images: Mapping[str, Tensor] | None = None,
         shared: int = 0,
-        prefixes: Prefixes | None = None,
     ) -> Tensor:
         mask = self._mask(positions_BT, length)
         if self._direct is not None:
             assert isinstance(mask, Tensor)
             # In 16 bits the kernels round less inside than several steps do.
             shared = shared if self.shape.dtype.itemsize > 2 else 0
-            return self._direct(slots, first, ids_BT, positions_BT, columns_BT, mask, shared, prefixes)
+            return self._direct(slots, first, ids_BT, positions_BT, columns_BT, mask, shared)
         cache = StepCache(slots, first, ids_BT.shape[0], length, slots.write_index(first, columns_BT))
         inputs = {
             "input_ids": ids_BT,
