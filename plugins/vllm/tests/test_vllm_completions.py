@@ -135,21 +135,16 @@ def test_an_answer_is_read() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "no completion"),
-        ({"choices": []}, "no completion"),
-        ({"choices": [3]}, "no completion"),
-        (answer(token_ids=None), "no token_ids"),
-        (answer(token_ids=["5"]), "no token_ids"),
-        (answer(logprobs=None), "no log-probability"),
-        (answer(logprobs={"token_logprobs": [-1.0]}), "no log-probability"),
-        (answer(logprobs={"token_logprobs": [-1.0, None]}), "no log-probability"),
-        (answer(logprobs={"token_logprobs": [-1.0, math.nan]}), "no log-probability"),
-        (answer(logprobs={"token_logprobs": [-1.0, -1.0, -1.0]}), "no log-probability for each"),
+        (None, "can't be read: .* valid dictionary"),
+        ({"choices": []}, r"choices\.0\.token_ids: Field required .*got {'choices'"),
+        (answer(token_ids=["5"]), r"choices\.0\.token_ids\.0: .* valid integer"),
+        (answer(logprobs=None), "2 tokens and 0 log-probabilities"),
+        (answer(logprobs={"token_logprobs": [-1.0, None]}), r"token_logprobs\.1: .* valid number"),
+        (answer(logprobs={"token_logprobs": [-1.0, math.nan]}), "finite number"),
+        (answer(logprobs={"token_logprobs": [-1.0, -math.inf]}), "finite number"),
         (answer(logprobs={"token_logprobs": [-1.0, 0.7]}), r"gave token 1 .* log-probability 0\.7"),
-        (answer(logprobs={"token_logprobs": [math.inf, -1.0]}), "no log-probability for each"),
-        (answer(logprobs={"token_logprobs": [-1.0, -math.inf]}), "no log-probability for each"),
         (answer(finish_reason="tool_calls"), "'tool_calls'"),
-        (answer(finish_reason="stop", stop_reason=[1]), r"\[1\] ended"),
+        (answer(finish_reason="stop", stop_reason=[1]), r"stop_reason"),
     ],
 )
 def test_an_answer_that_holds_no_sample_is_refused(given: Any, message: str) -> None:
@@ -196,7 +191,7 @@ def test_log_probabilities_that_would_be_others_are_refused(sampling: Sampling, 
         (answer(token_ids=[], logprobs=None, finish_reason="stop", stop_reason="x"), "'x' ended .* gave no token"),
     ],
 )
-def test_a_sample_that_can_not_be_one_is_refused(reply: Any, message: str) -> None:
+async def test_a_sample_that_can_not_be_one_is_refused(reply: Any, message: str) -> None:
     class Module:
         class config:  # noqa: N801 - as transformers calls it
             vocab_size = 512
@@ -209,145 +204,118 @@ def test_a_sample_that_can_not_be_one_is_refused(reply: Any, message: str) -> No
         def module(self) -> Any:
             return Module
 
-    async def run() -> None:
-        async with serving() as server, started(server, weights=Ours(), update_weights=False) as engine:
-            assert (await engine.generate((1,), Sampling(4), session="a")).ids == (5, 6)
-            server.reply = reply
-            with pytest.raises(EngineError, match=message):
-                await engine.generate((1,), Sampling(4), session="a")
-
-    asyncio.run(run())
+    async with serving() as server, started(server, weights=Ours(), update_weights=False) as engine:
+        assert (await engine.generate((1,), Sampling(4), session="a")).ids == (5, 6)
+        server.reply = reply
+        with pytest.raises(EngineError, match=message):
+            await engine.generate((1,), Sampling(4), session="a")
 
 
-def test_the_only_model_is_taken_and_a_sample_comes_back() -> None:
-    async def run() -> None:
-        async with serving() as server, started(server, api_key="key") as engine:
-            done = await engine.generate((1, 2), Sampling(4), session="a")
-            assert (done.ids, done.versions) == ((5, 6), (0, 0))
-            assert server.asked[-1][1]["model"] == "tiny"
-            assert server.keys == {"Bearer key"}
-            with pytest.raises(EngineError, match="more than the 64"):
-                await engine.generate((1, 2), Sampling(63), session="a")
-            with pytest.raises(EngineError, match="before the temperature"):
-                await engine.generate((1, 2), Sampling(4, temperature=0.5), session="a")
-            with pytest.raises(EngineError, match="no images"):
-                await engine.generate((1,), Sampling(4), session="a", media=[object()])
-
-    asyncio.run(run())
+async def test_the_only_model_is_taken_and_a_sample_comes_back() -> None:
+    async with serving() as server, started(server, api_key="key") as engine:
+        done = await engine.generate((1, 2), Sampling(4), session="a")
+        assert (done.ids, done.versions) == ((5, 6), (0, 0))
+        assert server.asked[-1][1]["model"] == "tiny"
+        assert server.keys == {"Bearer key"}
+        with pytest.raises(EngineError, match="more than the 64"):
+            await engine.generate((1, 2), Sampling(63), session="a")
+        with pytest.raises(EngineError, match="before the temperature"):
+            await engine.generate((1, 2), Sampling(4, temperature=0.5), session="a")
+        with pytest.raises(EngineError, match="no images"):
+            await engine.generate((1,), Sampling(4), session="a", media=[object()])
 
 
-def test_a_model_has_to_be_named_where_there_are_several() -> None:
-    async def run() -> None:
-        async with serving() as server:
-            server.models = [{"id": "a"}, {"id": "b"}]
-            with pytest.raises(EngineError, match="it serves a, b"):
-                await build(server.url).start()
-            with pytest.raises(EngineError, match="no model 'c'"):
-                await build(server.url, model="c").start()
-            async with started(server, model="b") as engine:
-                await engine.generate((1,), Sampling(4), session="a")
-                assert server.asked[-1][1]["model"] == "b"
-
-    asyncio.run(run())
+async def test_a_model_has_to_be_named_where_there_are_several() -> None:
+    async with serving() as server:
+        server.models = [{"id": "a"}, {"id": "b"}]
+        with pytest.raises(EngineError, match="it serves a, b"):
+            await build(server.url).start()
+        with pytest.raises(EngineError, match="no model 'c'"):
+            await build(server.url, model="c").start()
+        async with started(server, model="b") as engine:
+            await engine.generate((1,), Sampling(4), session="a")
+            assert server.asked[-1][1]["model"] == "b"
 
 
-def test_no_connection_is_used_twice() -> None:
-    async def run() -> None:
-        async with serving() as server, started(server) as engine:
-            for _ in range(3):
-                await engine.generate((1,), Sampling(4), session="a")
-            assert len(server.ports) == len(server.asked) == 4
-
-    asyncio.run(run())
+async def test_no_connection_is_used_twice() -> None:
+    async with serving() as server, started(server) as engine:
+        for _ in range(3):
+            await engine.generate((1,), Sampling(4), session="a")
+        assert len(server.ports) == len(server.asked) == 4
 
 
 @pytest.mark.parametrize("extension", [False, True])
-def test_weights_go_by_a_folder_and_the_cache_is_emptied(tmp_path: Path, extension: bool) -> None:
-    async def run() -> None:
-        weights = FolderWeights()
-        weights.folder = tmp_path
-        async with serving() as server, started(server, weights=weights, worker_extension=extension) as engine:
-            await engine.update_weights(weights, 5)
-            done = await engine.generate((1,), Sampling(4), session="a")
-            assert done.versions == (5, 5)
-            folder = str(tmp_path)
-            wanted = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
-            if extension:
-                wanted = {"method": "toolrl_load_folder", "args": [folder]}
-                assert server.asked[1] == ("/collective_rpc", {"method": "toolrl_setup", "args": [None]})
-            updates = [place for place, asked in enumerate(server.asked) if asked == ("/collective_rpc", wanted)]
-            assert len(updates) == 2, "at the start and at the update"
-            assert all(server.paths()[place + 1] == "/reset_prefix_cache" for place in updates)
-
-    asyncio.run(run())
+async def test_weights_go_by_a_folder_and_the_cache_is_emptied(tmp_path: Path, extension: bool) -> None:
+    weights = FolderWeights()
+    weights.folder = tmp_path
+    async with serving() as server, started(server, weights=weights, worker_extension=extension) as engine:
+        await engine.update_weights(weights, 5)
+        done = await engine.generate((1,), Sampling(4), session="a")
+        assert done.versions == (5, 5)
+        folder = str(tmp_path)
+        wanted = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        if extension:
+            wanted = {"method": "toolrl_load_folder", "args": [folder]}
+            assert server.asked[1] == ("/collective_rpc", {"method": "toolrl_setup", "args": [None]})
+        updates = [place for place, asked in enumerate(server.asked) if asked == ("/collective_rpc", wanted)]
+        assert len(updates) == 2, "at the start and at the update"
+        assert all(server.paths()[place + 1] == "/reset_prefix_cache" for place in updates)
 
 
-def test_an_update_waits_for_what_is_under_way_and_what_comes_waits_for_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        weights = FolderWeights()
-        weights.folder = tmp_path
-        async with serving() as server, started(server, weights=weights) as engine:
-            server.held = asyncio.Event()
-            first = asyncio.ensure_future(engine.generate((1,), Sampling(4), session="a"))
-            await until(lambda: engine._under_way)
-            before = len(server.asked)
-            update = asyncio.ensure_future(engine.update_weights(weights, 1))
+async def test_an_update_waits_for_what_is_under_way_and_what_comes_waits_for_it(tmp_path: Path) -> None:
+    weights = FolderWeights()
+    weights.folder = tmp_path
+    async with serving() as server, started(server, weights=weights) as engine:
+        server.held = asyncio.Event()
+        first = asyncio.ensure_future(engine.generate((1,), Sampling(4), session="a"))
+        await until(lambda: engine._under_way)
+        before = len(server.asked)
+        update = asyncio.ensure_future(engine.update_weights(weights, 1))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(engine.generate((1,), Sampling(4), session="b"))
+        for _ in range(20):
             await asyncio.sleep(0)
-            second = asyncio.ensure_future(engine.generate((1,), Sampling(4), session="b"))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert "/collective_rpc" not in server.paths()[before:]
-            assert engine._under_way == 1
-            server.held.set()
-            assert (await first).versions == (0, 0)
-            await update
-            assert (await second).versions == (1, 1)
-            assert server.paths()[-3:] == ["/collective_rpc", "/reset_prefix_cache", "/v1/completions"]
-
-    asyncio.run(run())
+        assert "/collective_rpc" not in server.paths()[before:]
+        assert engine._under_way == 1
+        server.held.set()
+        assert (await first).versions == (0, 0)
+        await update
+        assert (await second).versions == (1, 1)
+        assert server.paths()[-3:] == ["/collective_rpc", "/reset_prefix_cache", "/v1/completions"]
 
 
-def test_an_update_that_fails_lets_requests_go_on(tmp_path: Path) -> None:
-    async def run() -> None:
-        weights = FolderWeights()
-        weights.folder = tmp_path
-        async with serving() as server, started(server, weights=weights) as engine:
-            server.update_status = 500
-            with pytest.raises(EngineError, match="answered 500"):
-                await engine.update_weights(weights, 1)
-            assert (await engine.generate((1,), Sampling(4), session="a")).versions == (0, 0)
-
-    asyncio.run(run())
+async def test_an_update_that_fails_lets_requests_go_on(tmp_path: Path) -> None:
+    weights = FolderWeights()
+    weights.folder = tmp_path
+    async with serving() as server, started(server, weights=weights) as engine:
+        server.update_status = 500
+        with pytest.raises(EngineError, match="answered 500"):
+            await engine.update_weights(weights, 1)
+        assert (await engine.generate((1,), Sampling(4), session="a")).versions == (0, 0)
 
 
-def test_a_server_that_keeps_its_weights_takes_none() -> None:
-    async def run() -> None:
-        async with serving() as server, started(server, weights=FakeWeights(), update_weights=False) as engine:
-            with pytest.raises(EngineError, match="update_weights is false"):
-                await engine.update_weights(FakeWeights(), 1)
-            assert "/collective_rpc" not in server.paths()
-
-    asyncio.run(run())
+async def test_a_server_that_keeps_its_weights_takes_none() -> None:
+    async with serving() as server, started(server, weights=FakeWeights(), update_weights=False) as engine:
+        with pytest.raises(EngineError, match="update_weights is false"):
+            await engine.update_weights(FakeWeights(), 1)
+        assert "/collective_rpc" not in server.paths()
 
 
-def test_cancelled_and_closed_requests_close_their_connections() -> None:
-    async def run() -> None:
-        async with serving() as server, started(server) as engine:
-            server.held = asyncio.Event()
-            tasks = [asyncio.ensure_future(engine.generate((1,), Sampling(4), session=str(n))) for n in range(3)]
-            await until(lambda: server.paths().count("/v1/completions") == 3)
-            with pytest.raises(EngineError, match="generating already"):
-                await engine.generate((1,), Sampling(4), session="0")
-            tasks[0].cancel()
-            await engine.close("1")
-            await engine.stop()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(result) for result in results] == [asyncio.CancelledError, EngineError, EngineError]
-            await until(lambda: server.cut == 3)
-            assert not engine._sessions
-            assert not engine._under_way
-
-    asyncio.run(run())
+async def test_cancelled_and_closed_requests_close_their_connections() -> None:
+    async with serving() as server, started(server) as engine:
+        server.held = asyncio.Event()
+        tasks = [asyncio.ensure_future(engine.generate((1,), Sampling(4), session=str(n))) for n in range(3)]
+        await until(lambda: server.paths().count("/v1/completions") == 3)
+        with pytest.raises(EngineError, match="generating already"):
+            await engine.generate((1,), Sampling(4), session="0")
+        tasks[0].cancel()
+        await engine.close("1")
+        await engine.stop()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError, EngineError, EngineError]
+        await until(lambda: server.cut == 3)
+        assert not engine._sessions
+        assert not engine._under_way
 
 
 @pytest.mark.parametrize(
@@ -359,40 +327,31 @@ def test_cancelled_and_closed_requests_close_their_connections() -> None:
         (web.Response(body=b"x" * 4096), "more than 0 MiB"),
     ],
 )
-def test_a_servers_fault_is_told(reply: web.Response, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        monkeypatch.setattr(client, "LONGEST", 2048)
-        async with serving() as server, started(server) as engine:
-            server.reply = reply
-            with pytest.raises(EngineError, match=message):
-                await engine.generate((1,), Sampling(4), session="a")
-
-    asyncio.run(run())
-
-
-def test_a_server_that_is_not_there_or_says_nothing() -> None:
-    async def run() -> None:
-        with pytest.raises(EngineError, match="can't be asked"):
-            await build("http://127.0.0.1:9").start()
-        async with serving() as server, started(server, timeout_seconds=0.2) as engine:
-            server.held = asyncio.Event()
-            with pytest.raises(EngineError, match=r"no answer in 0\.2 seconds"):
-                await engine.generate((1,), Sampling(4), session="a")
-
-    asyncio.run(run())
-
-
-def test_an_engine_that_is_not_started_says_so_and_may_be_stopped() -> None:
-    async def run() -> None:
-        engine = build("http://127.0.0.1:9", weights=FakeWeights())
-        with pytest.raises(EngineError, match="not started"):
+async def test_a_servers_fault_is_told(reply: web.Response, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LONGEST", 2048)
+    async with serving() as server, started(server) as engine:
+        server.reply = reply
+        with pytest.raises(EngineError, match=message):
             await engine.generate((1,), Sampling(4), session="a")
-        with pytest.raises(EngineError, match="not started"):
-            await engine.update_weights(FakeWeights(), 1)
-        await engine.close("a")
-        await engine.stop()
 
-    asyncio.run(run())
+
+async def test_a_server_that_is_not_there_or_says_nothing() -> None:
+    with pytest.raises(EngineError, match="can't be asked"):
+        await build("http://127.0.0.1:9").start()
+    async with serving() as server, started(server, timeout_seconds=0.2) as engine:
+        server.held = asyncio.Event()
+        with pytest.raises(EngineError, match=r"no answer in 0\.2 seconds"):
+            await engine.generate((1,), Sampling(4), session="a")
+
+
+async def test_an_engine_that_is_not_started_says_so_and_may_be_stopped() -> None:
+    engine = build("http://127.0.0.1:9", weights=FakeWeights())
+    with pytest.raises(EngineError, match="not started"):
+        await engine.generate((1,), Sampling(4), session="a")
+    with pytest.raises(EngineError, match="not started"):
+        await engine.update_weights(FakeWeights(), 1)
+    await engine.close("a")
+    await engine.stop()
     with pytest.raises(ValidationError):
         OpenaiEngineOptions()
     with pytest.raises(EngineError, match="address"):

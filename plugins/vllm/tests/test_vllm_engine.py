@@ -32,79 +32,67 @@ def engine_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "toolrl-vllm-engine"]
 
 
-def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None:
-    async def run() -> None:
-        prompts, found = [tuple(range(n, n + 100)) for n in range(6)], []
-        for tokens in (2048, 32):
-            module = make_model()
-            async with engine(module, prefill_tokens=tokens) as running:
-                done = await asyncio.gather(
-                    *(
-                        running.generate(prompt, Sampling(12, temperature=0.9, seed=n), session=str(n))
-                        for n, prompt in enumerate(prompts)
-                    )
-                )
-                assert all(apart(module, *pair, 0.9) < TOLERANCE for pair in zip(prompts, done, strict=True))
-            found.append([one.ids for one in done])
-        assert found[0] == found[1]
-
-    asyncio.run(run())
-
-
-def test_truncation_holds(engine: Any) -> None:
-    async def run() -> None:
-        import torch
-
+async def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None:
+    prompts, found = [tuple(range(n, n + 100)) for n in range(6)], []
+    for tokens in (2048, 32):
         module = make_model()
-        async with engine(module) as running:
-            done = await running.generate(PROMPT, Sampling(40, temperature=1.5, top_k=3, seed=7), session="a")
-        with torch.no_grad():
-            logits = module(torch.tensor([[*PROMPT, *done.ids]])).logits[0, len(PROMPT) - 1 : -1, : BYTES + len(EXTRA)]
-        for row, token in zip(logits, done.ids, strict=True):
-            assert token in row.topk(3).indices.tolist()
-
-    asyncio.run(run())
-
-
-def test_ids_that_the_tokenizer_lacks_are_never_sampled(engine: Any, tokenizer: Any) -> None:
-    async def run() -> None:
-        import torch
-
-        module, known = make_model(tied=False), len(tokenizer)
-        assert known < MODEL_IDS
-        with torch.no_grad():
-            module.lm_head.weight[known:] = module.lm_head.weight[:1] * 8  # so large that they would win often
-        async with engine(module) as running:
-            settings = [Sampling(12, temperature=0.0), *(Sampling(12, temperature=1.0, seed=n) for n in range(8))]
-            for number, one in enumerate(settings):
-                done = await running.generate(PROMPT, one, session=str(number))
-                assert max(done.ids) < known
-                assert apart(module, PROMPT, done) < TOLERANCE
-
-    asyncio.run(run())
+        async with engine(module, prefill_tokens=tokens) as running:
+            done = await asyncio.gather(
+                *(
+                    running.generate(prompt, Sampling(12, temperature=0.9, seed=n), session=str(n))
+                    for n, prompt in enumerate(prompts)
+                )
+            )
+            assert all(apart(module, *pair, 0.9) < TOLERANCE for pair in zip(prompts, done, strict=True))
+        found.append([one.ids for one in done])
+    assert found[0] == found[1]
 
 
-def test_weights_of_other_names_go_through_a_folder(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
+async def test_truncation_holds(engine: Any) -> None:
+    import torch
+
+    module = make_model()
+    async with engine(module) as running:
+        done = await running.generate(PROMPT, Sampling(40, temperature=1.5, top_k=3, seed=7), session="a")
+    with torch.no_grad():
+        logits = module(torch.tensor([[*PROMPT, *done.ids]])).logits[0, len(PROMPT) - 1 : -1, : BYTES + len(EXTRA)]
+    for row, token in zip(logits, done.ids, strict=True):
+        assert token in row.topk(3).indices.tolist()
+
+
+async def test_ids_that_the_tokenizer_lacks_are_never_sampled(engine: Any, tokenizer: Any) -> None:
+    import torch
+
+    module, known = make_model(tied=False), len(tokenizer)
+    assert known < MODEL_IDS
+    with torch.no_grad():
+        module.lm_head.weight[known:] = module.lm_head.weight[:1] * 8  # so large that they would win often
+    async with engine(module) as running:
+        settings = [Sampling(12, temperature=0.0), *(Sampling(12, temperature=1.0, seed=n) for n in range(8))]
+        for number, one in enumerate(settings):
+            done = await running.generate(PROMPT, one, session=str(number))
+            assert max(done.ids) < known
+            assert apart(module, PROMPT, done) < TOLERANCE
+
+
+async def test_weights_of_other_names_go_through_a_folder(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
     class Renamed(Weights):
         def state_dict(self) -> Any:
             return {f"other.{name}": tensor for name, tensor in self._module.state_dict().items()}
 
-    async def run() -> None:
-        module = make_model()
-        context = BuildContext(
-            "vllm", tokenizer=tokenizer, weights=Renamed(module, tokenizer, tmp_path / "a"), dtype=module.dtype
-        )
-        running = VllmEngine(VllmEngineOptions(**OPTIONS), context)
-        try:
-            await running.start()
-            change(module)
-            await running.update_weights(Renamed(module, tokenizer, tmp_path / "b"), 1)
-            done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
-            assert apart(module, PROMPT, done) < TOLERANCE
-        finally:
-            await running.stop()
-
-    asyncio.run(run())
+    module = make_model()
+    context = BuildContext(
+        "vllm", tokenizer=tokenizer, weights=Renamed(module, tokenizer, tmp_path / "a"), dtype=module.dtype
+    )
+    running = VllmEngine(VllmEngineOptions(**OPTIONS), context)
+    try:
+        await running.start()
+        change(module)
+        await running.update_weights(Renamed(module, tokenizer, tmp_path / "b"), 1)
+        done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
+        assert apart(module, PROMPT, done) < TOLERANCE
+    finally:
+        await running.stop()
 
 
 class Stale(Weights):
@@ -119,102 +107,87 @@ class Stale(Weights):
         return Weights(self.other, self._tokenizer, self._folder, self.version).path()
 
 
-def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        module = make_model()
-        async with engine(module, verify_weights=False) as running:
-            weights = Stale(make_model(7), tokenizer, tmp_path / "w", 1)
-            weights.other = module
-            await running.update_weights(weights, 1)
-            assert running.verified is None
-
-    asyncio.run(run())
+async def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
+    module = make_model()
+    async with engine(module, verify_weights=False) as running:
+        weights = Stale(make_model(7), tokenizer, tmp_path / "w", 1)
+        weights.other = module
+        await running.update_weights(weights, 1)
+        assert running.verified is None
 
 
 @pytest.mark.parametrize("separate_process", [False, True])
 @pytest.mark.parametrize("factor", [0.0, 1.01])
-def test_in_bfloat16_a_zeroed_and_a_stale_tensor_are_caught(
+async def test_in_bfloat16_a_zeroed_and_a_stale_tensor_are_caught(
     engine: Any, tokenizer: Any, tmp_path: Path, factor: float, *, separate_process: bool
 ) -> None:
-    async def run() -> None:
-        import torch
+    import torch
 
-        module = make_model(dtype=torch.bfloat16)
-        async with engine(module, separate_process=separate_process) as running:
-            change(module)
-            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-            assert 0.0 < running.verified < 0.05
-            stale = Stale(module, tokenizer, tmp_path / "s", 2)
-            stale.other = make_model(dtype=torch.bfloat16)
-            stale.other.load_state_dict(module.state_dict())
-            with torch.no_grad():
-                stale.other.model.layers[1].self_attn.o_proj.weight.mul_(factor)
-            wrong = r"version 2 vLLM .*: 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
-            with pytest.raises(EngineError, match=wrong):
-                await running.update_weights(stale, 2)
-
-    asyncio.run(run())
+    module = make_model(dtype=torch.bfloat16)
+    async with engine(module, separate_process=separate_process) as running:
+        change(module)
+        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+        assert 0.0 < running.verified < 0.05
+        stale = Stale(module, tokenizer, tmp_path / "s", 2)
+        stale.other = make_model(dtype=torch.bfloat16)
+        stale.other.load_state_dict(module.state_dict())
+        with torch.no_grad():
+            stale.other.model.layers[1].self_attn.o_proj.weight.mul_(factor)
+        wrong = r"version 2 vLLM .*: 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
+        with pytest.raises(EngineError, match=wrong):
+            await running.update_weights(stale, 2)
 
 
-def test_turns_of_a_session_reuse_the_cache(engine: Any) -> None:
-    async def run() -> None:
-        module = make_model()
-        async with engine(module) as running:
-            first = await running.generate(PROMPT, Sampling(40, seed=1), session="a")
-            assert first.cached == 0
-            longer = (*PROMPT, *first.ids, *PROMPT[:5])
-            second = await running.generate(longer, Sampling(8, seed=2), session="a")
-            assert second.cached >= 64
-            assert apart(module, longer, second) < TOLERANCE
-
-    asyncio.run(run())
+async def test_turns_of_a_session_reuse_the_cache(engine: Any) -> None:
+    module = make_model()
+    async with engine(module) as running:
+        first = await running.generate(PROMPT, Sampling(40, seed=1), session="a")
+        assert first.cached == 0
+        longer = (*PROMPT, *first.ids, *PROMPT[:5])
+        second = await running.generate(longer, Sampling(8, seed=2), session="a")
+        assert second.cached >= 64
+        assert apart(module, longer, second) < TOLERANCE
 
 
-def test_stop_strings_are_found_as_in_the_decoded_text(engine: Any, tokenizer: Any) -> None:
-    async def run() -> None:
-        async with engine(make_model()) as running:
-            chance, found = random.Random(0), 0
-            for number in range(12):
-                free = await running.generate(PROMPT, Sampling(24, seed=number), session="a")
-                texts = [tokenizer.decode(list(free.ids[:n])) for n in range(len(free.ids) + 1)]
-                start = chance.randrange(len(texts[-1]))
-                stop = texts[-1][start : start + chance.randint(1, 3)]
-                if "\ufffd" in stop:
-                    continue
-                found += 1
-                end = texts[-1].find(stop) + len(stop)
-                wanted = next(n for n, text in enumerate(texts) if len(text) >= end and text[:end] == texts[-1][:end])
-                # vLLM must not be led astray by a second stop string that never comes.
-                cut = await running.generate(PROMPT, Sampling(24, seed=number, stop=(stop, "never")), session="b")
-                assert cut.ids == free.ids[:wanted], (stop, texts[-1])
-                assert (cut.finish, cut.stopped_by) == ("stop", stop)
-                assert len(cut.logprobs) == len(cut.versions) == len(cut.ids)
-            assert found > 3
-
-    asyncio.run(run())
+async def test_stop_strings_are_found_as_in_the_decoded_text(engine: Any, tokenizer: Any) -> None:
+    async with engine(make_model()) as running:
+        chance, found = random.Random(0), 0
+        for number in range(12):
+            free = await running.generate(PROMPT, Sampling(24, seed=number), session="a")
+            texts = [tokenizer.decode(list(free.ids[:n])) for n in range(len(free.ids) + 1)]
+            start = chance.randrange(len(texts[-1]))
+            stop = texts[-1][start : start + chance.randint(1, 3)]
+            if "\ufffd" in stop:
+                continue
+            found += 1
+            end = texts[-1].find(stop) + len(stop)
+            wanted = next(n for n, text in enumerate(texts) if len(text) >= end and text[:end] == texts[-1][:end])
+            # vLLM must not be led astray by a second stop string that never comes.
+            cut = await running.generate(PROMPT, Sampling(24, seed=number, stop=(stop, "never")), session="b")
+            assert cut.ids == free.ids[:wanted], (stop, texts[-1])
+            assert (cut.finish, cut.stopped_by) == ("stop", stop)
+            assert len(cut.logprobs) == len(cut.versions) == len(cut.ids)
+        assert found > 3
 
 
-def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
-    async def run() -> None:
-        async with engine(make_model()) as running:
-            driver = running._driver
-            tasks = [
-                asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=n), session=str(n))) for n in range(4)
-            ]
-            while not await driver.call(driver.engine.get_num_unfinished_requests):
-                pass
-            for task in tasks[:3]:
-                task.cancel()
-            await running.close("3")
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineError]
-            assert "closed while" in str(results[3])
-            assert await driver.call(driver.engine.get_num_unfinished_requests) == 0
-            assert not running._sessions
-            again = await running.generate(PROMPT, Sampling(4, seed=1), session="3")
-            assert len(again.ids) == 4
-
-    asyncio.run(run())
+async def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
+    async with engine(make_model()) as running:
+        driver = running._driver
+        tasks = [
+            asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=n), session=str(n))) for n in range(4)
+        ]
+        while not await driver.call(driver.engine.get_num_unfinished_requests):
+            pass
+        for task in tasks[:3]:
+            task.cancel()
+        await running.close("3")
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineError]
+        assert "closed while" in str(results[3])
+        assert await driver.call(driver.engine.get_num_unfinished_requests) == 0
+        assert not running._sessions
+        again = await running.generate(PROMPT, Sampling(4, seed=1), session="3")
+        assert len(again.ids) == 4
 
 
 @pytest.mark.parametrize(
@@ -230,16 +203,13 @@ def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
         ((5, "x"), Sampling(4), "no token id"),
     ],
 )
-def test_what_cannot_be_served_is_refused_and_the_engine_goes_on(
+async def test_what_cannot_be_served_is_refused_and_the_engine_goes_on(
     shared_engine: Any, prompt: Any, sampling: Sampling, message: str
 ) -> None:
-    async def run() -> None:
-        with pytest.raises(EngineError, match=message):
-            await shared_engine.generate(prompt, sampling, session="a")
-        done = await shared_engine.generate(PROMPT, Sampling(3, seed=1), session="a")
-        assert len(done.ids) == 3
-
-    asyncio.run(run())
+    with pytest.raises(EngineError, match=message):
+        await shared_engine.generate(prompt, sampling, session="a")
+    done = await shared_engine.generate(PROMPT, Sampling(3, seed=1), session="a")
+    assert len(done.ids) == 3
 
 
 @pytest.fixture(scope="module")
@@ -254,22 +224,19 @@ def shared_engine(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> A
     asyncio.run(running.stop())
 
 
-def test_the_process_stays_as_it_was(engine: Any) -> None:
-    async def run() -> None:
-        import torch
+async def test_the_process_stays_as_it_was(engine: Any) -> None:
+    import torch
 
-        random.seed(5)
-        torch.manual_seed(5)
-        module = make_model()
-        states = random.getstate(), torch.get_rng_state(), torch.set_num_threads, torch.get_default_dtype()
-        async with engine(module) as running:
-            await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-            assert random.getstate() == states[0]
-            assert torch.equal(torch.get_rng_state(), states[1])
-            assert torch.set_num_threads is states[2]
-            assert torch.get_default_dtype() == states[3]
-
-    asyncio.run(run())
+    random.seed(5)
+    torch.manual_seed(5)
+    module = make_model()
+    states = random.getstate(), torch.get_rng_state(), torch.set_num_threads, torch.get_default_dtype()
+    async with engine(module) as running:
+        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
+        assert random.getstate() == states[0]
+        assert torch.equal(torch.get_rng_state(), states[1])
+        assert torch.set_num_threads is states[2]
+        assert torch.get_default_dtype() == states[3]
 
 
 @pytest.mark.parametrize(
@@ -279,19 +246,17 @@ def test_the_process_stays_as_it_was(engine: Any) -> None:
         ({"engine_args": {"nonsense": 1}}, ConfigError, "nonsense"),
     ],
 )
-def test_a_start_that_fails_leaves_nothing_behind(
+async def test_a_start_that_fails_leaves_nothing_behind(
     tokenizer: Any, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    async def run() -> None:
-        module = make_model()
-        context = BuildContext(
-            "vllm", tokenizer=tokenizer, weights=Weights(module, tokenizer, tmp_path), dtype=module.dtype
-        )
-        running = VllmEngine(VllmEngineOptions(**OPTIONS, **options), context)
-        with pytest.raises(error, match=message):
-            await running.start()
-        await running.stop()
+    module = make_model()
+    context = BuildContext(
+        "vllm", tokenizer=tokenizer, weights=Weights(module, tokenizer, tmp_path), dtype=module.dtype
+    )
+    running = VllmEngine(VllmEngineOptions(**OPTIONS, **options), context)
+    with pytest.raises(error, match=message):
+        await running.start()
+    await running.stop()
 
     before = engine_threads()
-    asyncio.run(run())
     assert engine_threads() == before

@@ -49,85 +49,73 @@ def apart(module: Any, generation: Any, temperature: float) -> float:
 @needs_vllm
 @pytest.mark.parametrize("separate_process", [False, True])
 @pytest.mark.parametrize("lora", ["merged", "adapter"])
-def test_an_adapter_follows_the_trainers(tokenizer: Any, tmp_path: Path, lora: str, separate_process: bool) -> None:
-    async def run() -> None:
-        module = add_adapter("qwen3", tied=True)
-        async with sampling(module, tokenizer, tmp_path, lora=lora, separate_process=separate_process) as running:
-            for version in range(3):
-                if version:
-                    before = logprobs_of(module, PROMPT, PROMPT)
-                    train(module, version)
-                    assert (
-                        max(abs(a - b) for a, b in zip(before, logprobs_of(module, PROMPT, PROMPT), strict=True)) > 0.1
-                    )
-                    weights = MergedWeights(module, tokenizer, tmp_path / str(version), version)
-                    await running.update_weights(weights, version)
-                assert running.verified < TOLERANCE
-                settings = [Sampling(16, temperature=t, seed=version) for t in (1.0, 0.7)]
-                done = await asyncio.gather(
-                    *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-                )
-                for one, generation in zip(settings, done, strict=True):
-                    assert apart(module, generation, one.temperature) < TOLERANCE
-                    assert set(generation.versions) == {version}
-
-    asyncio.run(run())
+async def test_an_adapter_follows_the_trainers(
+    tokenizer: Any, tmp_path: Path, lora: str, separate_process: bool
+) -> None:
+    module = add_adapter("qwen3", tied=True)
+    async with sampling(module, tokenizer, tmp_path, lora=lora, separate_process=separate_process) as running:
+        for version in range(3):
+            if version:
+                before = logprobs_of(module, PROMPT, PROMPT)
+                train(module, version)
+                assert max(abs(a - b) for a, b in zip(before, logprobs_of(module, PROMPT, PROMPT), strict=True)) > 0.1
+                weights = MergedWeights(module, tokenizer, tmp_path / str(version), version)
+                await running.update_weights(weights, version)
+            assert running.verified < TOLERANCE
+            settings = [Sampling(16, temperature=t, seed=version) for t in (1.0, 0.7)]
+            done = await asyncio.gather(
+                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
+            )
+            for one, generation in zip(settings, done, strict=True):
+                assert apart(module, generation, one.temperature) < TOLERANCE
+                assert set(generation.versions) == {version}
 
 
 @needs_vllm
 @pytest.mark.parametrize(("family", "tied", "rank", "rslora"), [("llama", False, 4, True), ("qwen2", True, 9, False)])
-def test_other_families_ranks_and_scales(
+async def test_other_families_ranks_and_scales(
     tokenizer: Any, tmp_path: Path, family: str, tied: bool, rank: int, rslora: bool
 ) -> None:
-    async def run() -> None:
-        module = add_adapter(family, tied=tied, rank=rank, rslora=rslora)
-        async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
-            train(module, 2)
+    module = add_adapter(family, tied=tied, rank=rank, rslora=rslora)
+    async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
+        train(module, 2)
+        await running.update_weights(MergedWeights(module, tokenizer, tmp_path / "1", 1), 1)
+        done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
+        assert apart(module, done, 1.0) < TOLERANCE
+
+
+@needs_vllm
+async def test_a_request_under_way_goes_on_with_the_new_adapter(tokenizer: Any, tmp_path: Path) -> None:
+    module, older = (add_adapter("qwen3", tied=True) for _ in range(2))
+    async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
+        task = asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=1), session="a"))
+        while not await running._driver.call(lambda: most_sampled(running._driver.engine) > 4):
+            pass
+        async with running.hold():
+            train(module, 5)
             await running.update_weights(MergedWeights(module, tokenizer, tmp_path / "1", 1), 1)
-            done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
-            assert apart(module, done, 1.0) < TOLERANCE
-
-    asyncio.run(run())
-
-
-@needs_vllm
-def test_a_request_under_way_goes_on_with_the_new_adapter(tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        module, older = (add_adapter("qwen3", tied=True) for _ in range(2))
-        async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
-            task = asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=1), session="a"))
-            while not await running._driver.call(lambda: most_sampled(running._driver.engine) > 4):
-                pass
-            async with running.hold():
-                train(module, 5)
-                await running.update_weights(MergedWeights(module, tokenizer, tmp_path / "1", 1), 1)
-            done = await task
-            place = done.versions.index(1)
-            assert 0 < place < 150
-            old, new = (logprobs_of(model, PROMPT, done.ids) for model in (older, module))
-            assert max(abs(a - b) for a, b in zip(done.logprobs[:place], old[:place], strict=True)) < TOLERANCE
-            assert max(abs(a - b) for a, b in zip(done.logprobs[place:], new[place:], strict=True)) < TOLERANCE
-
-    asyncio.run(run())
+        done = await task
+        place = done.versions.index(1)
+        assert 0 < place < 150
+        old, new = (logprobs_of(model, PROMPT, done.ids) for model in (older, module))
+        assert max(abs(a - b) for a, b in zip(done.logprobs[:place], old[:place], strict=True)) < TOLERANCE
+        assert max(abs(a - b) for a, b in zip(done.logprobs[place:], new[place:], strict=True)) < TOLERANCE
 
 
 @needs_vllm
-def test_an_adapter_that_is_not_taken_is_caught(tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        module, other = (add_adapter("qwen3", tied=True) for _ in range(2))
+async def test_an_adapter_that_is_not_taken_is_caught(tokenizer: Any, tmp_path: Path) -> None:
+    module, other = (add_adapter("qwen3", tied=True) for _ in range(2))
 
-        class Stale(MergedWeights):
-            def module(self) -> Any:
-                return module
+    class Stale(MergedWeights):
+        def module(self) -> Any:
+            return module
 
-        async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
-            loads, train_it = running._loads.load, Stale(other, tokenizer, tmp_path / "1", 1)
-            running._loads.load = lambda engine, weights: loads(engine, MergedWeights(other, tokenizer, tmp_path, 1))
-            train(module, 3)
-            with pytest.raises(EngineError, match="after the update to version 1 vLLM doesn't have"):
-                await running.update_weights(train_it, 1)
-
-    asyncio.run(run())
+    async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
+        loads, train_it = running._loads.load, Stale(other, tokenizer, tmp_path / "1", 1)
+        running._loads.load = lambda engine, weights: loads(engine, MergedWeights(other, tokenizer, tmp_path, 1))
+        train(module, 3)
+        with pytest.raises(EngineError, match="after the update to version 1 vLLM doesn't have"):
+            await running.update_weights(train_it, 1)
 
 
 def test_without_an_adapter_there_is_none_to_hand_over(tokenizer: Any, tmp_path: Path) -> None:

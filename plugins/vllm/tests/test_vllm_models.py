@@ -27,59 +27,53 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("family", "tied"), FAMILIES)
-def test_log_probabilities_are_the_trainers_after_each_update(
+async def test_log_probabilities_are_the_trainers_after_each_update(
     engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool
 ) -> None:
-    async def run() -> None:
-        module = make_family(family, tied=tied)
-        assert (module.lm_head.weight is module.model.embed_tokens.weight) == tied
-        assert (module.model.layers[0].self_attn.q_proj.bias is not None) == (family == "qwen2")
-        async with engine(module) as running:
-            for version in range(4):
-                if version:
-                    change(module, version)
-                    await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
-                assert running.verified < TOLERANCE
-                done = await asyncio.gather(
-                    *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(SETTINGS))
-                )
-                for one, generation in zip(SETTINGS, done, strict=True):
-                    wanted = logprobs_of(module, PROMPT, generation.ids, one.temperature or 1.0)
-                    apart = max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
-                    assert apart < TOLERANCE, (version, one)
-                    assert set(generation.versions) == {version}
-
-    asyncio.run(run())
+    module = make_family(family, tied=tied)
+    assert (module.lm_head.weight is module.model.embed_tokens.weight) == tied
+    assert (module.model.layers[0].self_attn.q_proj.bias is not None) == (family == "qwen2")
+    async with engine(module) as running:
+        for version in range(4):
+            if version:
+                change(module, version)
+                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+            assert running.verified < TOLERANCE
+            done = await asyncio.gather(
+                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(SETTINGS))
+            )
+            for one, generation in zip(SETTINGS, done, strict=True):
+                wanted = logprobs_of(module, PROMPT, generation.ids, one.temperature or 1.0)
+                apart = max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
+                assert apart < TOLERANCE, (version, one)
+                assert set(generation.versions) == {version}
 
 
 @pytest.mark.parametrize(("family", "tied"), FAMILIES)
-def test_an_update_that_loses_any_tensor_is_caught(
+async def test_an_update_that_loses_any_tensor_is_caught(
     engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool
 ) -> None:
     """Each tensor once is what it was before the update, which is what a load that passes over a name leaves."""
 
-    async def run() -> None:
-        import torch
+    import torch
 
-        module = make_family(family, tied=tied)
-        async with engine(module) as running:
-            names = [name for name, _ in module.named_parameters()]
-            for version, lost in enumerate(names, 1):
-                kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-                chance = torch.Generator().manual_seed(version)
-                with torch.no_grad():
-                    parameter = module.get_parameter(lost)
-                    # Not all by the same: a softmax doesn't see that.
-                    parameter.add_(0.05 * torch.randn(parameter.shape, generator=chance))
+    module = make_family(family, tied=tied)
+    async with engine(module) as running:
+        names = [name for name, _ in module.named_parameters()]
+        for version, lost in enumerate(names, 1):
+            kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            chance = torch.Generator().manual_seed(version)
+            with torch.no_grad():
+                parameter = module.get_parameter(lost)
+                # Not all by the same: a softmax doesn't see that.
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=chance))
 
-                class Lossy(Weights):
-                    def state_dict(self, kept: Any = kept) -> Any:
-                        return kept
+            class Lossy(Weights):
+                def state_dict(self, kept: Any = kept) -> Any:
+                    return kept
 
-                with pytest.raises(EngineError, match=f"after the update to version {version} vLLM doesn't have"):
-                    await running.update_weights(Lossy(module, tokenizer, tmp_path / "w", version), version)
-                # The right weights are taken all the same, so that the next round begins from what is right.
-                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
-            assert len(names) >= 20
-
-    asyncio.run(run())
+            with pytest.raises(EngineError, match=f"after the update to version {version} vLLM doesn't have"):
+                await running.update_weights(Lossy(module, tokenizer, tmp_path / "w", version), version)
+            # The right weights are taken all the same, so that the next round begins from what is right.
+            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+        assert len(names) >= 20

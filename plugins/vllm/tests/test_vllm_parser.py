@@ -15,8 +15,8 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, ToolCall
 from toolrl_plugin_vllm import parser as parser_module
 from toolrl_plugin_vllm.options import VllmParserOptions
+from toolrl_plugin_vllm.packages import parsers, parsers_in
 from toolrl_plugin_vllm.parser import VllmParser
-from toolrl_plugin_vllm.parser_names import names, names_in
 from toolrl_testing.checks.parsers import SPECS, check_turn
 
 
@@ -36,26 +36,26 @@ def test_names_are_read_without_importing(tmp_path: Path) -> None:
     source.write_text(
         'import nothing\n_TOOL_PARSERS_TO_REGISTER = {"b": ("x", "Y"), "a-1": (), "no name": (), 3: ()}\n'
     )
-    assert names_in(source) == ("a-1", "b")
+    assert parsers_in(source) == ("a-1", "b")
     source = tmp_path / "b.py"
     source.write_text('_TOOL_PARSERS_TO_REGISTER: dict[str, tuple] = {"b": ()}\nOTHER: int\n')
-    assert names_in(source) == ("b",)
+    assert parsers_in(source) == ("b",)
 
 
 @pytest.mark.parametrize("text", ["", "x = 1", "_TOOL_PARSERS_TO_REGISTER = make()", "def (", "\x00"])
 def test_a_source_that_looks_otherwise_gives_none(tmp_path: Path, text: str) -> None:
     source = tmp_path / "a.py"
     source.write_text(text)
-    assert names_in(source) == ()
-    assert names_in(tmp_path / "missing.py") == ()
+    assert parsers_in(source) == ()
+    assert parsers_in(tmp_path / "missing.py") == ()
 
 
 @needs_vllm
 def test_the_names_are_those_that_vllm_registers() -> None:
     from vllm.tool_parsers import ToolParserManager
 
-    assert set(names()) == set(ToolParserManager.list_registered())
-    assert {"hermes", "kimi_k2", "qwen3_coder"} <= set(names())
+    assert set(parsers()) == set(ToolParserManager.list_registered())
+    assert {"hermes", "kimi_k2", "qwen3_coder"} <= set(parsers())
 
 
 # Building.
@@ -178,7 +178,7 @@ def test_every_parser_is_total() -> None:
     pieces = [text for texts in PARSER_TEXTS.values() for text in texts]
     pieces += ["<think>", "</think>", "[", "{", '"', "\ud800", "<|im_end|>", "calculator(", '{"name": 3}', "\x00", "</"]
     texts = ["", " "] + ["".join(chance.choices(pieces, k=3))[: chance.randint(1, 200)] for _ in range(12)]
-    for name in names():
+    for name in parsers():
         try:
             made = build(name, tokenizer)
         except ConfigError:

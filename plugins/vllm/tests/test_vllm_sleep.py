@@ -25,18 +25,15 @@ PROMPT = tuple(range(40, 100))
 
 
 @needs_vllm
-def test_where_nothing_would_be_freed_it_is_refused(tokenizer: Any, tmp_path: Path) -> None:
-    async def run() -> None:
-        weights = Weights(make_model(), tokenizer, tmp_path)
-        running = VllmEngine(
-            VllmEngineOptions(**OPTIONS, sleep_level=1), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
-        )
-        with pytest.raises(ConfigError, match="can't sleep on CpuPlatform: it would free nothing") as caught:
-            await running.start()
-        assert "Set it to 0" in (caught.value.hint or "")
-        await running.stop()
-
-    asyncio.run(run())
+async def test_where_nothing_would_be_freed_it_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    weights = Weights(make_model(), tokenizer, tmp_path)
+    running = VllmEngine(
+        VllmEngineOptions(**OPTIONS, sleep_level=1), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
+    )
+    with pytest.raises(ConfigError, match="can't sleep on CpuPlatform: it would free nothing") as caught:
+        await running.start()
+    assert "Set it to 0" in (caught.value.hint or "")
+    await running.stop()
 
 
 def test_an_adapters_base_is_never_freed() -> None:
@@ -55,45 +52,42 @@ def test_what_samples_all_the_while_never_sleeps() -> None:
 @needs_vllm
 @pytest.mark.parametrize("separate_process", [False, True])
 @pytest.mark.parametrize("level", [1, 2])
-def test_it_sleeps_until_the_weights_are_updated(
+async def test_it_sleeps_until_the_weights_are_updated(
     engine: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, separate_process: bool
 ) -> None:
     from vllm.platforms import current_platform
 
     monkeypatch.setattr(type(current_platform), "is_sleep_mode_available", lambda self: True)
 
-    async def run() -> None:
-        module = make_model()
-        async with engine(module, sleep_level=level, separate_process=separate_process) as running:
-            inner, calls = running._driver.engine, []
-            for name in ("sleep", "wake_up", "collective_rpc"):
-                monkeypatch.setattr(inner, name, _noted(calls, name, getattr(inner, name)))
+    module = make_model()
+    async with engine(module, sleep_level=level, separate_process=separate_process) as running:
+        inner, calls = running._driver.engine, []
+        for name in ("sleep", "wake_up", "collective_rpc"):
+            monkeypatch.setattr(inner, name, _noted(calls, name, getattr(inner, name)))
+        await running.generate(PROMPT, Sampling(8, seed=1), session="a")
+        await running.rest()
+        await running.rest()  # it sleeps already
+        assert await running._driver.call(inner.is_sleeping)
+        with pytest.raises(EngineError, match="sleeps until its weights are updated"):
             await running.generate(PROMPT, Sampling(8, seed=1), session="a")
-            await running.rest()
-            await running.rest()  # it sleeps already
-            assert await running._driver.call(inner.is_sleeping)
-            with pytest.raises(EngineError, match="sleeps until its weights are updated"):
-                await running.generate(PROMPT, Sampling(8, seed=1), session="a")
-            change(module)
-            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-            load = "toolrl_load_folder" if separate_process else "toolrl_load"
-            assert calls == [
-                ("sleep", level),
-                ("wake_up", ["weights"]),
-                ("collective_rpc", load),
-                ("wake_up", ["kv_cache"]),
-            ]
-            assert not await running._driver.call(inner.is_sleeping)
-            done = await running.generate(PROMPT, Sampling(8, seed=1), session="a")
-            wanted = logprobs_of(module, PROMPT, done.ids)
-            assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < 1e-4
-            assert (set(done.versions), done.cached) == ({1}, 0)
-            # Without a rest between, an update wakes nothing.
-            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 2), 2)
-            assert [name for name, _ in calls[4:]] == ["collective_rpc"]
-            await running.rest()  # and an engine that sleeps can be stopped
-
-    asyncio.run(run())
+        change(module)
+        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+        load = "toolrl_load_folder" if separate_process else "toolrl_load"
+        assert calls == [
+            ("sleep", level),
+            ("wake_up", ["weights"]),
+            ("collective_rpc", load),
+            ("wake_up", ["kv_cache"]),
+        ]
+        assert not await running._driver.call(inner.is_sleeping)
+        done = await running.generate(PROMPT, Sampling(8, seed=1), session="a")
+        wanted = logprobs_of(module, PROMPT, done.ids)
+        assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < 1e-4
+        assert (set(done.versions), done.cached) == ({1}, 0)
+        # Without a rest between, an update wakes nothing.
+        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 2), 2)
+        assert [name for name, _ in calls[4:]] == ["collective_rpc"]
+        await running.rest()  # and an engine that sleeps can be stopped
 
 
 def _noted(calls: list[Any], name: str, method: Any) -> Any:
@@ -105,27 +99,21 @@ def _noted(calls: list[Any], name: str, method: Any) -> Any:
 
 
 @needs_vllm
-def test_it_does_not_sleep_under_a_generation(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_does_not_sleep_under_a_generation(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.platforms import current_platform
 
     monkeypatch.setattr(type(current_platform), "is_sleep_mode_available", lambda self: True)
 
-    async def run() -> None:
-        async with engine(make_model(), sleep_level=1) as running:
-            task = asyncio.ensure_future(running.generate(PROMPT, Sampling(64, seed=1), session="a"))
-            await asyncio.sleep(0)
-            with pytest.raises(EngineError, match="can't sleep while 1 sessions are generating"):
-                await running.rest()
-            assert len((await task).ids) == 64
-
-    asyncio.run(run())
+    async with engine(make_model(), sleep_level=1) as running:
+        task = asyncio.ensure_future(running.generate(PROMPT, Sampling(64, seed=1), session="a"))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="can't sleep while 1 sessions are generating"):
+            await running.rest()
+        assert len((await task).ids) == 64
 
 
 @needs_vllm
-def test_without_a_sleep_level_a_rest_is_nothing(engine: Any) -> None:
-    async def run() -> None:
-        async with engine(make_model()) as running:
-            await running.rest()
-            assert len((await running.generate(PROMPT, Sampling(4, seed=1), session="a")).ids) == 4
-
-    asyncio.run(run())
+async def test_without_a_sleep_level_a_rest_is_nothing(engine: Any) -> None:
+    async with engine(make_model()) as running:
+        await running.rest()
+        assert len((await running.generate(PROMPT, Sampling(4, seed=1), session="a")).ids) == 4

@@ -35,131 +35,121 @@ def sampled(engine: Any) -> int:
 
 
 @pytest.mark.parametrize("separate_process", [False, True])
-def test_many_requests_over_many_updates(engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool) -> None:
-    async def run() -> None:
-        module = make_model()
-        models = {0: copy.deepcopy(module)}
-        async with engine(module, separate_process=separate_process) as running:
-            prompts = [PROMPT[: 20 + 2 * n] for n in range(12)]
-            settings = [Sampling(120 + 5 * n, temperature=0.6 + 0.1 * n, seed=n) for n in range(12)]
-            tasks = [
-                asyncio.ensure_future(running.generate(prompt, one, session=str(n)))
-                for n, (prompt, one) in enumerate(zip(prompts, settings, strict=True))
-            ]
-            driver = running._driver
-            for version in (1, 2, 3):
-                while await driver.call(lambda: sampled(driver.engine)) < 25 * version:
-                    pass
-                async with running.hold():
-                    change(module, version)
-                    models[version] = copy.deepcopy(module)
-                    await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
-                assert running.verified < TOLERANCE
-            for prompt, one, task in zip(prompts, settings, tasks, strict=True):
-                done = await task
-                engines.check_generation(done, one)
-                assert set(done.versions) == {0, 1, 2, 3}
-                assert list(done.versions) == sorted(done.versions)
-                check(models, prompt, done, one.temperature)
+async def test_many_requests_over_many_updates(
+    engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool
+) -> None:
+    module = make_model()
+    models = {0: copy.deepcopy(module)}
+    async with engine(module, separate_process=separate_process) as running:
+        prompts = [PROMPT[: 20 + 2 * n] for n in range(12)]
+        settings = [Sampling(120 + 5 * n, temperature=0.6 + 0.1 * n, seed=n) for n in range(12)]
+        tasks = [
+            asyncio.ensure_future(running.generate(prompt, one, session=str(n)))
+            for n, (prompt, one) in enumerate(zip(prompts, settings, strict=True))
+        ]
+        driver = running._driver
+        for version in (1, 2, 3):
+            while await driver.call(lambda: sampled(driver.engine)) < 25 * version:
+                pass
+            async with running.hold():
+                change(module, version)
+                models[version] = copy.deepcopy(module)
+                await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
+            assert running.verified < TOLERANCE
+        for prompt, one, task in zip(prompts, settings, tasks, strict=True):
+            done = await task
+            engines.check_generation(done, one)
+            assert set(done.versions) == {0, 1, 2, 3}
+            assert list(done.versions) == sorted(done.versions)
+            check(models, prompt, done, one.temperature)
 
-    asyncio.run(run())
 
-
-def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_check(
+async def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_check(
     engine: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """What the check raises leaves an engine whose cache is of the weights that it has."""
 
-    async def run() -> None:
-        module = make_model()
-        async with engine(module) as running:
-            await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-            other = make_model(7)
+    module = make_model()
+    async with engine(module) as running:
+        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
+        other = make_model(7)
 
-            class Stale(Weights):
-                def state_dict(self) -> Any:
-                    return other.state_dict()
+        class Stale(Weights):
+            def state_dict(self) -> Any:
+                return other.state_dict()
 
-            with pytest.raises(EngineError, match="version 1 vLLM doesn't have"):
-                await running.update_weights(Stale(module, tokenizer, tmp_path / "w", 1), 1)
-            done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
-            assert done.cached == 0
-            check({1: other}, PROMPT, done)
-
-    asyncio.run(run())
+        with pytest.raises(EngineError, match="version 1 vLLM doesn't have"):
+            await running.update_weights(Stale(module, tokenizer, tmp_path / "w", 1), 1)
+        done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
+        assert done.cached == 0
+        check({1: other}, PROMPT, done)
 
 
-def test_more_episodes_than_places(engine: Any) -> None:
+async def test_more_episodes_than_places(engine: Any) -> None:
     """64 episodes of three turns, 16 of which decode at once; some are cancelled, some stop early."""
 
-    async def run() -> None:
-        module = make_model()
+    module = make_model()
 
-        async def episode(running: Any, number: int) -> int:
-            prompt, found = (*PROMPT[:30], number + 100), 0
-            for turn in range(3):
-                sampling = Sampling(10 + number % 7, temperature=0.9, seed=3 * number + turn, stop_token_ids=(5, 9))
-                done = await running.generate(prompt, sampling, session=str(number))
-                engines.check_generation(done, sampling)
-                wanted = logprobs_of(module, prompt, done.ids, 0.9)
-                assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < TOLERANCE
-                prompt, found = (*prompt, *done.ids, *PROMPT[:8]), found + len(done.ids)
-            await running.close(str(number))
-            return found
+    async def episode(running: Any, number: int) -> int:
+        prompt, found = (*PROMPT[:30], number + 100), 0
+        for turn in range(3):
+            sampling = Sampling(10 + number % 7, temperature=0.9, seed=3 * number + turn, stop_token_ids=(5, 9))
+            done = await running.generate(prompt, sampling, session=str(number))
+            engines.check_generation(done, sampling)
+            wanted = logprobs_of(module, prompt, done.ids, 0.9)
+            assert max(abs(a - b) for a, b in zip(done.logprobs, wanted, strict=True)) < TOLERANCE
+            prompt, found = (*prompt, *done.ids, *PROMPT[:8]), found + len(done.ids)
+        await running.close(str(number))
+        return found
 
-        async with engine(module, max_batch=16) as running:
-            tasks = [asyncio.ensure_future(episode(running, number)) for number in range(64)]
-            await asyncio.sleep(0.1)
-            for task in tasks[::8]:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(one) for one in done[::8]] == [asyncio.CancelledError] * 8
-            assert all(isinstance(one, int) and one > 2 for number, one in enumerate(done) if number % 8), done
-            assert await running._driver.call(running._driver.engine.get_num_unfinished_requests) == 0
-            assert not running._sessions
-
-    asyncio.run(run())
+    async with engine(module, max_batch=16) as running:
+        tasks = [asyncio.ensure_future(episode(running, number)) for number in range(64)]
+        await asyncio.sleep(0.1)
+        for task in tasks[::8]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in done[::8]] == [asyncio.CancelledError] * 8
+        assert all(isinstance(one, int) and one > 2 for number, one in enumerate(done) if number % 8), done
+        assert await running._driver.call(running._driver.engine.get_num_unfinished_requests) == 0
+        assert not running._sessions
 
 
-def test_stop_strings_and_stop_ids_spelled_over_tokens(engine: Any, tokenizer: Any) -> None:
+async def test_stop_strings_and_stop_ids_spelled_over_tokens(engine: Any, tokenizer: Any) -> None:
     """`</tool_call>` is one token, and is found as well where the model spells it in bytes; a stop id counts for the
     one token only."""
 
-    async def run() -> None:
-        import torch
+    import torch
 
-        module = make_model(tied=False)
-        spelled = tokenizer.encode("</tool_call", add_special_tokens=False) + tokenizer.encode(
-            ">", add_special_tokens=False
-        )
-        mark = BYTES + 2
-        assert len(spelled) == 12
-        assert tokenizer.decode([mark]) == tokenizer.decode(spelled) == "</tool_call>"
-        async with engine(module) as running:
-            # The model says the next byte of the mark, whatever comes before: its output layer is turned at each step.
-            plan = iter([*spelled, 40, 41])
-            sampler = await running._driver.call(
-                lambda: (
-                    running._driver.engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.sampler
-                )
+    module = make_model(tied=False)
+    spelled = tokenizer.encode("</tool_call", add_special_tokens=False) + tokenizer.encode(
+        ">", add_special_tokens=False
+    )
+    mark = BYTES + 2
+    assert len(spelled) == 12
+    assert tokenizer.decode([mark]) == tokenizer.decode(spelled) == "</tool_call>"
+    async with engine(module) as running:
+        # The model says the next byte of the mark, whatever comes before: its output layer is turned at each step.
+        plan = iter([*spelled, 40, 41])
+        sampler = await running._driver.call(
+            lambda: (
+                running._driver.engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.sampler
             )
-            forward = sampler.apply_logits_processors
+        )
+        forward = sampler.apply_logits_processors
 
-            def scripted(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-                logits = forward(logits, *args, **kwargs)
-                token = next(plan)
-                logits.fill_(-50.0)
-                logits[:, token] = 50.0
-                return logits
+        def scripted(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            logits = forward(logits, *args, **kwargs)
+            token = next(plan)
+            logits.fill_(-50.0)
+            logits[:, token] = 50.0
+            return logits
 
-            sampler.apply_logits_processors = scripted
-            sampling = Sampling(14, stop=("</tool_call>",), stop_token_ids=(mark,), seed=1)
-            done = await running.generate(PROMPT, sampling, session="a")
-            assert done.ids == tuple(spelled)
-            assert (done.finish, done.stopped_by) == ("stop", "</tool_call>")
-            plan = iter([40, 41, mark, 42])
-            done = await running.generate(PROMPT, sampling, session="a")
-            assert (done.ids, done.finish) == ((40, 41, mark), "stop")
-            assert done.stopped_by in (mark, "</tool_call>")
-
-    asyncio.run(run())
+        sampler.apply_logits_processors = scripted
+        sampling = Sampling(14, stop=("</tool_call>",), stop_token_ids=(mark,), seed=1)
+        done = await running.generate(PROMPT, sampling, session="a")
+        assert done.ids == tuple(spelled)
+        assert (done.finish, done.stopped_by) == ("stop", "</tool_call>")
+        plan = iter([40, 41, mark, 42])
+        done = await running.generate(PROMPT, sampling, session="a")
+        assert (done.ids, done.finish) == ((40, 41, mark), "stop")
+        assert done.stopped_by in (mark, "</tool_call>")

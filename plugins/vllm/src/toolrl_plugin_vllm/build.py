@@ -43,11 +43,11 @@ def build(
     try:
         with unchanged(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            cpu = _on_cpu()
-            _check_platform(options, cpu=cpu)
-            gpus = devices.lent()
+            from torch import cuda
+
+            cpu, gpus = _check_platform(options), devices.lent()
             if not cpu:
-                devices.check(options, _seen(), gpus)
+                devices.check(options, cuda.device_count(), gpus)
             given = arguments(options, model=model, dtype=dtype, cpu=cpu, device=device, gpus=gpus)
             engine = _engine({**given, **(lora or {})})
             try:
@@ -64,10 +64,11 @@ def build(
     return engine
 
 
-def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
-    """Refuse what the installed vLLM would pass over in silence. Raises ConfigError."""
+def _check_platform(options: VllmEngineOptions) -> bool:
+    """Whether the installed vLLM computes on the CPU. Raises ConfigError for what it would pass over in silence."""
     from vllm.platforms import current_platform
 
+    cpu = bool(current_platform.is_cpu())
     if options.devices is not None and cpu:
         raise ConfigError(
             f"devices is {options.devices}, and the vLLM that is installed computes on the CPU",
@@ -81,6 +82,7 @@ def _check_platform(options: VllmEngineOptions, *, cpu: bool) -> None:
             where="engine.options.sleep_level",
             hint="Set it to 0; sleeping gives back the memory of a GPU.",
         )
+    return cpu
 
 
 def arguments(
@@ -127,6 +129,7 @@ def _cuda_index(device: str) -> int | None:
 
 
 def _engine(given: dict[str, Any]) -> Any:
+    from torch import get_num_threads
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor import Executor
@@ -140,7 +143,7 @@ def _engine(given: dict[str, Any]) -> Any:
             where="engine.options.engine_args",
             hint=_nearest(unknown, [field.name for field in dataclasses.fields(EngineArgs)]),
         ) from error
-    with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads()))}):
+    with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}):
         config = settings.create_engine_config()
         return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
 
@@ -150,19 +153,6 @@ def _nearest(unknown: Sequence[str], known: Sequence[str]) -> str:
     if near:
         return f"Did you mean {' and '.join(map(repr, near))}?"
     return "vLLM's documentation of EngineArgs has their names."
-
-
-def _seen() -> int:
-    """CUDA devices that this process sees."""
-    import torch
-
-    return int(torch.cuda.device_count())
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
 
 
 @contextlib.contextmanager
@@ -178,12 +168,6 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _on_cpu() -> bool:
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
 
 
 def in_process(engine: Any) -> bool:

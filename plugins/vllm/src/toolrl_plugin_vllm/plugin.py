@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolrl import Component, hookimpl
-from toolrl_plugin_vllm.parser_names import names
+from toolrl_plugin_vllm.packages import parsers
 
 if TYPE_CHECKING:
     from toolrl.protocols import RolloutEngine, ToolParser, TrainerBackend
@@ -43,7 +43,7 @@ def toolrl_trainers() -> Iterable[Component[TrainerBackend]]:
 @hookimpl
 def toolrl_parsers() -> Iterable[Component[ToolParser]]:
     """`vllm/NAME` for each tool parser of the vLLM that is installed."""
-    for name in names():
+    for name in parsers():
         yield Component(
             name,
             "toolrl_plugin_vllm.parser:VllmParser",

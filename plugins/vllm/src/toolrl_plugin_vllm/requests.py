@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_vllm.answers import at_most_zero
-
-COLDEST = 0.01
-"""Lower temperatures than this, but for 0, vLLM raises to it in silence."""
-MISMATCH = (
-    "Train with `engine: transformers`, or raise engine.options.tolerance where the difference is rounding: compare it "
-    "with logprob_mismatch/max of earlier steps."
-)
-"""What to do where the weights seem to differ."""
+from toolrl_plugin_vllm import answers
 
 
 def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
@@ -41,49 +32,17 @@ def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
     }
 
 
-def problem(prompt: Sequence[int], sampling: Sampling, max_length: int) -> str | None:
-    """Why a request can't be served, or None."""
-    if not prompt:
-        return "the prompt is empty"
-    if sampling.max_new_tokens < 1:
-        return f"max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
-    if not 0 <= sampling.temperature < float("inf"):
-        return f"temperature is {sampling.temperature}, expected 0 or more"
-    if 0 < sampling.temperature < COLDEST:
-        return f"temperature is {sampling.temperature}; vLLM samples at {COLDEST} or more, or at 0"
-    total = len(prompt) + sampling.max_new_tokens
-    if total > max_length:
-        return (
-            f"a prompt of {len(prompt)} tokens and max_new_tokens {sampling.max_new_tokens} are {total}, more than the "
-            f"{max_length} that an episode may have"
-        )
-    return None
-
-
-def plain_ids(prompt: Sequence[int]) -> list[int]:
-    """The prompt as Python integers. Raises EngineError for what is no integer."""
-    try:
-        return [operator.index(token) for token in prompt]
-    except TypeError as error:
-        raise EngineError(f"a prompt holds something that is no token id: {error}") from error
-
-
 def generation(output: Any, cached: int | None) -> Generation:
-    """What vLLM's finished `CompletionOutput` says. Raises EngineError where it ended in a way that has no meaning
-    here."""
-    ids = tuple(output.token_ids)
-    logprobs = at_most_zero(
-        (entry[token].logprob for token, entry in zip(ids, output.logprobs or (), strict=False)), "vLLM"
-    )
-    if len(logprobs) != len(ids):
-        raise EngineError(f"vLLM gave {len(ids)} tokens and {len(logprobs)} log-probabilities")
-    finish, stopped_by = output.finish_reason, None
-    if finish == "stop":
-        stopped_by = output.stop_reason if output.stop_reason is not None else ids[-1]
-    elif finish not in ("length", "abort"):
-        raise EngineError(f"vLLM ended a generation with {finish!r}")
-    return Generation(
-        ids, logprobs, finish, stopped_by, versions=versions(output.weight_versions, len(ids)), cached=cached or 0
+    """The sample in vLLM's finished `CompletionOutput`. Raises EngineError where it holds none."""
+    ids = output.token_ids
+    return answers.generation(
+        ids,
+        [entry[token].logprob for token, entry in zip(ids, output.logprobs or (), strict=False)],
+        output.finish_reason,
+        output.stop_reason,
+        versions(output.weight_versions, len(ids)),
+        cached=cached,
+        server="vLLM",
     )
 
 

@@ -58,15 +58,6 @@ class ServedBackend:
             ) from error
         return ServedModel(tokenizer, int(getattr(settings, "max_position_embeddings", 0) or 2**31))
 
-    def policy_trainer(self, *arguments: Any, **options: Any) -> Any:
-        raise _trains_nothing()
-
-    def fine_tuner(self, *arguments: Any) -> Any:
-        raise _trains_nothing()
-
-    def is_flat(self, group: Any) -> bool:
-        raise _trains_nothing()
-
     @staticmethod
     def base_of(source: str) -> None:
         return None
@@ -76,16 +67,10 @@ class ServedBackend:
         """It leaves nothing in a run's folder."""
 
     @staticmethod
-    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
-        raise _trains_nothing()
+    def _trains_nothing(*arguments: Any, **options: Any) -> Any:
+        raise ConfigError(
+            "trainer.use: `served` trains nothing; it is for `toolrl eval` and `toolrl rollout`",
+            hint="Set it to `torch`: pip install 'toolrl[train]'.",
+        )
 
-    @staticmethod
-    def join(*arguments: Any) -> Any:
-        raise _trains_nothing()
-
-
-def _trains_nothing() -> ConfigError:
-    return ConfigError(
-        "trainer.use: `served` trains nothing; it is for `toolrl eval` and `toolrl rollout`",
-        hint="Set it to `torch`: pip install 'toolrl[train]'.",
-    )
+    policy_trainer = fine_tuner = is_flat = export = join = _trains_nothing

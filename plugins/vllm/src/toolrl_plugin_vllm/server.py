@@ -13,34 +13,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
-from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_vllm import answers, joining, requests
+from toolrl.types import Generation, Sampling
+from toolrl_plugin_vllm import answers, joining
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.completions import VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
-from toolrl_plugin_vllm.sessions import Sessions
 from toolrl_plugin_vllm.sglang import SglangDialect
+from toolrl_plugin_vllm.token_engine import TokenEngine
 
 _ROUND = 0.2
 """Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
 
 
-class OpenaiEngine:
+class OpenaiEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines belong to one event loop."""
 
     def __init__(self, options: OpenaiEngineOptions | None, context: BuildContext) -> None:
         if options is None:
             raise EngineError("the engine needs the server's address", where=context.where or None, hint="Set `url`.")
+        super().__init__(context, context.weights, options.tolerance)
         self.options = options
-        self._context = context
-        self._weights = context.weights
         self._version = context.weights.version if context.weights is not None else 0
         self._decode = _decoder(context.tokenizer)
         if options.on_update == "interrupt" and self._decode is None:
@@ -49,21 +47,15 @@ class OpenaiEngine:
                 where=context.where or None,
                 hint="Give BuildContext.tokenizer.",
             )
-        self._random = random.Random(context.seed)
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
         self._dialect = self._of(options.model or "")
         self._interrupts = 0
-        self._max_length = 1 << 31
         self._known_ids: int | None = None
         """Of the model that is trained, the rows of its embedding."""
         self._open = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._under_way = 0
-        self._started = False
-        self._sessions = Sessions()
-        self.verified: float | None = None
-        """How far the log-probabilities were apart when they were last compared."""
 
     async def start(self) -> None:
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
@@ -84,19 +76,8 @@ class OpenaiEngine:
         self._started = True
         self._open.set()
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[MediaInput] = ()
-    ) -> Generation:
-        """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
-        self._check_started()
-        ids = requests.plain_ids(prompt)
-        problem = "this engine serves no images" if media else requests.problem(ids, sampling, self._max_length)
-        problem = problem or self._dialect.problem(sampling)
-        if problem is not None:
-            raise EngineError(problem, where=f"session {session!r}")
-        self._sessions.check_free(session)
-        seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
-        return await self._sessions.run(session, self._sample(ids, sampling, seed))
+    def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
+        return super()._problem(prompt, sampling) or self._dialect.problem(sampling)
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
         parts: list[Generation] = []
@@ -120,10 +101,6 @@ class OpenaiEngine:
             if len(found.ids) == sampling.max_new_tokens:
                 return dataclasses.replace(found, finish="length")
 
-    async def close(self, session: str) -> None:
-        """Forget a session; what it still generates fails. Its cache is the server's."""
-        self._sessions.close(session)
-
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on, when what is under way has ended. Raises EngineError."""
         if not self.options.update_weights:
@@ -139,13 +116,9 @@ class OpenaiEngine:
 
     async def stop(self) -> None:
         """Close the connections. What is under way fails; the server goes on."""
-        await self._sessions.close_all()
+        await self._close_all()
         self._started = False
         await self._client.close()
-
-    def _check_started(self) -> None:
-        if not self._started:
-            raise EngineError("the engine is not started", hint="Await start() first.")
 
     # The server.
 
@@ -177,23 +150,14 @@ class OpenaiEngine:
     async def _verify(self, when: str) -> None:
         if not self.options.verify_weights or self._weights is None:
             return
-        module, tokenizer, known = self._weights.module(), self._context.tokenizer, self._known_ids
+        tokenizer, known = self._context.tokenizer, self._known_ids
         assert known is not None, "start() has asked the module"
-        # Here, since without a trainer an engine of this kind needs no torch.
-        from toolrl_plugin_torch.probe import check_logprobs, probe_ids
+        from toolrl_plugin_torch.probe import probe_ids
 
         known = min(known, len(tokenizer)) if tokenizer is not None else known
         ids = probe_ids(tokenizer, known, self._max_length - 1)
-        self.verified = await asyncio.to_thread(
-            check_logprobs,
-            await self._dialect.prompt_logprobs(ids),
-            module,
-            ids,
-            exact="float32" in str(self._context.dtype),
-            tolerance=self.options.tolerance,
-            owner=f"{when} {self._dialect.name}",
-            hint=requests.MISMATCH,
-        )
+        found, exact = await self._dialect.prompt_logprobs(ids), "float32" in str(self._context.dtype)
+        await self._compare(found, ids, exact=exact, owner=f"{when} {self._dialect.name}")
 
     # Requests and updates never overlap.
 

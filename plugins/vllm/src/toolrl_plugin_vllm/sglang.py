@@ -8,20 +8,19 @@ SGLANG_RETURN_ORIGINAL_LOGPROB is set gives those before the temperature.
 from __future__ import annotations
 
 import asyncio
-import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from pydantic import AliasPath, BaseModel, Field, FiniteFloat, StrictInt, StrictStr
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_vllm.answers import at_most_zero
+from toolrl_plugin_vllm import answers
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.completions import Logprobs, problem
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 
 PATH = "/generate"
-_LOGPROBS = "its answer holds no log-probability for each token"
 _FLUSHES, _BETWEEN = 50, 0.2
 """How often an SGLang server is asked to empty its cache, and the seconds between: it refuses until the last request,
 answered already, has left its books."""
@@ -48,10 +47,7 @@ class SglangDialect:
         """Nothing."""
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
-        answer = await self._client.ask(PATH, body(prompt, sampling, seed))
-        if self._given is not None:
-            check_weights(answer, self._given)
-        return generation(answer, version)
+        return generation(await self._client.ask(PATH, body(prompt, sampling, seed)), version, self._given)
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         return prompt_logprobs(await self._client.ask(PATH, probe_body(ids)), ids)
@@ -115,84 +111,57 @@ def probe_body(ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def generation(answer: Any, version: int) -> Generation:
-    """The sample in an answer. Raises EngineError for an answer that holds none."""
-    info = _meta_info(answer)
-    entries = info.get("output_token_logprobs")
-    if not isinstance(entries, list):
-        raise EngineError(f"SGLang: {_LOGPROBS}", hint="It must take `return_logprob: true`.")
-    ids, logprobs = _pairs(entries)
-    said = answer.get("output_ids")
-    if isinstance(said, list) and said and tuple(said) != ids:
-        raise EngineError(f"SGLang gave {len(said)} output_ids and log-probabilities of {len(ids)} other tokens")
-    finish, stopped_by = _finish(info.get("finish_reason"), ids)
-    cached = info.get("cached_tokens")
-    return Generation(
-        ids,
-        at_most_zero(logprobs, "SGLang"),
-        finish,
-        stopped_by,
-        versions=(version,) * len(ids),
-        cached=cached if isinstance(cached, int) else 0,
-    )
-
-
-def check_weights(answer: Any, version: str) -> None:
-    """Raise EngineError where an answer says that it comes from others than the weights that the server was given under
-    this name. Servers that don't say are believed."""
-    said = _meta_info(answer).get("weight_version")
-    if said is not None and said != version:
+def generation(answer: Any, version: int, weights: str | None = None) -> Generation:
+    """The sample in an answer. Raises EngineError for an answer that holds none, and for one that names others than the
+    weights that the server was given under this name; servers that name none are believed."""
+    said = _read(answer)
+    if said.weights is not None and weights is not None and said.weights != weights:
         raise EngineError(
-            f"SGLang samples from weights that it calls {said!r}, and was given {version!r} last",
+            f"SGLang samples from weights that it calls {said.weights!r}, and was given {weights!r} last",
             hint="It was started anew, or another one answers at this address: one server must serve this run, alone.",
         )
+    ids, logprobs = [token for _, token, _ in said.sampled], [value for value, _, _ in said.sampled]
+    if said.ids and said.ids != ids:
+        raise EngineError(f"SGLang gave {len(said.ids)} output_ids and log-probabilities of {len(ids)} other tokens")
+    if said.error or (said.status or 0) >= 400:
+        raise EngineError(f"SGLang refuses a request: {said.refused}")
+    return answers.generation(
+        ids, logprobs, said.finish, said.stopped_by, [version], cached=said.cached, server="SGLang"
+    )
 
 
 def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     """Those of every token of the probe but the first. Raises EngineError for an answer without them."""
-    entries = _meta_info(answer).get("input_token_logprobs")
-    if not isinstance(entries, list) or len(entries) != len(ids):
+    entries = _read(answer).prompt
+    if entries is None or len(entries) != len(ids):
         raise EngineError(
             "SGLang gives no log-probabilities of a prompt, so its weights can't be verified",
             hint="Set engine.options.verify_weights to false for a server that can't.",
         )
-    found, logprobs = _pairs(entries[1:])
-    if found != tuple(ids[1:]):
+    found = [value for value, _, _ in entries[1:] if value is not None]
+    if len(found) + 1 != len(ids) or [token for _, token, _ in entries[1:]] != list(ids[1:]):
         raise EngineError("SGLang gave the log-probabilities of another prompt than it was asked for")
-    return list(logprobs)
+    return found
 
 
-def _meta_info(answer: Any) -> Mapping[str, Any]:
-    info = answer.get("meta_info") if isinstance(answer, Mapping) else None
-    if not isinstance(info, Mapping):
-        raise EngineError(f"SGLang's answer holds no meta_info: {answer!r:.300}")
-    return info
+def _read(answer: Any) -> _Answer:
+    return answers.read(_Answer, answer, "SGLang", "It must take `return_logprob: true`.")
 
 
-def _pairs(entries: Sequence[Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Ids and log-probabilities of entries [log-probability, id, text]."""
-    try:
-        pairs = [(operator.index(entry[1]), float(entry[0])) for entry in entries]
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"SGLang: {_LOGPROBS}: {error!r}") from error
-    if not all(math.isfinite(value) for _, value in pairs):
-        raise EngineError(f"SGLang: {_LOGPROBS}: one is no number, or not a finite one")
-    return tuple(token for token, _ in pairs), tuple(value for _, value in pairs)
-
-
-def _finish(reason: Any, ids: Sequence[int]) -> tuple[Any, str | int | None]:
-    kind = reason.get("type") if isinstance(reason, Mapping) else None
-    if kind == "length":
-        return "length", None
-    if kind == "stop":
-        matched = reason.get("matched")
-        if matched is None and ids:
-            matched = ids[-1]
-        if not isinstance(matched, str | int):
-            raise EngineError(f"SGLang reports that {matched!r} ended a generation")
-        return "stop", matched
-    if kind == "abort":
-        if reason.get("err_type") or (reason.get("status_code") or 0) >= 400:
-            raise EngineError(f"SGLang refuses a request: {reason.get('message')}")
-        return "abort", None
-    raise EngineError(f"SGLang ended a generation with {reason!r}")
+class _Answer(BaseModel):
+    ids: list[int] | None = Field(None, validation_alias="output_ids")
+    sampled: list[tuple[FiniteFloat, StrictInt, Any]] = Field(
+        validation_alias=AliasPath("meta_info", "output_token_logprobs")
+    )
+    prompt: list[tuple[FiniteFloat | None, StrictInt, Any]] | None = Field(
+        None, validation_alias=AliasPath("meta_info", "input_token_logprobs")
+    )
+    finish: str | None = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "type"))
+    stopped_by: StrictStr | StrictInt | None = Field(
+        None, validation_alias=AliasPath("meta_info", "finish_reason", "matched")
+    )
+    refused: str | None = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "message"))
+    error: Any = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "err_type"))
+    status: int | None = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "status_code"))
+    cached: int | None = Field(None, validation_alias=AliasPath("meta_info", "cached_tokens"))
+    weights: str | None = Field(None, validation_alias=AliasPath("meta_info", "weight_version"))

@@ -1,0 +1,125 @@
+"""What the engines have in common: a request is checked, a session generates once at a time, and log-probabilities of
+a fixed text are compared with the trainer's."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from toolrl.errors import EngineError
+from toolrl.protocols import BuildContext, WeightSource
+from toolrl.types import Generation, MediaInput, Sampling
+
+COLDEST = 0.01
+"""Lower temperatures than this, but for 0, vLLM raises to it in silence."""
+_MISMATCH = (
+    "Train with `engine: transformers`, or raise engine.options.tolerance where the difference is rounding: compare it "
+    "with logprob_mismatch/max of earlier steps."
+)
+
+
+class TokenEngine(ABC):
+    """A `RolloutEngine` without its start, its updates and its end."""
+
+    def __init__(self, context: BuildContext, weights: WeightSource | None, tolerance: float | None) -> None:
+        self._context = context
+        self._weights = weights
+        self._tolerance = tolerance
+        self._random = random.Random(context.seed)
+        self._max_length = 1 << 31
+        self._started = False
+        self._sessions: dict[str, asyncio.Task[Generation]] = {}
+        self.verified: float | None = None
+        """How far the log-probabilities were apart when they were last compared."""
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[MediaInput] = ()
+    ) -> Generation:
+        """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
+        self._check_started()
+        ids = plain_ids(prompt)
+        problem = "this engine serves no images" if media else self._problem(ids, sampling)
+        if problem is not None:
+            raise EngineError(problem, where=f"session {session!r}")
+        if session in self._sessions:
+            raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
+        seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
+        task = self._sessions[session] = asyncio.create_task(self._sample(ids, sampling, seed))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise EngineError(f"session {session!r} was closed while it was generating") from None
+        finally:
+            del self._sessions[session]
+
+    async def close(self, session: str) -> None:
+        """Forget a session; what it still generates fails. Its cache is the server's, which drops what is unused
+        longest."""
+        if session in self._sessions:
+            self._sessions[session].cancel()
+
+    async def _close_all(self) -> None:
+        """End all generations, and wait until they have ended."""
+        tasks = list(self._sessions.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise EngineError("the engine is not started", hint="Await start() first.")
+
+    @abstractmethod
+    async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
+        """Sample for a request that was checked."""
+
+    def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
+        """Why a request can't be served, or None."""
+        if not prompt:
+            return "the prompt is empty"
+        if sampling.max_new_tokens < 1:
+            return f"max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
+        if not 0 <= sampling.temperature < float("inf"):
+            return f"temperature is {sampling.temperature}, expected 0 or more"
+        if 0 < sampling.temperature < COLDEST:
+            return f"temperature is {sampling.temperature}; vLLM samples at {COLDEST} or more, or at 0"
+        total = len(prompt) + sampling.max_new_tokens
+        if total > self._max_length:
+            return (
+                f"a prompt of {len(prompt)} tokens and max_new_tokens {sampling.max_new_tokens} are {total}, more than "
+                f"the {self._max_length} that an episode may have"
+            )
+        return None
+
+    async def _compare(self, found: Sequence[float], ids: Sequence[int], *, exact: bool, owner: str) -> None:
+        """Compare log-probabilities of a text with the trainer's. Raises EngineError where they differ."""
+        # Here, since without a trainer an engine needs no torch.
+        from toolrl_plugin_torch.probe import check_logprobs
+
+        assert self._weights is not None
+        self.verified = await asyncio.to_thread(
+            check_logprobs,
+            found,
+            self._weights.module(),
+            ids,
+            exact=exact,
+            tolerance=self._tolerance,
+            owner=owner,
+            hint=_MISMATCH,
+        )
+
+
+def plain_ids(prompt: Sequence[Any]) -> list[int]:
+    """The prompt as Python integers. Raises EngineError for what is no integer."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError as error:
+        raise EngineError(f"a prompt holds something that is no token id: {error}") from error
