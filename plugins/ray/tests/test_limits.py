@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -111,9 +112,7 @@ class Crowd:
             permit.release()
 
 
-def in_cluster(monkeypatch: pytest.MonkeyPatch, main: Callable[[FakeCluster], Any]) -> None:
-    monkeypatch.setattr(limits_module.ray, "is_initialized", lambda: True)
-
+def run_in_cluster(main: Callable[[FakeCluster], Any]) -> None:
     async def run() -> None:
         cluster = FakeCluster()
         await main(cluster)
@@ -124,39 +123,49 @@ def in_cluster(monkeypatch: pytest.MonkeyPatch, main: Callable[[FakeCluster], An
         await asyncio.sleep(10 * DELAY)
         assert len(asyncio.all_tasks()) == 1, "nothing is left running"
 
-    run_in_virtual_time(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits_module.ray, "is_initialized", lambda: True)
+        run_in_virtual_time(run())
 
 
-def test_processes_share_a_limit_in_the_order_of_their_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        crowd = Crowd()
-        async with cluster.process() as one, cluster.process() as two:
-            limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
-            tasks = []
-            for number in range(20):
-                tasks.append(asyncio.create_task(crowd.enter(limiters[number % 2], number)))
-                await asyncio.sleep(3 * DELAY)
-            await asyncio.gather(*tasks)
-        assert crowd.most == 2
-        assert crowd.served == list(range(20))
+def in_cluster(test: Any) -> Any:
+    """The test's first argument is a cluster."""
 
-    in_cluster(monkeypatch, main)
+    def run(**fixtures: Any) -> None:
+        run_in_cluster(lambda cluster: test(cluster, **fixtures))
+
+    _, *others = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+    run.__name__ = test.__name__
+    return run
 
 
-def test_cancelled_at_any_moment_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        async with cluster.process() as process:
-            limiter = await process.get("x", ONE)
-            for step in range(40):
-                tasks = [asyncio.create_task(Crowd().enter(limiter, seconds=0.02)) for _ in range(4)]
-                await asyncio.sleep(step * 0.004)
-                for task in tasks[1:]:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await asyncio.sleep(0.1)
-                assert await cluster.state() == {"users": 1, "held": 0, "waiting": 0}
+@in_cluster
+async def test_processes_share_a_limit_in_the_order_of_their_requests(cluster: FakeCluster) -> None:
+    crowd = Crowd()
+    async with cluster.process() as one, cluster.process() as two:
+        limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
+        tasks = []
+        for number in range(20):
+            tasks.append(asyncio.create_task(crowd.enter(limiters[number % 2], number)))
+            await asyncio.sleep(3 * DELAY)
+        await asyncio.gather(*tasks)
+    assert crowd.most == 2
+    assert crowd.served == list(range(20))
 
-    in_cluster(monkeypatch, main)
+
+@in_cluster
+async def test_cancelled_at_any_moment_nothing_is_left(cluster: FakeCluster) -> None:
+    async with cluster.process() as process:
+        limiter = await process.get("x", ONE)
+        for step in range(40):
+            tasks = [asyncio.create_task(Crowd().enter(limiter, seconds=0.02)) for _ in range(4)]
+            await asyncio.sleep(step * 0.004)
+            for task in tasks[1:]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.1)
+            assert await cluster.state() == {"users": 1, "held": 0, "waiting": 0}
 
 
 @settings(max_examples=40, deadline=None)
@@ -185,120 +194,105 @@ def test_whatever_is_lost_and_crashes_the_limit_holds_and_all_are_served(seed: i
         assert crowd.most <= 2
         assert len(crowd.served) == 30
 
-    with pytest.MonkeyPatch.context() as patch:
-        in_cluster(patch, main)
+    run_in_cluster(main)
 
 
-def test_a_restart_keeps_the_limit_and_is_reported(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_cluster
+async def test_a_restart_keeps_the_limit_and_is_reported(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        crowd, lives = Crowd(), list[str]()
-        async with cluster.process(restarted=lives.append) as one, cluster.process() as two:
-            limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
-            tasks = [asyncio.create_task(crowd.enter(limiters[n % 2], n, seconds=5)) for n in range(6)]
-            await asyncio.sleep(1)
-            cluster.crash()
-            await asyncio.gather(*tasks)
-            # The first two end at 5; the new server grants from about 11 on.
-            assert 20 <= asyncio.get_running_loop().time() <= 25
-            assert cluster.server is not None
-            assert lives == [cluster.server._life]
-        assert crowd.most == 2
-        assert cluster.recoveries[:2] == [False, False]
-        assert set(cluster.recoveries[2:]) == {True}
-
-    in_cluster(monkeypatch, main)
+    crowd, lives = Crowd(), list[str]()
+    async with cluster.process(restarted=lives.append) as one, cluster.process() as two:
+        limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
+        tasks = [asyncio.create_task(crowd.enter(limiters[n % 2], n, seconds=5)) for n in range(6)]
+        await asyncio.sleep(1)
+        cluster.crash()
+        await asyncio.gather(*tasks)
+        # The first two end at 5; the new server grants from about 11 on.
+        assert 20 <= asyncio.get_running_loop().time() <= 25
+        assert cluster.server is not None
+        assert lives == [cluster.server._life]
+    assert crowd.most == 2
+    assert cluster.recoveries[:2] == [False, False]
+    assert set(cluster.recoveries[2:]) == {True}
     assert "the cluster's limits were lost and work again" in caplog.text
 
 
-def test_permits_and_places_of_a_dead_process_are_back_within_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        clock = asyncio.get_running_loop().time
-        async with cluster.process() as heir, cluster.process() as dead:
-            limiters = [await it.get("x", ONE) for it in (dead, heir)]
-            await limiters[0].acquire()
-            queued = asyncio.create_task(limiters[0].acquire())
-            await asyncio.sleep(1)
-            waiting = asyncio.create_task(limiters[1].acquire())
-            await asyncio.sleep(30)
-            assert not waiting.done(), "a living process keeps its permit"
-            assert dead._renewing is not None
-            dead._renewing.cancel()
-            queued.cancel()
-            dead._actor = None  # Dead processes send nothing.
-            died = clock()
-            permit = await waiting
-            assert clock() - died <= ONE.lease
-            permit.release()
-
-    in_cluster(monkeypatch, main)
+@in_cluster
+async def test_permits_and_places_of_a_dead_process_are_back_within_the_lease(cluster: FakeCluster) -> None:
+    clock = asyncio.get_running_loop().time
+    async with cluster.process() as heir, cluster.process() as dead:
+        limiters = [await it.get("x", ONE) for it in (dead, heir)]
+        await limiters[0].acquire()
+        queued = asyncio.create_task(limiters[0].acquire())
+        await asyncio.sleep(1)
+        waiting = asyncio.create_task(limiters[1].acquire())
+        await asyncio.sleep(30)
+        assert not waiting.done(), "a living process keeps its permit"
+        assert dead._renewing is not None
+        dead._renewing.cancel()
+        queued.cancel()
+        dead._actor = None  # Dead processes send nothing.
+        died = clock()
+        permit = await waiting
+        assert clock() - died <= ONE.lease
+        permit.release()
 
 
-def test_a_process_that_was_silent_for_too_long_learns_that_its_permit_is_gone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_cluster
+async def test_a_process_that_was_silent_for_too_long_learns_that_its_permit_is_gone(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        async with cluster.process() as one, cluster.process() as two:
-            limiters = [await one.get("x", ONE), await two.get("x", ONE)]
-            permit = await limiters[0].acquire()
-            assert cluster.server is not None
-            await cluster.server.leave(one._client)  # As after a silence.
-            other = await limiters[1].acquire()
-            await asyncio.sleep(5)
-            permit.release()  # Gives no other's back.
-            await asyncio.sleep(1)
-            assert (await cluster.state())["held"] == 1
-            other.release()
-
-    in_cluster(monkeypatch, main)
+    async with cluster.process() as one, cluster.process() as two:
+        limiters = [await one.get("x", ONE), await two.get("x", ONE)]
+        permit = await limiters[0].acquire()
+        assert cluster.server is not None
+        await cluster.server.leave(one._client)  # As after a silence.
+        other = await limiters[1].acquire()
+        await asyncio.sleep(5)
+        permit.release()  # Gives no other's back.
+        await asyncio.sleep(1)
+        assert (await cluster.state())["held"] == 1
+        other.release()
     assert "a permit's lease ran out during its call" in caplog.text
 
 
-def test_other_limits_under_one_name_are_an_error_while_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        async with cluster.process() as one, cluster.process() as two:
-            await one.get("x", SPEC)
-            for process in (one, two):
-                with pytest.raises(ConfigError, match=r"'x' is in use with concurrency 2.* asks for concurrency 3"):
-                    await process.get("x", LimitSpec(concurrency=3, lease=10))
-            await (await two.get("x", SPEC)).acquire()
-        async with cluster.process() as three:
-            await (await three.get("x", LimitSpec(concurrency=3, lease=10))).acquire()
-
-    in_cluster(monkeypatch, main)
+@in_cluster
+async def test_other_limits_under_one_name_are_an_error_while_they_are_used(cluster: FakeCluster) -> None:
+    async with cluster.process() as one, cluster.process() as two:
+        await one.get("x", SPEC)
+        for process in (one, two):
+            with pytest.raises(ConfigError, match=r"'x' is in use with concurrency 2.* asks for concurrency 3"):
+                await process.get("x", LimitSpec(concurrency=3, lease=10))
+        await (await two.get("x", SPEC)).acquire()
+    async with cluster.process() as three:
+        await (await three.get("x", LimitSpec(concurrency=3, lease=10))).acquire()
 
 
-def test_a_permit_can_be_left_to_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        async with cluster.process() as process:
-            limiter = await process.get("x", ONE)
-            (await limiter.acquire()).lease(30)
-            begin = asyncio.get_running_loop().time()
-            (await limiter.acquire()).release()
-            assert 30 <= asyncio.get_running_loop().time() - begin < 31
-
-    in_cluster(monkeypatch, main)
+@in_cluster
+async def test_a_permit_can_be_left_to_its_lease(cluster: FakeCluster) -> None:
+    async with cluster.process() as process:
+        limiter = await process.get("x", ONE)
+        (await limiter.acquire()).lease(30)
+        begin = asyncio.get_running_loop().time()
+        (await limiter.acquire()).release()
+        assert 30 <= asyncio.get_running_loop().time() - begin < 31
 
 
-def test_calls_that_wait_when_the_limits_are_closed_get_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        async with cluster.process() as process:
-            limiter = await process.get("x", ONE)
-            await limiter.acquire()
-            waiting = asyncio.create_task(limiter.acquire())
-            await asyncio.sleep(1)
-        with pytest.raises(ToolUnavailableError, match="limits are closed"):
-            await waiting
-
-    in_cluster(monkeypatch, main)
+@in_cluster
+async def test_calls_that_wait_when_the_limits_are_closed_get_an_error(cluster: FakeCluster) -> None:
+    async with cluster.process() as process:
+        limiter = await process.get("x", ONE)
+        await limiter.acquire()
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(1)
+    with pytest.raises(ToolUnavailableError, match="limits are closed"):
+        await waiting
 
 
-def test_a_cluster_that_cannot_be_reached_is_an_error_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(cluster: FakeCluster) -> None:
-        cluster.lose = lambda method: "there"
-        async with cluster.process() as process:
-            with pytest.raises(ConfigError, match="policy.limit_scope: the limits of the Ray cluster can't be reached"):
-                await process.get("x", SPEC)
-
-    in_cluster(monkeypatch, main)
+@in_cluster
+async def test_a_cluster_that_cannot_be_reached_is_an_error_at_the_start(cluster: FakeCluster) -> None:
+    cluster.lose = lambda method: "there"
+    async with cluster.process() as process:
+        with pytest.raises(ConfigError, match="policy.limit_scope: the limits of the Ray cluster can't be reached"):
+            await process.get("x", SPEC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -69,29 +68,25 @@ def test_adapters_of_another_kind_go_through_the_module(build: Any, sizes: Any) 
     assert direct.usable
 
 
-def test_weights_of_its_own_are_the_adapter_alone(
+async def test_weights_of_its_own_are_the_adapter_alone(
     build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
 ) -> None:
     module = adapted(build, config(sizes))
 
-    async def run() -> Any:
-        async with engine(module, own_weights=True) as running:
-            own = running._started().batch.runner.module
-            live = dict(module.named_parameters())
-            for name, parameter in own.named_parameters():
-                assert (parameter is live[name]) == ("lora_" not in name), name
-            old = await running.generate([1, 2, 3], Sampling(6, seed=1), session="a")
-            wanted = plain_logprobs(module, [1, 2, 3], old.ids)
-            with torch.no_grad():
-                for name, parameter in module.named_parameters():
-                    if "lora_" in name:
-                        parameter.mul_(1.5)
-            still = await running.generate([1, 2, 3], Sampling(6, seed=1), session="b")
-            await running.update_weights(weights(module), 1)
-            new = await running.generate([1, 2, 3], Sampling(6, seed=1), session="c")
-            return old, wanted, still, new
-
-    old, wanted, still, new = asyncio.run(run())
+    async with engine(module, own_weights=True) as running:
+        own = running._started().batch.runner.module
+        live = dict(module.named_parameters())
+        for name, parameter in own.named_parameters():
+            assert (parameter is live[name]) == ("lora_" not in name), name
+        old = await running.generate([1, 2, 3], Sampling(6, seed=1), session="a")
+        wanted = plain_logprobs(module, [1, 2, 3], old.ids)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if "lora_" in name:
+                    parameter.mul_(1.5)
+        still = await running.generate([1, 2, 3], Sampling(6, seed=1), session="b")
+        await running.update_weights(weights(module), 1)
+        new = await running.generate([1, 2, 3], Sampling(6, seed=1), session="c")
     assert old.logprobs == pytest.approx(wanted, abs=1e-4)
     assert still.logprobs == pytest.approx(wanted, abs=1e-4), "the trainer's steps show after an update only"
     assert new.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], new.ids), abs=1e-4)

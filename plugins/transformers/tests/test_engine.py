@@ -42,53 +42,42 @@ def _says(module: Any, text: bytes) -> Any:
     return spoken, lambda: spoken.register_forward_hook(say, with_kwargs=True)
 
 
-def test_a_stop_string_ends_a_row_with_the_token_that_completes_it(
+async def test_a_stop_string_ends_a_row_with_the_token_that_completes_it(
     qwen3: Any, engine: Any, byte_tokenizer: Any
 ) -> None:
     module, speak = _says(qwen3, "a</to</tool>grüße</tool>".encode())
 
-    async def run() -> list[Any]:
-        async with engine(module, tokenizer=byte_tokenizer()) as running:
-            speak()
-            stops = [("</tool>",), ("ße",), ("r", "g"), ("nowhere",)]
-            jobs = (running.generate([0], Sampling(20, stop=s), session=str(s)) for s in stops)
-            return list(await asyncio.gather(*jobs))
-
-    got = _run(run())
+    async with engine(module, tokenizer=byte_tokenizer()) as running:
+        speak()
+        stops = [("</tool>",), ("ße",), ("r", "g"), ("nowhere",)]
+        jobs = (running.generate([0], Sampling(20, stop=s), session=str(s)) for s in stops)
+        got = list(await asyncio.gather(*jobs))
     assert [bytes(g.ids).decode() for g in got] == ["a</to</tool>", "a</to</tool>grüße", "a</to</tool>g", ANY]
     assert [g.stopped_by for g in got] == ["</tool>", "ße", "g", None]
     assert [g.finish for g in got] == ["stop", "stop", "stop", "length"]
 
 
-def test_stop_ids_win_and_are_kept(qwen3: Any, engine: Any) -> None:
-    async def run() -> Any:
-        async with engine(qwen3) as running:
-            free = await running.generate([1, 2, 3], Sampling(30, seed=3), session="a")
-            stop = free.ids[7]
-            held = await running.generate([1, 2, 3], Sampling(30, seed=3, stop_token_ids=(stop, 9999)), session="b")
-            return free, stop, held
-
-    free, stop, held = _run(run())
+async def test_stop_ids_win_and_are_kept(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3) as running:
+        free = await running.generate([1, 2, 3], Sampling(30, seed=3), session="a")
+        stop = free.ids[7]
+        held = await running.generate([1, 2, 3], Sampling(30, seed=3, stop_token_ids=(stop, 9999)), session="b")
     assert held.ids == free.ids[: free.ids.index(stop) + 1]
     assert (held.finish, held.stopped_by) == ("stop", stop)
 
 
-def test_a_seeded_sample_is_the_same_whatever_else_runs(qwen3: Any, engine: Any) -> None:
+async def test_a_seeded_sample_is_the_same_whatever_else_runs(qwen3: Any, engine: Any) -> None:
     sampling = Sampling(24, seed=11, temperature=0.9)
 
-    async def run() -> tuple[Any, Any, Any]:
-        async with engine(qwen3) as running:
-            alone = await running.generate([5, 6, 7], sampling, session="alone")
-            others = [
-                asyncio.create_task(running.generate([i, 1], Sampling(5 + i % 30), session=str(i))) for i in range(40)
-            ]
-            await asyncio.sleep(0.01)
-            among = await running.generate([5, 6, 7], sampling, session="among")
-            other_seed = await running.generate([5, 6, 7], Sampling(24, seed=12, temperature=0.9), session="x")
-            await asyncio.gather(*others)
-            return alone, among, other_seed
-
-    alone, among, other_seed = _run(run())
+    async with engine(qwen3) as running:
+        alone = await running.generate([5, 6, 7], sampling, session="alone")
+        others = [
+            asyncio.create_task(running.generate([i, 1], Sampling(5 + i % 30), session=str(i))) for i in range(40)
+        ]
+        await asyncio.sleep(0.01)
+        among = await running.generate([5, 6, 7], sampling, session="among")
+        other_seed = await running.generate([5, 6, 7], Sampling(24, seed=12, temperature=0.9), session="x")
+        await asyncio.gather(*others)
     assert among.ids == alone.ids
     assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
     assert other_seed.ids != alone.ids
@@ -103,7 +92,9 @@ def test_unseeded_samples_follow_the_run_seed(qwen3: Any, generate: Any) -> None
 
 
 @pytest.mark.parametrize("options", [{}, {"max_batch": 5}, {"share_prefixes": False}, {"cache_tokens": 300}])
-def test_many_episodes_of_many_turns(options: dict[str, Any], qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+async def test_many_episodes_of_many_turns(
+    options: dict[str, Any], qwen3: Any, engine: Any, plain_logprobs: Any
+) -> None:
     """64 episodes at once, tools of different speed, caches that come and go: every token is right."""
 
     async def episode(running: Any, index: int) -> list[tuple[list[int], Any]]:
@@ -119,12 +110,9 @@ def test_many_episodes_of_many_turns(options: dict[str, Any], qwen3: Any, engine
         await running.close(str(index))
         return turns
 
-    async def run() -> Any:
-        async with engine(qwen3, **options) as running:
-            result = await asyncio.gather(*(episode(running, i) for i in range(64)))
-            return result, await running.cached_tokens()
-
-    episodes, left = _run(run())
+    async with engine(qwen3, **options) as running:
+        result = await asyncio.gather(*(episode(running, i) for i in range(64)))
+        episodes, left = result, await running.cached_tokens()
     assert left == 0 or options == {}
     for turns in episodes:
         for prompt, got, temperature in turns:
@@ -133,63 +121,53 @@ def test_many_episodes_of_many_turns(options: dict[str, Any], qwen3: Any, engine
     assert reused > 0
 
 
-def test_cancelling_frees_the_place(qwen3: Any, engine: Any) -> None:
-    async def run() -> Any:
-        async with engine(qwen3, max_batch=1) as running:
-            long = asyncio.create_task(running.generate([1], Sampling(250, seed=1), session="long"))
-            waiting = asyncio.create_task(running.generate([2], Sampling(250, seed=1), session="waiting"))
-            await asyncio.sleep(0.02)
-            long.cancel()
-            waiting.cancel()
-            short = await running.generate([3], Sampling(2, seed=1), session="short")
-            outcomes = await asyncio.gather(long, waiting, return_exceptions=True)
-            again = await running.generate([1], Sampling(3, seed=1), session="long")
-            return short, outcomes, again
-
-    short, outcomes, again = _run(run())
+async def test_cancelling_frees_the_place(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3, max_batch=1) as running:
+        long = asyncio.create_task(running.generate([1], Sampling(250, seed=1), session="long"))
+        waiting = asyncio.create_task(running.generate([2], Sampling(250, seed=1), session="waiting"))
+        await asyncio.sleep(0.02)
+        long.cancel()
+        waiting.cancel()
+        short = await running.generate([3], Sampling(2, seed=1), session="short")
+        outcomes = await asyncio.gather(long, waiting, return_exceptions=True)
+        again = await running.generate([1], Sampling(3, seed=1), session="long")
     assert len(short.ids) == 2
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
     assert len(again.ids) == 3
 
 
-def test_closing_a_session_frees_its_cache_and_fails_what_it_runs(qwen3: Any, engine: Any) -> None:
-    async def run() -> Any:
-        async with engine(qwen3, share_prefixes=False) as running:
-            await running.close("never heard of")
-            await running.generate(list(range(30)), Sampling(4), session="a")
-            before = await running.cached_tokens()
-            await running.close("a")
-            after = await running.cached_tokens()
-            job = asyncio.create_task(running.generate([1], Sampling(250), session="b"))
-            await asyncio.sleep(0.02)
-            await running.close("b")
-            with pytest.raises(EngineError, match="closed while"):
-                await job
-            return before, after, await running.cached_tokens()
-
-    assert _run(run()) == (33, 0, 0)
+async def test_closing_a_session_frees_its_cache_and_fails_what_it_runs(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3, share_prefixes=False) as running:
+        await running.close("never heard of")
+        await running.generate(list(range(30)), Sampling(4), session="a")
+        before = await running.cached_tokens()
+        await running.close("a")
+        after = await running.cached_tokens()
+        job = asyncio.create_task(running.generate([1], Sampling(250), session="b"))
+        await asyncio.sleep(0.02)
+        await running.close("b")
+        with pytest.raises(EngineError, match="closed while"):
+            await job
+        results = before, after, await running.cached_tokens()
+    assert results == (33, 0, 0)
 
 
-def test_waiting_sessions_give_way_and_come_back(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
-    async def run() -> Any:
-        results = []
-        async with engine(qwen3, cache_tokens=200, share_prefixes=False) as running:
-            prompts = {str(i): [10 + i] * 50 for i in range(4)}
-            for _ in range(2):
-                for name, prompt in prompts.items():
-                    got = await running.generate(prompt, Sampling(4, seed=1), session=name)
-                    results.append((prompt, got))
-                    prompts[name] = [*prompt, *got.ids, 1]
-                    assert await running.cached_tokens() <= 200
-        return results
-
-    results = _run(run())
+async def test_waiting_sessions_give_way_and_come_back(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+    results = []
+    async with engine(qwen3, cache_tokens=200, share_prefixes=False) as running:
+        prompts = {str(i): [10 + i] * 50 for i in range(4)}
+        for _ in range(2):
+            for name, prompt in prompts.items():
+                got = await running.generate(prompt, Sampling(4, seed=1), session=name)
+                results.append((prompt, got))
+                prompts[name] = [*prompt, *got.ids, 1]
+                assert await running.cached_tokens() <= 200
     assert any(got.cached == 0 for _, got in results[4:])
     for prompt, got in results:
         assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids), abs=1e-4)
 
 
-def test_new_weights_take_effect_and_old_caches_do_not_survive(
+async def test_new_weights_take_effect_and_old_caches_do_not_survive(
     build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
 ) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8))
@@ -199,48 +177,41 @@ def test_new_weights_take_effect_and_old_caches_do_not_survive(
             for parameter in module.parameters():
                 parameter.mul_(1.1)
 
-    async def run() -> Any:
-        async with engine(module) as running:
-            prompt = list(range(20))
-            first = await running.generate(prompt, Sampling(6, seed=1), session="a")
-            prompt = [*prompt, *first.ids, 3]
-            async with running.hold():
-                change()
-                await running.update_weights(weights(module, 5), 5)
-            second = await running.generate(prompt, Sampling(6, seed=1), session="a")
-            return prompt, first, second
-
-    prompt, first, second = _run(run())
+    async with engine(module) as running:
+        prompt = list(range(20))
+        first = await running.generate(prompt, Sampling(6, seed=1), session="a")
+        prompt = [*prompt, *first.ids, 3]
+        async with running.hold():
+            change()
+            await running.update_weights(weights(module, 5), 5)
+        second = await running.generate(prompt, Sampling(6, seed=1), session="a")
     assert set(first.versions) == {0}
     assert set(second.versions) == {5}
     assert second.cached == 0
     assert second.logprobs == pytest.approx(plain_logprobs(module, prompt, second.ids), abs=1e-4)
 
 
-def test_an_update_in_the_middle_is_seen_token_by_token(
+async def test_an_update_in_the_middle_is_seen_token_by_token(
     build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
 ) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8))
     old = copy.deepcopy(module)
 
-    async def run() -> Any:
-        async with engine(module) as running:
-            jobs = [
-                asyncio.create_task(running.generate([i, 2, 3], Sampling(200, seed=i), session=str(i)))
-                for i in range(3)
-            ]
+    async with engine(module) as running:
+        jobs = [
+            asyncio.create_task(running.generate([i, 2, 3], Sampling(200, seed=i), session=str(i))) for i in range(3)
+        ]
+        await asyncio.sleep(0.05)
+        async with running.hold():
+            before = running.sampled_tokens
             await asyncio.sleep(0.05)
-            async with running.hold():
-                before = running.sampled_tokens
-                await asyncio.sleep(0.05)
-                assert running.sampled_tokens == before  # nothing is sampled while it is held
-                with torch.no_grad():
-                    for parameter in module.parameters():
-                        parameter.mul_(1.2)
-                await running.update_weights(weights(module), 1)
-            return await asyncio.gather(*jobs)
-
-    for index, got in enumerate(_run(run())):
+            assert running.sampled_tokens == before  # nothing is sampled while it is held
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(1.2)
+            await running.update_weights(weights(module), 1)
+        results = await asyncio.gather(*jobs)
+    for index, got in enumerate(results):
         assert set(got.versions) == {0, 1}
         assert list(got.versions) == sorted(got.versions)
         changed = got.versions.index(1)
@@ -249,7 +220,7 @@ def test_an_update_in_the_middle_is_seen_token_by_token(
         assert got.logprobs[changed:] == pytest.approx(plain_logprobs(module, prompt, got.ids)[changed:], abs=1e-4)
 
 
-def test_with_weights_of_its_own_it_samples_while_the_module_is_trained(
+async def test_with_weights_of_its_own_it_samples_while_the_module_is_trained(
     build: Any, sizes: Any, engine: Any, weights: Any, plain_logprobs: Any
 ) -> None:
     """What is done to the trainer's module shows only after an update, and token by token in what is half done. Tied
@@ -257,23 +228,20 @@ def test_with_weights_of_its_own_it_samples_while_the_module_is_trained(
     module = build(transformers.Qwen3Config(**sizes, head_dim=8, tie_word_embeddings=True)).train()
     old = copy.deepcopy(module)
 
-    async def run() -> Any:
-        async with engine(module, own_weights=True) as running:
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter.mul_(1.2)
-            first = await running.generate([1, 2, 3], Sampling(6, seed=1), session="first")
-            half = asyncio.create_task(running.generate([4, 2, 3], Sampling(200, seed=1), session="half"))
-            for _ in range(10_000):
-                if running.sampled_tokens >= 30:
-                    break
-                await asyncio.sleep(0.001)
-            await running.update_weights(weights(module), 1)
-            assert module.training, "nobody but its owner touches it"
-            second = await running.generate([1, 2, 3], Sampling(6, seed=1), session="first")
-            return first, await half, second
-
-    first, half, second = _run(run())
+    async with engine(module, own_weights=True) as running:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(1.2)
+        first = await running.generate([1, 2, 3], Sampling(6, seed=1), session="first")
+        half = asyncio.create_task(running.generate([4, 2, 3], Sampling(200, seed=1), session="half"))
+        for _ in range(10_000):
+            if running.sampled_tokens >= 30:
+                break
+            await asyncio.sleep(0.001)
+        await running.update_weights(weights(module), 1)
+        assert module.training, "nobody but its owner touches it"
+        second = await running.generate([1, 2, 3], Sampling(6, seed=1), session="first")
+        first, half, second = first, await half, second
     assert first.logprobs == pytest.approx(plain_logprobs(old, [1, 2, 3], first.ids), abs=1e-4)
     assert second.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], second.ids), abs=1e-4)
     assert (set(first.versions), set(second.versions)) == ({0}, {1})
@@ -284,7 +252,7 @@ def test_with_weights_of_its_own_it_samples_while_the_module_is_trained(
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.01])
-def test_a_zeroed_and_a_stale_tensor_of_its_own_weights_are_caught(
+async def test_a_zeroed_and_a_stale_tensor_of_its_own_weights_are_caught(
     build: Any, sizes: Any, engine: Any, weights: Any, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8)).bfloat16()
@@ -294,28 +262,24 @@ def test_a_zeroed_and_a_stale_tensor_of_its_own_weights_are_caught(
         right(self, module)
         self.runner.module.model.layers[1].self_attn.o_proj.weight.mul_(factor)
 
-    async def run() -> None:
-        async with engine(module, own_weights=True) as running:
-            await running.update_weights(weights(module), 1)
-            monkeypatch.setattr(Batch, "take_over", wrong)
-            what = r"version 2 the engine's copy .* 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
-            with pytest.raises(EngineError, match=what):
-                await running.update_weights(weights(module), 2)
-
-    _run(run())
+    async with engine(module, own_weights=True) as running:
+        await running.update_weights(weights(module), 1)
+        monkeypatch.setattr(Batch, "take_over", wrong)
+        what = r"version 2 the engine's copy .* 1 of \d+ tensors differ, 'model.layers.1.self_attn.o_proj.weight'"
+        with pytest.raises(EngineError, match=what):
+            await running.update_weights(weights(module), 2)
 
 
-def test_weights_of_its_own_are_those_of_the_same_model(build: Any, sizes: Any, engine: Any, weights: Any) -> None:
+async def test_weights_of_its_own_are_those_of_the_same_model(
+    build: Any, sizes: Any, engine: Any, weights: Any
+) -> None:
     module = build(transformers.Qwen3Config(**sizes, head_dim=8))
     other = build(transformers.Qwen3Config(**{**sizes, "intermediate_size": 24}, head_dim=8))
 
-    async def run() -> None:
-        async with engine(module, own_weights=True) as running:
-            with pytest.raises(EngineError, match="another model's"):
-                await running.update_weights(weights(other), 1)
-            await running.generate([1, 2, 3], Sampling(2), session="a")
-
-    _run(run())
+    async with engine(module, own_weights=True) as running:
+        with pytest.raises(EngineError, match="another model's"):
+            await running.update_weights(weights(other), 1)
+        await running.generate([1, 2, 3], Sampling(2), session="a")
 
 
 def test_an_overlapping_run_needs_weights_of_its_own(qwen3: Any, weights: Any) -> None:
@@ -357,63 +321,53 @@ def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, generate
         ([1], Sampling(3, stop=("x",)), "tokenizer"),
     ],
 )
-def test_impossible_requests_are_refused(
+async def test_impossible_requests_are_refused(
     prompt: list[int], sampling: Sampling, words: str, qwen3: Any, engine: Any
 ) -> None:
-    async def run() -> None:
-        async with engine(qwen3, cache_tokens=100 if words == "cache_tokens" else None) as running:
-            with pytest.raises(EngineError, match=words):
-                await running.generate(prompt, sampling, session="a")
-            assert (await running.generate([1], Sampling(2), session="a")).finish == "length"
-
-    _run(run())
+    async with engine(qwen3, cache_tokens=100 if words == "cache_tokens" else None) as running:
+        with pytest.raises(EngineError, match=words):
+            await running.generate(prompt, sampling, session="a")
+        assert (await running.generate([1], Sampling(2), session="a")).finish == "length"
 
 
-def test_ids_of_other_kinds_of_integers_are_ids(qwen3: Any, engine: Any) -> None:
+async def test_ids_of_other_kinds_of_integers_are_ids(qwen3: Any, engine: Any) -> None:
     """A tensor of bools would fail the step of everybody in the batch."""
 
-    async def run() -> None:
-        async with engine(qwen3) as running:
-            plain = await running.generate([1], Sampling(3, seed=1), session="a")
-            for prompt in ([True], np.array([1]), torch.tensor([1])):
-                assert await running.generate(prompt, Sampling(3, seed=1), session="b") == plain
-                await running.close("b")
-
-    asyncio.run(run())
+    async with engine(qwen3) as running:
+        plain = await running.generate([1], Sampling(3, seed=1), session="a")
+        for prompt in ([True], np.array([1]), torch.tensor([1])):
+            assert await running.generate(prompt, Sampling(3, seed=1), session="b") == plain
+            await running.close("b")
 
 
-def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:
-    async def run() -> None:
-        async with engine(qwen3) as running:
-            first = asyncio.create_task(running.generate([1], Sampling(50), session="a"))
-            await asyncio.sleep(0)
-            with pytest.raises(EngineError, match="already"):
-                await running.generate([1], Sampling(3), session="a")
-            assert len((await first).ids) == 50
-
-    _run(run())
-
-
-def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> None:
-    async def run() -> None:
-        unstarted = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
-        with pytest.raises(EngineError, match="not started"):
-            await unstarted.generate([1], Sampling(3), session="a")
-        await unstarted.stop()
-        async with engine(qwen3) as running:
-            job = asyncio.create_task(running.generate([1], Sampling(250), session="a"))
-            await asyncio.sleep(0.02)
-        with pytest.raises(EngineError, match="stopped"):
-            await job
-        with pytest.raises(EngineError, match="stopped"):
+async def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3) as running:
+        first = asyncio.create_task(running.generate([1], Sampling(50), session="a"))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="already"):
             await running.generate([1], Sampling(3), session="a")
-        await running.close("a")
-        await running.stop()
-
-    _run(run())
+        assert len((await first).ids) == 50
 
 
-def test_a_start_that_is_cancelled_leaves_no_thread(qwen3: Any, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> None:
+    unstarted = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
+    with pytest.raises(EngineError, match="not started"):
+        await unstarted.generate([1], Sampling(3), session="a")
+    await unstarted.stop()
+    async with engine(qwen3) as running:
+        job = asyncio.create_task(running.generate([1], Sampling(250), session="a"))
+        await asyncio.sleep(0.02)
+    with pytest.raises(EngineError, match="stopped"):
+        await job
+    with pytest.raises(EngineError, match="stopped"):
+        await running.generate([1], Sampling(3), session="a")
+    await running.close("a")
+    await running.stop()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_thread(
+    qwen3: Any, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starting, released = threading.Event(), threading.Event()
     make_batch = TransformersEngine._make_batch
 
@@ -424,79 +378,68 @@ def test_a_start_that_is_cancelled_leaves_no_thread(qwen3: Any, weights: Any, mo
 
     monkeypatch.setattr(TransformersEngine, "_make_batch", slow)
 
-    async def run() -> None:
-        engine = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
-        start = asyncio.create_task(engine.start())
-        await asyncio.to_thread(starting.wait, 60)
-        start.cancel()
-        await asyncio.sleep(0.01)
-        assert not start.done(), "it waits for its thread"
-        released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await start
-        assert not [thread for thread in threading.enumerate() if thread.name == "toolrl-transformers-engine"]
-        await engine.stop()
-        monkeypatch.undo()
-        await engine.start()
-        assert len((await engine.generate([1], Sampling(3), session="a")).ids) == 3
-        await engine.stop()
-
-    _run(run())
+    engine = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
+    start = asyncio.create_task(engine.start())
+    await asyncio.to_thread(starting.wait, 60)
+    start.cancel()
+    await asyncio.sleep(0.01)
+    assert not start.done(), "it waits for its thread"
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not [thread for thread in threading.enumerate() if thread.name == "toolrl-transformers-engine"]
+    await engine.stop()
+    monkeypatch.undo()
+    await engine.start()
+    assert len((await engine.generate([1], Sampling(3), session="a")).ids) == 3
+    await engine.stop()
 
 
-def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: Any) -> None:
+async def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: Any) -> None:
     module = copy.deepcopy(qwen3)
 
-    async def run() -> list[Any]:
-        async with engine(module) as running:
-            jobs = [asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)]
-            await asyncio.sleep(0.02)
+    async with engine(module) as running:
+        jobs = [asyncio.create_task(running.generate([i], Sampling(250), session=str(i))) for i in range(5)]
+        await asyncio.sleep(0.02)
 
-            module.model.norm.weight = torch.nn.Parameter(torch.ones(7))
-            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
-            with pytest.raises(EngineError, match="failed"):
-                await running.generate([1], Sampling(3), session="z")
-            return outcomes
-
-    for outcome in _run(run()):
+        module.model.norm.weight = torch.nn.Parameter(torch.ones(7))
+        outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+        with pytest.raises(EngineError, match="failed"):
+            await running.generate([1], Sampling(3), session="z")
+        results = outcomes
+    for outcome in results:
         assert isinstance(outcome, EngineError)
         assert "RuntimeError" in str(outcome)
 
 
-def test_memory_that_ran_out_says_what_to_make_smaller(qwen3: Any, engine: Any, monkeypatch: Any) -> None:
+async def test_memory_that_ran_out_says_what_to_make_smaller(qwen3: Any, engine: Any, monkeypatch: Any) -> None:
     def full(*arguments: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    async def run() -> None:
-        async with engine(qwen3) as running:
-            monkeypatch.setattr(ModelRunner, "prefill", full)
-            with pytest.raises(EngineError, match="CUDA out of memory") as caught:
-                await running.generate([1], Sampling(3), session="a")
-            assert "cache_tokens, max_batch or prefill_tokens" in str(caught.value.hint)
-
-    _run(run())
+    async with engine(qwen3) as running:
+        monkeypatch.setattr(ModelRunner, "prefill", full)
+        with pytest.raises(EngineError, match="CUDA out of memory") as caught:
+            await running.generate([1], Sampling(3), session="a")
+        assert "cache_tokens, max_batch or prefill_tokens" in str(caught.value.hint)
 
 
-def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(
+async def test_logits_that_are_not_finite_fail_one_request_and_poison_no_other(
     qwen3: Any, engine: Any, plain_logprobs: Any
 ) -> None:
     module = copy.deepcopy(qwen3)
 
-    async def run() -> Any:
-        async with engine(module) as running:
-            with torch.no_grad():
-                module.model.embed_tokens.weight[299] = float("nan")
-                module.lm_head.weight[299] = 0.0
-            bad = asyncio.create_task(running.generate([1, 299, 2], Sampling(5, seed=1), session="bad"))
-            good = asyncio.create_task(running.generate([1, 2, 3], Sampling(5, seed=1), session="good"))
-            with pytest.raises(EngineError, match="not finite"):
-                await bad
-            results = [await good]
-            for index in range(3):
-                results.append(await running.generate([1, 2, 3], Sampling(9, seed=1), session=f"later {index}"))
-            return results
-
-    for got in _run(run()):
+    async with engine(module) as running:
+        with torch.no_grad():
+            module.model.embed_tokens.weight[299] = float("nan")
+            module.lm_head.weight[299] = 0.0
+        bad = asyncio.create_task(running.generate([1, 299, 2], Sampling(5, seed=1), session="bad"))
+        good = asyncio.create_task(running.generate([1, 2, 3], Sampling(5, seed=1), session="good"))
+        with pytest.raises(EngineError, match="not finite"):
+            await bad
+        results = [await good]
+        for index in range(3):
+            results.append(await running.generate([1, 2, 3], Sampling(9, seed=1), session=f"later {index}"))
+    for got in results:
         assert 299 not in got.ids
         assert got.logprobs == pytest.approx(plain_logprobs(module, [1, 2, 3], got.ids), abs=1e-4)
 

@@ -75,58 +75,46 @@ def test_greedy_is_the_models_argmax(qwen3: Any, generate: Any) -> None:
     assert list(got.ids) == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
-def test_turns_of_a_session_reuse_its_cache(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
-    async def run() -> list[tuple[list[int], Any]]:
-        turns = []
-        async with engine(qwen3) as running:
-            prompt = list(range(20))
-            for turn in range(4):
-                got = await running.generate(prompt, Sampling(6, seed=turn), session="a")
-                turns.append((prompt, got))
-                prompt = [*prompt, *got.ids, 7, 8, 9 + turn]
-        return turns
-
-    turns = asyncio.run(run())
+async def test_turns_of_a_session_reuse_its_cache(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+    turns = []
+    async with engine(qwen3) as running:
+        prompt = list(range(20))
+        for turn in range(4):
+            got = await running.generate(prompt, Sampling(6, seed=turn), session="a")
+            turns.append((prompt, got))
+            prompt = [*prompt, *got.ids, 7, 8, 9 + turn]
     assert [got.cached for _, got in turns] == [0, 25, 34, 43]  # all but the last sampled token
     for prompt, got in turns:
         assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids), abs=TIGHT)
 
 
-def test_a_prompt_that_departs_from_the_session_uses_the_common_beginning(
+async def test_a_prompt_that_departs_from_the_session_uses_the_common_beginning(
     qwen3: Any, engine: Any, plain_logprobs: Any
 ) -> None:
     first, other = list(range(40)), [*range(25), 99, 98, 97]
 
-    async def run() -> list[Any]:
-        async with engine(qwen3) as running:
-            return [
-                await running.generate(prompt, Sampling(5, seed=1), session="a") for prompt in (first, other, first)
-            ]
-
-    results = asyncio.run(run())
+    async with engine(qwen3) as running:
+        results = [await running.generate(prompt, Sampling(5, seed=1), session="a") for prompt in (first, other, first)]
     assert [got.cached for got in results] == [0, 25, 25]
     for prompt, got in zip((first, other, first), results, strict=True):
         assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids), abs=TIGHT)
 
 
-def test_equal_and_like_prompts_are_computed_once(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+async def test_equal_and_like_prompts_are_computed_once(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
     beginning = [i % 250 for i in range(100)]
     prompts = [[*beginning, 1, 2, 3 + group] for group in range(3) for _ in range(4)]
 
-    async def run() -> tuple[list[Any], int, Any]:
-        async with engine(qwen3) as running:
-            # Held until all are there, so that they are looked at together.
-            async with running.hold():
-                jobs = [
-                    asyncio.ensure_future(running.generate(p, Sampling(8, seed=i), session=str(i)))
-                    for i, p in enumerate(prompts)
-                ]
-                await asyncio.sleep(0.05)
-            results = list(await asyncio.gather(*jobs))
-            late = await running.generate(prompts[0], Sampling(8, seed=99), session="late")
-            return results, running.prefilled_tokens, late
-
-    results, computed, late = asyncio.run(run())
+    async with engine(qwen3) as running:
+        # Held until all are there, so that they are looked at together.
+        async with running.hold():
+            jobs = [
+                asyncio.ensure_future(running.generate(p, Sampling(8, seed=i), session=str(i)))
+                for i, p in enumerate(prompts)
+            ]
+            await asyncio.sleep(0.05)
+        results = list(await asyncio.gather(*jobs))
+        late = await running.generate(prompts[0], Sampling(8, seed=99), session="late")
+        results, computed, late = results, running.prefilled_tokens, late
     assert computed <= len(beginning) + 2 * 3 * 3 + 3
     assert late.cached == len(prompts[0]) - 1
     for prompt, got in zip(prompts, results, strict=True):
@@ -135,7 +123,7 @@ def test_equal_and_like_prompts_are_computed_once(qwen3: Any, engine: Any, plain
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_rows_with_a_common_beginning_read_it_once(
+async def test_rows_with_a_common_beginning_read_it_once(
     share: bool, qwen3: Any, engine: Any, plain_logprobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while a row without it is among them."""
@@ -159,14 +147,12 @@ def test_rows_with_a_common_beginning_read_it_once(
             await asyncio.sleep(0.05)
         return list(await asyncio.gather(*jobs))
 
-    async def run() -> list[Any]:
-        async with engine(qwen3, share_prefixes=share) as running:
-            monkeypatch.setattr(ModelRunner, "decode", noted)
-            unlike = await together(running, "unlike", [*prompts, [5, 6, 7]])
-            assert not any(read)
-            return unlike[:5] + await together(running, "alike", prompts)
-
-    for prompt, got in zip([*prompts, *prompts], asyncio.run(run()), strict=True):
+    async with engine(qwen3, share_prefixes=share) as running:
+        monkeypatch.setattr(ModelRunner, "decode", noted)
+        unlike = await together(running, "unlike", [*prompts, [5, 6, 7]])
+        assert not any(read)
+        results = unlike[:5] + await together(running, "alike", prompts)
+    for prompt, got in zip([*prompts, *prompts], results, strict=True):
         assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids), abs=TIGHT)
     assert (80 in read) == share
 

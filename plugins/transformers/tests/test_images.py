@@ -122,113 +122,92 @@ def check(model: Any, prompt: list[int], media: list[MediaInput], generation: Ge
 
 
 @pytest.mark.parametrize("options", [{}, {"prefill_tokens": 16}, {"share_prefixes": False}, {"max_batch": 1}])
-def test_samples_have_the_models_own_probabilities(model: Any, engine: Any, options: dict[str, Any]) -> None:
+async def test_samples_have_the_models_own_probabilities(model: Any, engine: Any, options: dict[str, Any]) -> None:
     """With and without pictures in one batch, two with the same ids and other pictures among them; in two turns."""
 
-    async def work() -> None:
-        async with engine(model, **options) as running:
-            prompts = [prompt_of(words, model) for words in (ONE, OTHER, TWO, PLAIN, ONE)]
-            first = await asyncio.gather(
-                *(
-                    running.generate(ids, SETTINGS, session=str(n), media=media)
-                    for n, (ids, media) in enumerate(prompts)
-                )
-            )
-            for (ids, media), generation in zip(prompts, first, strict=True):
-                check(model, ids, media, generation)
-            assert first[0].logprobs != first[1].logprobs
-            later = []
-            for (ids, media), generation in zip(prompts, first, strict=True):
-                more = [*ids, *generation.ids, 12]
-                item = picture(model, len(more), 7, (4, 4))
-                later.append(([*more, *[IMAGE] * (item.span[1] - item.span[0]), 13], [*media, item]))
-            second = await asyncio.gather(
-                *(running.generate(ids, SETTINGS, session=str(n), media=media) for n, (ids, media) in enumerate(later))
-            )
-            for (ids, media), generation in zip(later, second, strict=True):
-                check(model, ids, media, generation)
-            assert second[3].cached >= len(PLAIN)
-
-    asyncio.run(work())
-
-
-def test_the_same_picture_is_computed_once(model: Any, engine: Any) -> None:
-    async def work() -> None:
-        async with engine(model) as running:
-            ids, media = prompt_of(ONE, model)
-            requests = [running.generate(ids, SETTINGS, session=str(n), media=media) for n in range(4)]
-            await asyncio.gather(*requests)
-            assert running.prefilled_tokens < 2 * len(ids)
-            other, pictures = prompt_of(OTHER, model)
-            await running.generate(other, SETTINGS, session="other", media=pictures)
-            assert running.prefilled_tokens >= 2 * len(ids) - 2
-
-    asyncio.run(work())
-
-
-def test_new_weights_read_the_pictures_anew(model: Any, engine: Any) -> None:
-    async def work() -> None:
-        async with engine(model) as running:
-            ids, media = prompt_of(TWO, model)
-            half_done = asyncio.create_task(
-                running.generate(ids, Sampling(max_new_tokens=40, seed=1), session="a", media=media)
-            )
-            while running.sampled_tokens < 3:  # noqa: ASYNC110 - the engine's thread counts
-                await asyncio.sleep(0)
-            async with running.hold():
-                await running.update_weights(running._weights, 1)
-            generation = await half_done
-            assert set(generation.versions) == {0, 1}
+    async with engine(model, **options) as running:
+        prompts = [prompt_of(words, model) for words in (ONE, OTHER, TWO, PLAIN, ONE)]
+        first = await asyncio.gather(
+            *(running.generate(ids, SETTINGS, session=str(n), media=media) for n, (ids, media) in enumerate(prompts))
+        )
+        for (ids, media), generation in zip(prompts, first, strict=True):
             check(model, ids, media, generation)
+        assert first[0].logprobs != first[1].logprobs
+        later = []
+        for (ids, media), generation in zip(prompts, first, strict=True):
+            more = [*ids, *generation.ids, 12]
+            item = picture(model, len(more), 7, (4, 4))
+            later.append(([*more, *[IMAGE] * (item.span[1] - item.span[0]), 13], [*media, item]))
+        second = await asyncio.gather(
+            *(running.generate(ids, SETTINGS, session=str(n), media=media) for n, (ids, media) in enumerate(later))
+        )
+        for (ids, media), generation in zip(later, second, strict=True):
+            check(model, ids, media, generation)
+        assert second[3].cached >= len(PLAIN)
 
-    asyncio.run(work())
+
+async def test_the_same_picture_is_computed_once(model: Any, engine: Any) -> None:
+    async with engine(model) as running:
+        ids, media = prompt_of(ONE, model)
+        requests = [running.generate(ids, SETTINGS, session=str(n), media=media) for n in range(4)]
+        await asyncio.gather(*requests)
+        assert running.prefilled_tokens < 2 * len(ids)
+        other, pictures = prompt_of(OTHER, model)
+        await running.generate(other, SETTINGS, session="other", media=pictures)
+        assert running.prefilled_tokens >= 2 * len(ids) - 2
+
+
+async def test_new_weights_read_the_pictures_anew(model: Any, engine: Any) -> None:
+    async with engine(model) as running:
+        ids, media = prompt_of(TWO, model)
+        half_done = asyncio.create_task(
+            running.generate(ids, Sampling(max_new_tokens=40, seed=1), session="a", media=media)
+        )
+        while running.sampled_tokens < 3:  # noqa: ASYNC110 - the engine's thread counts
+            await asyncio.sleep(0)
+        async with running.hold():
+            await running.update_weights(running._weights, 1)
+        generation = await half_done
+        assert set(generation.versions) == {0, 1}
+        check(model, ids, media, generation)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_placeholder_is_never_sampled(model: Any, engine: Any, temperature: float) -> None:
-    async def work() -> None:
-        async with engine(model) as running:
-            head = model.get_output_embeddings().weight
-            before = head.detach().clone()
+async def test_a_placeholder_is_never_sampled(model: Any, engine: Any, temperature: float) -> None:
+    async with engine(model) as running:
+        head = model.get_output_embeddings().weight
+        before = head.detach().clone()
+        with torch.no_grad():
+            head[IMAGE] = head.mean(0) * 0 + 100.0 * head[3]
+            head[3] = 0.0
+        try:
+            await running.update_weights(running._weights, 1)
+            for seed in range(8):
+                sampling = Sampling(max_new_tokens=16, temperature=temperature, seed=seed)
+                generation = await running.generate(PLAIN, sampling, session=f"{seed}")
+                assert IMAGE not in generation.ids
+        finally:
             with torch.no_grad():
-                head[IMAGE] = head.mean(0) * 0 + 100.0 * head[3]
-                head[3] = 0.0
-            try:
-                await running.update_weights(running._weights, 1)
-                for seed in range(8):
-                    sampling = Sampling(max_new_tokens=16, temperature=temperature, seed=seed)
-                    generation = await running.generate(PLAIN, sampling, session=f"{seed}")
-                    assert IMAGE not in generation.ids
-            finally:
-                with torch.no_grad():
-                    head.copy_(before)
-
-    asyncio.run(work())
+                head.copy_(before)
 
 
-def test_pictures_for_a_model_of_text_are_refused(build: Any, engine: Any, model: Any) -> None:
-    async def work() -> None:
-        text = build(transformers.Qwen3Config(**TEXT))
-        async with engine(text) as running:
-            ids, media = prompt_of(ONE, model)
-            with pytest.raises(EngineError, match="the model takes none"):
-                await running.generate(ids, SETTINGS, session="a", media=media)
-            assert (await running.generate(PLAIN, SETTINGS, session="a")).ids
-
-    asyncio.run(work())
+async def test_pictures_for_a_model_of_text_are_refused(build: Any, engine: Any, model: Any) -> None:
+    text = build(transformers.Qwen3Config(**TEXT))
+    async with engine(text) as running:
+        ids, media = prompt_of(ONE, model)
+        with pytest.raises(EngineError, match="the model takes none"):
+            await running.generate(ids, SETTINGS, session="a", media=media)
+        assert (await running.generate(PLAIN, SETTINGS, session="a")).ids
 
 
-def test_spans_beyond_the_prompt_are_refused(model: Any, engine: Any) -> None:
-    async def work() -> None:
-        async with engine(model) as running:
-            ids, media = prompt_of(ONE, model)
-            with pytest.raises(EngineError, match="an image stands at tokens"):
-                await running.generate(ids, SETTINGS, session="a", media=[media[0].moved(900)])
-            strange = MediaInput("image", media[0].span, media[0].key, media[0].tensors, {"token_type_ids": (1,)})
-            with pytest.raises(EngineError, match="both ways"):
-                await running.generate(ids, SETTINGS, session="a", media=[strange])
-
-    asyncio.run(work())
+async def test_spans_beyond_the_prompt_are_refused(model: Any, engine: Any) -> None:
+    async with engine(model) as running:
+        ids, media = prompt_of(ONE, model)
+        with pytest.raises(EngineError, match="an image stands at tokens"):
+            await running.generate(ids, SETTINGS, session="a", media=[media[0].moved(900)])
+        strange = MediaInput("image", media[0].span, media[0].key, media[0].tensors, {"token_type_ids": (1,)})
+        with pytest.raises(EngineError, match="both ways"):
+            await running.generate(ids, SETTINGS, session="a", media=[strange])
 
 
 def test_a_part_cuts_no_picture(model: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,9 +40,9 @@ class Pretended:
             del self.left[name]
 
 
-def run(work: Any, monkeypatch: pytest.MonkeyPatch) -> Pretended:
-    """`await work(driver)` on a driver that is started, and stopped afterwards."""
-    engine, closed = Pretended(), []
+@pytest.fixture
+def driving(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`async with driving() as driver:`"""
 
     def add(engine: Pretended, name: str, prompt: list[int], params: Any, adapter: Any) -> None:
         if params is None:
@@ -49,33 +51,33 @@ def run(work: Any, monkeypatch: pytest.MonkeyPatch) -> Pretended:
 
     monkeypatch.setattr(build, "add", add)
 
-    async def main() -> None:
+    @asynccontextmanager
+    async def drive() -> AsyncIterator[Driver]:
+        engine, closed = Pretended(), []
         driver = Driver(lambda: engine, closed.append)
         await driver.start()
         try:
-            await asyncio.wait_for(work(driver), 60)
+            async with asyncio.timeout(60):
+                yield driver
         finally:
             await driver.stop()
         with pytest.raises(EngineError, match="the engine (was stopped|failed)"):
             await driver.call(lambda: None)
+        assert closed == [engine]
 
-    asyncio.run(main())
-    assert closed == [engine]
-    return engine
+    return drive
 
 
-def test_results_arrive_and_what_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(driver: Driver) -> None:
+async def test_results_arrive_and_what_is_refused_is_told(driving: Any) -> None:
+    async with driving() as driver:
         found = await asyncio.gather(*(driver.request([steps], dict) for steps in (3, 1, 2)))
         assert [output.request_id for output in found] == ["0", "1", "2"]
         with pytest.raises(EngineError, match="vLLM refuses a request: too long"):
             await driver.request([1], lambda: None)
 
-    run(work, monkeypatch)
 
-
-def test_a_hold_takes_no_step_but_for_what_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(driver: Driver) -> None:
+async def test_a_hold_takes_no_step_but_for_what_is_urgent(driving: Any) -> None:
+    async with driving() as driver:
         async with driver.hold():
             waiting = asyncio.ensure_future(driver.request([1], dict))
             await driver.call(lambda: None)
@@ -84,11 +86,9 @@ def test_a_hold_takes_no_step_but_for_what_is_urgent(monkeypatch: pytest.MonkeyP
             await driver.request([1], dict, urgent=True)
         await waiting
 
-    run(work, monkeypatch)
 
-
-def test_a_cancelled_request_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(driver: Driver) -> None:
+async def test_a_cancelled_request_is_aborted(driving: Any) -> None:
+    async with driving() as driver:
         task = asyncio.ensure_future(driver.request([FOREVER], dict))
         while not await driver.call(lambda: dict(driver.engine.left)):
             pass
@@ -97,11 +97,9 @@ def test_a_cancelled_request_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None
             await task
         assert await driver.call(lambda: list(driver.engine.aborted)) == ["0"]
 
-    run(work, monkeypatch)
 
-
-def test_a_step_that_fails_fails_what_waits_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(driver: Driver) -> None:
+async def test_a_step_that_fails_fails_what_waits_and_what_comes(driving: Any) -> None:
+    async with driving() as driver:
         waiting = asyncio.ensure_future(driver.request([FOREVER], dict))
         with pytest.raises(EngineError, match="vLLM failed: RuntimeError: a kernel that isn't there"):
             await driver.request([-1], dict)
@@ -110,15 +108,11 @@ def test_a_step_that_fails_fails_what_waits_and_what_comes(monkeypatch: pytest.M
         with pytest.raises(EngineError, match="the engine failed: vLLM failed"):
             await driver.request([1], dict)
 
-    run(work, monkeypatch)
 
-
-def test_what_is_under_way_fails_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(driver: Driver) -> None:
+async def test_what_is_under_way_fails_when_it_is_stopped(driving: Any) -> None:
+    async with driving() as driver:
         waiting = asyncio.ensure_future(driver.request([FOREVER], dict))
         await driver.call(lambda: None)
         await driver.stop()
         with pytest.raises(EngineError, match="stopped while this was under way"):
             await waiting
-
-    run(work, monkeypatch)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, EXTRA, MODEL_IDS, OPTIONS, Weights, change, logprobs_of, make_model, needs_vllm
+from vllm_help import BYTES, EXTRA, MODEL_IDS, OPTIONS, Weights, apart, change, make_model, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
@@ -21,11 +21,6 @@ pytestmark = needs_vllm
 
 PROMPT = tuple(range(40, 100))
 TOLERANCE = 1e-4
-
-
-def apart(module: Any, prompt: Any, generation: Any, temperature: float = 1.0) -> float:
-    wanted = logprobs_of(module, prompt, generation.ids, temperature)
-    return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
 
 
 def engine_threads() -> list[threading.Thread]:

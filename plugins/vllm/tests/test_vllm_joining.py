@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl.types import Generation, Sampling
+from toolrl.types import Generation
 from toolrl_plugin_vllm import joining
 
 PIECES = ("a", "b", "ab", "ba", "<", ">", "<ab>", "é")
@@ -27,16 +27,6 @@ def test_parts_are_joined_in_order() -> None:
     found = joining.join([part((0, 1), 4), part((), 5), part((2,), 6, "stop", 2)])
     assert (found.ids, found.versions, found.logprobs) == ((0, 1, 2), (4, 4, 6), (-0.1, -0.2, -0.1))
     assert (found.finish, found.stopped_by, found.cached) == ("stop", 2, 7)
-
-
-def test_what_is_left_to_sample_and_by_which_seed() -> None:
-    parts = [part((0, 1), 0), part((2,), 1)]
-    assert joining.rest_of(Sampling(10, temperature=0.5, stop=("x",)), parts) == Sampling(
-        7, temperature=0.5, stop=("x",)
-    )
-    seeds = {joining.seed_of(seed, parts[:n]) for seed in range(50) for n in range(3)}
-    assert len(seeds) == 150, "a part never draws what another part or sample draws"
-    assert joining.seed_of((1 << 63) - 1, parts) < 1 << 63
 
 
 @given(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import OPTIONS, logprobs_of, make_family, most_sampled, needs_vllm
+from vllm_help import OPTIONS, apart, ask, logprobs_of, make_family, most_sampled, needs_vllm
 from vllm_lora import MergedWeights, add_adapter, train
 
 from toolrl.errors import ConfigError, EngineError
@@ -41,11 +41,6 @@ async def sampling(module: Any, tokenizer: Any, folder: Path, **options: Any) ->
     assert not list((folder / "run").iterdir()), "folders are left behind"
 
 
-def apart(module: Any, generation: Any, temperature: float) -> float:
-    wanted = logprobs_of(module, PROMPT, generation.ids, temperature)
-    return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
-
-
 @needs_vllm
 @pytest.mark.parametrize("separate_process", [False, True])
 @pytest.mark.parametrize("lora", ["merged", "adapter"])
@@ -63,11 +58,9 @@ async def test_an_adapter_follows_the_trainers(
                 await running.update_weights(weights, version)
             assert running.verified < TOLERANCE
             settings = [Sampling(16, temperature=t, seed=version) for t in (1.0, 0.7)]
-            done = await asyncio.gather(
-                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-            )
+            done = await ask(running, PROMPT, settings)
             for one, generation in zip(settings, done, strict=True):
-                assert apart(module, generation, one.temperature) < TOLERANCE
+                assert apart(module, PROMPT, generation, one.temperature) < TOLERANCE
                 assert set(generation.versions) == {version}
 
 
@@ -81,7 +74,7 @@ async def test_other_families_ranks_and_scales(
         train(module, 2)
         await running.update_weights(MergedWeights(module, tokenizer, tmp_path / "1", 1), 1)
         done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
-        assert apart(module, done, 1.0) < TOLERANCE
+        assert apart(module, PROMPT, done) < TOLERANCE
 
 
 @needs_vllm

@@ -3,12 +3,11 @@ output layers and biases alike."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import Weights, change, logprobs_of, make_family, needs_vllm
+from vllm_help import Weights, ask, change, logprobs_of, make_family, needs_vllm
 
 from toolrl.errors import EngineError
 from toolrl.types import Sampling
@@ -39,9 +38,7 @@ async def test_log_probabilities_are_the_trainers_after_each_update(
                 change(module, version)
                 await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
             assert running.verified < TOLERANCE
-            done = await asyncio.gather(
-                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(SETTINGS))
-            )
+            done = await ask(running, PROMPT, SETTINGS)
             for one, generation in zip(SETTINGS, done, strict=True):
                 wanted = logprobs_of(module, PROMPT, generation.ids, one.temperature or 1.0)
                 apart = max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))

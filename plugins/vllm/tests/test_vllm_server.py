@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, EXTRA, MODEL_IDS, Weights, change, logprobs_of, make_model, make_tokenizer, needs_vllm
+from vllm_help import (
+    BYTES,
+    EXTRA,
+    MODEL_IDS,
+    Weights,
+    apart,
+    ask,
+    change,
+    logprobs_of,
+    make_model,
+    make_tokenizer,
+    needs_vllm,
+)
 from vllm_server import VllmServer
 
 from toolrl.errors import EngineError
@@ -47,11 +59,6 @@ async def engine(server: VllmServer, module: Any, folder: Path, **options: Any) 
         await running.stop()
 
 
-def apart(module: Any, prompt: Any, generation: Any, temperature: float = 1.0) -> float:
-    wanted = logprobs_of(module, prompt, generation.ids, temperature)
-    return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
-
-
 async def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path: Path) -> None:
     # The trainer's weights aren't those that the server was started with.
     module, tokenizer = make_model(3), make_tokenizer()
@@ -64,9 +71,7 @@ async def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path
                 Sampling(12, temperature=1.0, seed=2),
                 Sampling(12, temperature=0.0),
             ]
-            done = await asyncio.gather(
-                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-            )
+            done = await ask(running, PROMPT, settings)
             for one, generation in zip(settings, done, strict=True):
                 engines.check_generation(generation, one)
                 assert set(generation.versions) == {version - 1}

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from sglang_server import ENDS, SglangServer, serving
-from vllm_help import Weights, change, logprobs_of, make_model, make_tokenizer
+from vllm_help import Weights, apart, ask, change, logprobs_of, make_model, make_tokenizer
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
@@ -46,11 +46,6 @@ async def engine(server: SglangServer, module: Any, folder: Path, **options: Any
         await running.stop()
 
 
-def apart(module: Any, generation: Generation, temperature: float = 1.0) -> float:
-    wanted = logprobs_of(module, PROMPT, generation.ids, temperature)
-    return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
-
-
 async def test_samples_and_updates_are_the_trainers(tmp_path: Path) -> None:
     module, tokenizer = make_model(3), make_tokenizer()
     async with serving(make_model(), tokenizer) as server, engine(server, module, tmp_path) as running:
@@ -67,13 +62,11 @@ async def test_samples_and_updates_are_the_trainers(tmp_path: Path) -> None:
                 Sampling(8, temperature=1.5, seed=2),
                 Sampling(8, temperature=0.0),
             ]
-            done = await asyncio.gather(
-                *(running.generate(PROMPT, one, session=str(n)) for n, one in enumerate(settings))
-            )
+            done = await ask(running, PROMPT, settings)
             for one, generation in zip(settings, done, strict=True):
                 engines.check_generation(generation, one)
                 assert (set(generation.versions), generation.cached) == ({version}, 7)
-                assert apart(module, generation, one.temperature or 1.0) < TOLERANCE
+                assert apart(module, PROMPT, generation, one.temperature or 1.0) < TOLERANCE
         paths = [path for path, _ in server.asked]
         updates = [place for place, path in enumerate(paths) if path == "/update_weights_from_disk"]
         assert len(updates) == 3, "at the start and at each update"

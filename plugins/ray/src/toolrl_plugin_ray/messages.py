@@ -93,30 +93,14 @@ class TransferBrokenError(EngineError):
     """A broadcast was aborted before all tensors had arrived. It can be repeated."""
 
 
-@dataclass(frozen=True)
-class LogLine:
-    """A record of a worker's log."""
-
-    level: int
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
-class WorkerProcess:
-    """The process of a started worker."""
-
-    pid: int
-    node: str
-
-
 @dataclass
 class WorkerReport:
     """Events on a worker since its last report."""
 
     ended: dict[int, int] = field(default_factory=dict)
     """By group: episodes that ended and freed their place."""
-    log: list[LogLine] = field(default_factory=list)
+    log: list[tuple[int, str, str]] = field(default_factory=list)
+    """Level, logger and text of each record."""
     status: dict[str, Any] | None = None
     """What the worker does, for `toolrl status`."""
 

@@ -20,15 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ToolrlError
-from toolrl_plugin_ray.messages import (
-    GroupOrder,
-    LogLine,
-    WeightUpdate,
-    WorkerProcess,
-    WorkerReport,
-    WorkerSpec,
-    portable,
-)
+from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, portable
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.replica import PolicyReplica
@@ -42,9 +34,6 @@ _log = logging.getLogger(__name__)
 class RolloutWorker:
     """One worker. `start` first; then groups may be sampled."""
 
-    build: Callable[[WorkerSpec, WeightUpdate], AbstractAsyncContextManager[PolicyReplica]] | None = None
-    """Builds what samples; None for `toolrl_plugin_ray.replica`."""
-
     def __init__(self) -> None:
         self._report = WorkerReport()
         self._news = asyncio.Event()
@@ -53,20 +42,21 @@ class RolloutWorker:
         self._replica: PolicyReplica | None = None
         self._gate: asyncio.Semaphore | None = None
 
-    async def start(self, spec: WorkerSpec, update: WeightUpdate) -> WorkerProcess:
-        """Build and start everything, with these weights. Raises what a component raises."""
+    async def start(self, spec: WorkerSpec, update: WeightUpdate) -> dict[str, Any]:
+        """Build and start everything, with these weights: the process, for `toolrl status`. Raises what a component
+        raises."""
         if _own_process():
             _forward_logs(self._add_log_line)
             _log_to(spec.log_path)
         _log.info("rollout worker %d starts: process %d on %s", spec.number, os.getpid(), platform.node())
         try:
             _enter(spec.cwd)
-            self._replica = await self._stack.enter_async_context(self._build(spec, update))
+            self._replica = await self._stack.enter_async_context(self.build(spec, update))
         except Exception as error:  # noqa: BLE001 - whatever a component raises
             await self._stack.aclose()
             raise portable(error) from None
         self._gate = self._replica.runner.gate()
-        return WorkerProcess(os.getpid(), platform.node())
+        return {"pid": os.getpid(), "node": platform.node()}
 
     async def sample(self, packed: bytes) -> bytes:
         """A group's episodes, pickled, of a pickled GroupOrder. Raises what leaves the group."""
@@ -128,14 +118,13 @@ class RolloutWorker:
             await self.drop(key)
         await self._stack.aclose()
 
-    def _build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[PolicyReplica]:
-        if self.build is not None:
-            return self.build(spec, update)
+    def build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[PolicyReplica]:
+        """What samples."""
         from toolrl_plugin_ray.replica import replica  # The driver doesn't need what it imports.
 
         return replica(spec, update)
 
-    def _add_log_line(self, line: LogLine) -> None:
+    def _add_log_line(self, line: tuple[int, str, str]) -> None:
         if len(self._report.log) < MOST_LOG_LINES:
             self._report.log.append(line)
             self._news.set()
@@ -184,7 +173,7 @@ def _own_process() -> bool:
     return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
-def _forward_logs(add: Callable[[LogLine], None]) -> None:
+def _forward_logs(add: Callable[[tuple[int, str, str]], None]) -> None:
     """Report every record of toolrl's loggers from INFO, and of the others from WARNING."""
     loop = asyncio.get_running_loop()
 
@@ -192,10 +181,10 @@ def _forward_logs(add: Callable[[LogLine], None]) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno < logging.WARNING and not record.name.startswith("toolrl"):
                 return
-            line = LogLine(record.levelno, record.name, self.format(record))
-            print(f"{record.levelname} {line.name}: {line.text}", file=sys.stderr, flush=True)
+            text = self.format(record)
+            print(f"{record.levelname} {record.name}: {text}", file=sys.stderr, flush=True)
             with suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(add, line)
+                loop.call_soon_threadsafe(add, (record.levelno, record.name, text))
 
     logging.getLogger().addHandler(Forward())
     for logger in map(logging.getLogger, ("toolrl", __package__)):

@@ -270,11 +270,10 @@ def _unpacked(data: bytes, order: GroupOrder) -> Group:
 
 
 def _status(worker: WorkerSupervisor) -> dict[str, Any]:
-    place = {"pid": worker.process.pid, "node": worker.process.node} if worker.process is not None else {}
     return {
         "worker": worker.number,
         "state": worker.state,
-        **place,
+        **worker.process,
         "groups": len(worker.groups),
         "episodes": worker.load,
         "weights": worker.weights.version if worker.weights is not None else None,

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from toolrl.errors import RunStoppedError
-from toolrl_plugin_ray.messages import KEPT_LINES, LogLine, WeightUpdate, WorkerProcess, WorkerReport
+from toolrl_plugin_ray.messages import KEPT_LINES, WeightUpdate, WorkerReport
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.worker_pool import WorkerPool
 
 POLL_SECONDS = 5.0
-FIRST_WARNING = 30.0
-"""Seconds without an answer before a warning; each further warning waits twice as long."""
+WARNING_SECONDS = 30.0
+"""Without an answer, before a warning."""
 GOODBYE_SECONDS = 30.0
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to replace a worker."""
@@ -68,7 +68,7 @@ class WorkerSupervisor:
     """Groups that it was sampling when it died."""
     weights: WeightUpdate | None = None
     """The weights that it samples from."""
-    process: WorkerProcess | None = None
+    process: Mapping[str, Any] = field(default_factory=dict)
     deaths: int = 0
     """Since it last finished a group."""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -126,21 +126,17 @@ class WorkerSupervisor:
 
     async def _answer(self, handle: WorkerHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
         answer = asyncio.ensure_future(handle.call(method, *arguments))
-        waited, pause = 0.0, FIRST_WARNING
+        first = min(WARNING_SECONDS, self.timeout)
         try:
-            while True:
-                step = min(pause, self.timeout - waited)
-                done, _ = await asyncio.wait([answer], timeout=step + (patience if not waited else 0.0))
-                if done:
-                    return answer.result()
-                waited += step
-                if waited >= self.timeout:
-                    raise WorkerLostError(f"it didn't answer {method!r} for {waited:g} seconds")
-                pause *= 2
+            if not (await asyncio.wait([answer], timeout=first + patience))[0] and first < self.timeout:
                 _log.warning(
                     "rollout worker %d hasn't answered %r for %g s%s; given up after %g s",
-                    self.number, method, waited, self.owner.reason_of_wait(method), self.timeout,
+                    self.number, method, first, self.owner.reason_of_wait(method), self.timeout,
                 )  # fmt: skip
+                await asyncio.wait([answer], timeout=self.timeout - first)
+            if not answer.done():
+                raise WorkerLostError(f"it didn't answer {method!r} for {self.timeout:g} seconds")
+            return answer.result()
         finally:
             answer.cancel()
 
@@ -180,28 +176,25 @@ class WorkerSupervisor:
             async with self.owner.broadcast.send_to_one(newer) as part:
                 await self.update(newer, part)
         self.state = "ready"
-        _log.info("rollout worker %d is ready (process %d on %s)", self.number, self.process.pid, self.process.node)
+        _log.info("rollout worker %d is ready (process %d on %s)", self.number, *self.process.values())
         self.owner.ready(self)
 
     async def _listen(self) -> None:
         while True:
             report: WorkerReport = await self.ask("poll", POLL_SECONDS, patience=POLL_SECONDS)
             self.status = report.status or self.status
-            for line in report.log:
-                self._note(line)
+            for level, name, text in report.log:
+                self.log.append(f"{logging.getLevelName(level)} {text}")
+                if level >= logging.WARNING:
+                    logging.getLogger(name).log(level, "rollout worker %d: %s", self.number, text)
             self.owner.reported(self, report)
-
-    def _note(self, line: LogLine) -> None:
-        self.log.append(f"{logging.getLevelName(line.level)} {line.text}")
-        if line.level >= logging.WARNING:
-            logging.getLogger(line.name).log(line.level, "rollout worker %d: %s", self.number, line.text)
 
     async def _lost(self, error: WorkerLostError) -> None:
         """Give its groups back, and wait a moment; raises RunStoppedError where it died too often."""
         last_lines, handle = self.last_lines(), self.handle
         if handle is not None:
             handle.kill()
-        self.handle, self.process, self.state = None, None, "starting"
+        self.handle, self.process, self.state = None, {}, "starting"
         self.deaths += 1
         self.owner.lost(self, str(error), last_lines)
         if self.deaths > self.restarts:

@@ -58,19 +58,6 @@ def check(options: VllmEngineOptions, seen: int, gpus: float | None) -> None:
             "tensor_parallel spreads the model over more",
             seen, ", ".join(map(str, used)),
         )  # fmt: skip
-    _check_share(options, gpus)
-
-
-def _check_share(options: VllmEngineOptions, gpus: float | None) -> None:
-    together = sharers(gpus)
-    if options.memory_fraction is not None and together * options.memory_fraction > 1:
-        raise ConfigError(
-            f"memory_fraction is {options.memory_fraction:g}, and cluster.worker_gpus {gpus:g} puts {together} workers "
-            "on one GPU",
-            where="engine.options.memory_fraction",
-            hint=f"Take less than {1 / together:.2g}, as each worker's own copy of the model needs room too; or leave "
-            "it out.",
-        )
 
 
 def sharers(gpus: float | None) -> int:

@@ -11,19 +11,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from toolrl.types import Generation, Sampling
-
-_STRIDE = 1_000_003
-
-
-def rest_of(sampling: Sampling, parts: Sequence[Generation]) -> Sampling:
-    """What is still to be sampled after these parts."""
-    return dataclasses.replace(sampling, max_new_tokens=sampling.max_new_tokens - sum(len(part.ids) for part in parts))
-
-
-def seed_of(seed: int, parts: Sequence[Generation]) -> int:
-    """Another for each part: one that starts anew would draw the same numbers again."""
-    return (seed + _STRIDE * len(parts)) & ((1 << 63) - 1)
+from toolrl.types import Generation
 
 
 def join(parts: Sequence[Generation]) -> Generation:

@@ -38,15 +38,9 @@ class Installed:
     version: str
 
     @property
-    def minor(self) -> tuple[int, int]:
-        """(0, 32) of 0.32.1+cpu; (0, 0) for a version that isn't made of numbers."""
-        numbers = [part for part in self.version.split(".")[:2] if part.isdigit()]
-        return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (0, 0)
-
-    @property
     def known(self) -> bool:
         """Whether the engine is made for this version."""
-        return OLDEST <= self.minor <= NEWEST
+        return OLDEST <= tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit()) <= NEWEST
 
 
 def installed() -> list[Installed]:

@@ -27,6 +27,7 @@ from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.sglang import SglangDialect
 from toolrl_plugin_vllm.token_engine import TokenEngine
 
+_STRIDE = 1_000_003
 _ROUND = 0.2
 """Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
 
@@ -83,14 +84,11 @@ class OpenaiEngine(TokenEngine):
         parts: list[Generation] = []
         while True:
             async with self._taking_part():
-                before = self._interrupts
-                rest = joining.rest_of(sampling, parts)
-                part = await self._dialect.sample(
-                    [*ids, *(token for part in parts for token in part.ids)],
-                    rest,
-                    joining.seed_of(seed, parts),
-                    self._version,
-                )
+                before, done = self._interrupts, [token for part in parts for token in part.ids]
+                rest = dataclasses.replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done))
+                # A part that began with the seed of another one would draw the same numbers again.
+                of_part = (seed + _STRIDE * len(parts)) & ((1 << 63) - 1)
+                part = await self._dialect.sample([*ids, *done], rest, of_part, self._version)
             answers.check(part, rest, self._known_ids, self._dialect.name)
             parts.append(part)
             found = joining.join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -164,3 +165,14 @@ def logprobs_of(module: Any, prompt: Any, sampled: Any, temperature: float = 1.0
         logits = module(torch.tensor([[*prompt, *sampled]]), use_cache=False).logits[0].float()
     table = torch.log_softmax(logits / temperature, dim=-1)
     return [float(table[len(prompt) + i - 1, token]) for i, token in enumerate(sampled)]
+
+
+def apart(module: Any, prompt: Any, generation: Any, temperature: float = 1.0) -> float:
+    """How far a generation's log-probabilities are from the module's."""
+    wanted = logprobs_of(module, prompt, generation.ids, temperature)
+    return max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
+
+
+async def ask(engine: Any, prompt: Any, settings: Any) -> list[Any]:
+    """A generation by each of these settings, all at once."""
+    return await asyncio.gather(*(engine.generate(prompt, it, session=str(n)) for n, it in enumerate(settings)))
