@@ -79,5 +79,5 @@ def test_one_that_is_broken_harms_no_run(
     assert ENDED == ["first"]
     assert events.failures == {"demo/Fails": 1}
     for name in ("Raises", "Misspelled"):
-        assert f"the run goes on without the observer demo/{name}: " in caplog.text
+        assert f"the run continues without the observer demo/{name}: " in caplog.text
     assert folder.summary()["status"] == "finished"

@@ -422,7 +422,7 @@ def test_a_finished_run_can_be_made_longer(
         *arguments, "--set", "trainer.learning_rate=2.0e-3", "--set", "trainer.steps=2", "--resume", place=own_place
     )
     assert done.returncode == 0
-    assert "goes on with a config that differs" in caplog.text
+    assert "continues with a config that differs" in caplog.text
     assert "trainer.learning_rate 0.002 (was " in caplog.text
 
 

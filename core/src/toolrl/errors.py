@@ -16,7 +16,7 @@ class ToolrlError(Exception):
     """Base of all errors that a user should read as a message and not as a traceback."""
 
     fault: ClassVar[str] = "toolrl"
-    """Who has to act: config, data, plugin, parser, tool, engine, reward, chat_format, checkpoint or toolrl."""
+    """The part at fault: config, data, plugin, parser, tool, engine, reward, chat_format, checkpoint or toolrl."""
     exit_status: ClassVar[int] = 1
     """Of a command that ends with it."""
     # A plugin's subclass may do without this class's __init__, and must be readable all the same.

@@ -244,7 +244,7 @@ class Toolset(Protocol):
         """Once an episode. Leaving it releases what the episode holds, on every path.
 
         Where sessions are few, the manager may have `async def wait_turn(self)`: it is awaited first, and unlike what
-        follows has no time limit but its own. If `__aenter__` then raises, it gives back what `wait_turn` took.
+        follows has no time limit but its own. If `__aenter__` then raises, it releases what `wait_turn` took.
         """
         ...
 

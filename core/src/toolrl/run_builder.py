@@ -204,7 +204,7 @@ class RunBuilder:
                 try:
                     events.add(found.qualified, self.build("observers", ComponentUse(use=found.qualified), ""))
                 except ToolrlError as error:
-                    _log.warning("the run goes on without the observer %s: %s", found.qualified, error)
+                    _log.warning("the run continues without the observer %s: %s", found.qualified, error)
 
     def limits(self) -> Limits:
         rollout = self._config.rollout

@@ -201,7 +201,7 @@ class RunInfo(Protocol):
     total_steps: int
     """Training steps; 0 for an evaluation or a rollout, which makes none."""
     start_step: int
-    """The step that the run goes on from: 0, or its checkpoint's."""
+    """The step that the run starts from: 0, or its checkpoint's."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ MODULES = (
 """Where names are written that don't stand in the docstring."""
 OTHER_KEYS = {
     "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
-    "warmup_steps", "episodes", "groups", "node", "pid", "restarted", "state", "waiting_groups", "weights", "worker",
-    "workers",
+    "warmup_steps", "episodes", "group", "groups", "node", "pid", "restarted", "row", "state", "uses", "version",
+    "waiting_groups", "weights", "worker", "workers",
 }  # fmt: skip
 """Keys of other dicts in these modules: states and arguments."""
 

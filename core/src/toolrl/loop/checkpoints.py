@@ -222,7 +222,7 @@ def unreadable_state(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"the trainer's state can't be read: {type(error).__name__}: {error}",
         where=str(path / "trainer"),
-        hint="A run goes on from its own checkpoints only; to start from these weights, set model.path to it.",
+        hint="A run resumes from its own checkpoints only; to start from these weights, set model.path to it.",
     )
 
 

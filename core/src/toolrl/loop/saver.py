@@ -173,7 +173,7 @@ class Saver:
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning(
-                "the run goes on with a config that differs from the one %s was written with%s",
+                "the run continues with a config that differs from that of %s%s",
                 path.name,
                 self._changes(state.config_digest),
             )

@@ -8,7 +8,7 @@
 
 Only content is searched: not thinking, not calls and their arguments, not what a tool wrote. Answers are stripped. With
 several flags the first in the config's order that matches wins. A pair that is opened and not closed, or closed and not
-opened, is an error item, which the model is told of like a malformed call.
+opened, is an error item, which the model reads like a malformed call.
 
 Everything is linear in the content's length. Patterns come from users, and Python's own engine can take exponential
 time on them, so they are run by RE2, which can't; lookaround and back-references don't exist there.

@@ -44,7 +44,7 @@ class RunPhase:
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """A phase within the present one, which goes on after it."""
+        """A phase within the present one, which is restored after it."""
         before = self.name
         self.begin(name)
         try:

@@ -1,4 +1,4 @@
-"""Tells a component's own exceptions from a cancellation, and stops components that don't let themselves be stopped.
+"""Distinguishes a component's own exceptions from a cancellation, and stops components that don't let themselves be stopped.
 
 `except Exception` misses what components do raise: `sys.exit()` deep in a library, a panic of a Rust extension, which
 is a BaseException, or a CancelledError of some future of their own. Each of these is the component's failure. Ctrl-C,
@@ -53,7 +53,7 @@ class TooLateError(Exception):
 async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None], seconds: float | None = None) -> T:
     """Await something that may swallow its cancellation: a cancelled caller waits CLEANUP_SECONDS for it at most.
 
-    `left` is called with a task that goes on. Raises TooLateError after so many seconds; None for no limit.
+    `left` is called with a task that still runs. Raises TooLateError after so many seconds; None for no limit.
     """
     task = asyncio.create_task(_outcome(work))
     try:

@@ -67,7 +67,7 @@ async def run_stoppable(
     left: Callable[[asyncio.Task[Any]], None] = lambda task: None,
 ) -> T:
     """The same for code that may swallow its cancellation: a cancelled caller waits for it CLEANUP_SECONDS at most, and
-    TooLateError is raised after `seconds` in any case. `left` is called with a task that goes on."""
+    TooLateError is raised after `seconds` in any case. `left` is called with a task that still runs."""
 
     def warn(task: asyncio.Task[Any]) -> None:
         _log.warning(

@@ -49,7 +49,7 @@ class ProcessPool:
                 yield worker
             finally:
                 _reserved.reset(token)
-                reserved.clear()  # A task that goes on has its own copy of the context.
+                reserved.clear()  # A task that outlives this has its own copy of the context.
         finally:
             if worker.usable:
                 self._idle.append(worker)

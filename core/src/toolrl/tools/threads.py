@@ -17,7 +17,6 @@ import logging
 import math
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -63,25 +62,18 @@ class Job(asyncio.Future[T]):
         else:
             self._at_end.append(callback)
 
-    def run(self) -> Callable[[], None]:
-        """Run the function, in a thread; returns what reports its outcome."""
+    def run(self) -> tuple[Any, BaseException | None]:
+        """Run the function, in a thread: what it returned, or raised."""
         work, self._work = self._work, None
         assert work is not None
-        value: Any = None
-        error: BaseException | None = None
         try:
-            value = work()
-        except BaseException as raised:  # noqa: BLE001 - it belongs to the caller, whatever it is
-            error, self.raised = raised, True
+            return work(), None
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
+            self.raised = True
+            return None, error
 
-        def report() -> None:
-            # Where the loop closed while the function ran, there is no caller any more.
-            with suppress(RuntimeError):
-                self.get_loop().call_soon_threadsafe(self._settle, value, error)
-
-        return report
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """On the event loop: hand the outcome to the caller."""
         self._end()
         if self.done():
             return
@@ -107,11 +99,11 @@ class ThreadPool:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = math.inf if limit is None else limit
         self._lock = threading.Lock()
-        self._waiting: deque[Job[Any]] = deque()
-        self._idle: list[queue.SimpleQueue[Job[Any] | None]] = []
-        """Inboxes of threads without work."""
-        self._running = 0
-        """Jobs in threads, abandoned ones not counted."""
+        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._threads = 0
+        """Those with abandoned jobs not counted."""
+        self._free = 0
+        """Threads without a job; negative for jobs that wait for one."""
         self.abandoned = 0
         """Functions that run on after their callers left."""
 
@@ -123,8 +115,9 @@ class ThreadPool:
         """The same for a function without arguments; `lane` counts it where it is abandoned."""
         job = Job(self, functools.partial(contextvars.copy_context().run, work), lane)
         with self._lock:
-            self._waiting.append(job)
-            self._start_waiting()
+            self._queue.put(job)
+            self._free -= 1
+            self._start_thread()
         jobs = _collected.get()
         if jobs is not None:
             jobs.append(job)
@@ -135,57 +128,53 @@ class ThreadPool:
         with self._lock:
             if job.ended or job.abandoned:
                 return False
-            if not job.begun:  # It waits, or is on its way to a thread, which will leave it out.
+            if not job.begun:  # The thread that gets it leaves it out.
                 job.ended = True
                 return True
             job.abandoned = True
-            self.abandoned += 1
-            self._running -= 1
-            if job.lane is not None:
-                job.lane.count(+1)
-            self._start_waiting()
+            self._count(job, +1)
+            self._threads -= 1
+            self._start_thread()
             return False
 
     def close_idle(self) -> None:
         """End the threads that have nothing to do; the next jobs start new ones."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for inbox in idle:
-            inbox.put(None)
+            while self._free > 0:
+                self._free -= 1
+                self._threads -= 1
+                self._queue.put(None)
 
-    def _start_waiting(self) -> None:
-        """Give waiting jobs to threads, under the lock."""
-        while self._waiting and self._running < self._limit:
-            job = self._waiting.popleft()
-            if job.ended:
-                continue
-            self._running += 1
-            if self._idle:
-                self._idle.pop().put(job)
-            else:
-                threading.Thread(target=self._work, args=(job,), name="toolrl-tool", daemon=True).start()
+    def _start_thread(self) -> None:
+        """Where a job waits and there may be one more; under the lock."""
+        if self._free < 0 and self._threads < self._limit:
+            self._free += 1
+            self._threads += 1
+            threading.Thread(target=self._work, name="toolrl-tool", daemon=True).start()
 
-    def _work(self, job: Job[Any] | None) -> None:
-        inbox: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        while job is not None:
+    def _count(self, job: Job[Any], change: int) -> None:
+        self.abandoned += change
+        if job.lane is not None:
+            job.lane.count(change)
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
             with self._lock:
                 job.begun = not job.ended
-            report = job.run() if job.begun else None
+            outcome = job.run() if job.begun else None
             with self._lock:
                 job.ended = True
                 if job.abandoned:
-                    self.abandoned -= 1
-                    if job.lane is not None:
-                        job.lane.count(-1)
-                    inbox.put(None)  # There are threads enough without this one.
+                    self._count(job, -1)
                 else:
-                    self._running -= 1
-                    self._idle.append(inbox)
-                    self._start_waiting()
-            if report is not None:
-                report()
-            del job, report  # An idle thread must not keep the last call's data alive.
-            job = inbox.get()
+                    self._free += 1
+            if outcome is not None:
+                # Where the loop closed while the function ran, there is no caller any more.
+                with suppress(RuntimeError):
+                    job.get_loop().call_soon_threadsafe(job.settle, *outcome)
+            if job.abandoned:  # Another thread may have taken its place.
+                return
+            del job, outcome  # An idle thread must not keep the last call's data alive.
 
 
 class Lane:

@@ -1,4 +1,4 @@
-"""Toolsets of tools: what a component's target gives, whatever way it was written, as one `Toolset`.
+"""Makes a `Toolset` of what a component's target gives.
 
 A target may be a `@tool` function, a `Tool` class or object, a `Toolset` class or object, a list of these, or a
 factory: a function or class called as `target(options, context)` that returns one of them.
@@ -22,7 +22,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 
 STOP_SECONDS = 60.0
-"""How long a toolset, or a reward, may take to stop before the end of the run goes on without it."""
+"""How long a toolset, or a reward, may take to stop before the run ends without it."""
 
 _log = logging.getLogger(__name__)
 
