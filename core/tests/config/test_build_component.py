@@ -78,7 +78,7 @@ def test_an_unknown_name(registry: Registry) -> None:
 
 def test_a_tool_is_made_a_toolset(registry: Registry) -> None:
     # The target gives something that is no tool, which `toolrl.tools` finds out.
-    with pytest.raises(ComponentLoadError, match="expected a @tool function, a Tool, or a Toolset"):
+    with pytest.raises(ComponentLoadError, match="expected a @tool function, a Tool, a Toolset"):
         build_component(registry, "tools", ComponentUse(use="bare"), CONTEXT, "here")
 
 

@@ -85,7 +85,7 @@ def test_a_class_gets_options_and_context() -> None:
 
 def test_targets_that_are_no_tools_say_so() -> None:
     context = make_build_context("demo", where="environments.default.tools[0]")
-    with pytest.raises(ComponentLoadError, match=r"tools\[0\]: tool 'demo': its target is int 3, expected a @tool"):
+    with pytest.raises(ComponentLoadError, match=r"tools\[0\]: tool 'demo': got int 3, expected a @tool"):
         as_toolset(3, None, context)
     with pytest.raises(ComponentLoadError, match="got str 'x', expected a @tool function"):
         as_toolset(lambda options, context: "x", None, context)

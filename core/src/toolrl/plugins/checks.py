@@ -19,15 +19,8 @@ from toolrl.kinds import KINDS
 
 PREFIX = f"{PROJECT}_"
 REGISTRATION = tuple(kind.hook for kind in KINDS.values())
-EVENTS = (
-    "toolrl_run_start",
-    "toolrl_episode_end",
-    "toolrl_step_end",
-    "toolrl_checkpoint_saved",
-    "toolrl_run_end",
-)
-
-
+_SPECS = (name for name, spec in vars(hookspecs).items() if hasattr(spec, f"{PROJECT}_spec"))
+EVENTS = tuple(name for name in _SPECS if name not in REGISTRATION)
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -40,11 +33,14 @@ def check_plugin_module(module: Any) -> None:
         mark = getattr(function, f"{PROJECT}_impl", None)
         if mark is None:
             if name.startswith(PREFIX):
-                raise PluginError(_unmarked(name), hint=f"Put @hookimpl above `def {name}`, or rename it.")
+                known = name in REGISTRATION
+                lacks = f"{name} lacks the mark @hookimpl, so it would never be called"
+                message = lacks if known else f"{_no_hook(name).message}; it also lacks the mark @hookimpl"
+                raise PluginError(message, hint=f"Put @hookimpl above `def {name}`, or rename it.")
             continue
         hook = mark.get("specname") or name
         if hook not in REGISTRATION and not mark.get("optionalhook"):
-            raise PluginError(_no_such_hook(hook), hint=_rename_hint(hook))
+            raise _no_hook(hook)
         if mark.get("wrapper") or mark.get("hookwrapper"):
             raise PluginError(f"{name} is a hook wrapper; there is nothing to wrap", hint="Use plain @hookimpl.")
         check_not_async(name, function)
@@ -56,22 +52,11 @@ def check_plugin_module(module: Any) -> None:
         )
 
 
-def _unmarked(name: str) -> str:
-    if name in REGISTRATION:
-        return f"{name} lacks the mark @hookimpl, so it would never be called"
-    return f"{_no_such_hook(name)}; it also lacks the mark @hookimpl"
-
-
-def _no_such_hook(name: str) -> str:
+def _no_hook(name: str) -> PluginError:
     if name in EVENTS:
-        return f"{name} is an event, which only observers receive"
-    return f"there is no hook {name!r}"
-
-
-def _rename_hint(name: str) -> str:
-    if name in EVENTS:
-        return "Make it a method of a class, and register that as a component by `toolrl_observers`."
-    return did_you_mean(name, REGISTRATION, "The hooks are")
+        hint = "Make it a method of a class, and register that as a component by `toolrl_observers`."
+        return PluginError(f"{name} is an event, which only observers receive", hint=hint)
+    return PluginError(f"there is no hook {name!r}", hint=did_you_mean(name, REGISTRATION, "The hooks are"))
 
 
 def check_observer(observer: Any) -> list[str]:

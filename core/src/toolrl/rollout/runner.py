@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from toolrl.protocols import HoldsStill, RolloutEngine
@@ -24,7 +24,7 @@ from toolrl.tools.prints import visible_prints
 from toolrl.types import Episode, Group, Task
 
 
-class Runner:
+class Runner(FailurePolicy):
     """Runs groups of episodes. `on_episode` is called with each episode of a finished group, on the event loop."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Runner:
         self._environments = environments
         self._concurrency = concurrency
         self._seed = seed
-        self._failures = FailurePolicy(max_error_rate, on_episode)
+        super().__init__(max_error_rate, on_episode)
         self._hide = hide
         self._lockstep = lockstep
         self.activity = Activity()
@@ -54,11 +54,7 @@ class Runner:
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
     ) -> list[Group]:
-        """`group_size` episodes of each task; groups in the order of `tasks`.
-
-        `round_id` makes group names and seeds unique in the run ("train-12", "eval-12"). Raises RunStoppedError where
-        more than max_error_rate of the episodes failed; episodes in flight are cancelled when this is cancelled.
-        """
+        """See SamplesRounds."""
         places = range(len(tasks))
         groups = await self.sample(tasks, places, group_size, limits, round_id=round_id, training=training)
         self.check(groups)
@@ -114,10 +110,6 @@ class Runner:
             self._gate = loop, asyncio.Semaphore(self._concurrency)
         return self._gate[1]
 
-    def notify(self, groups: Iterable[Group]) -> None:
-        """Notify observers of these groups, as `run` does of its own."""
-        self._failures.notify(groups)
-
     async def _round(self, plans: Sequence[EpisodePlan], limits: Limits) -> list[Episode]:
         if not self._lockstep:
             return await self._episodes(plans, limits, self.gate(), notify=True)
@@ -166,7 +158,7 @@ class Runner:
             if environment.scores_groups:  # They hold no place meanwhile: other episodes go on.
                 episodes = await scored_together(episodes, environment.rewards, self._hide)
             if notify:
-                self._failures.notify_episodes(episodes)
+                self.notify_episodes(episodes)
             return episodes
 
         try:
@@ -184,10 +176,6 @@ class Runner:
     def _plan(self, task: Task, number: int, index: int, round_id: str, training: bool) -> EpisodePlan:
         group = f"{round_id}/{number}/{task.id}"
         return EpisodePlan(task, group, index, _seed(self._seed, group, index), training)
-
-    def check(self, groups: Sequence[Group]) -> None:
-        """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
-        self._failures.check(groups)
 
 
 def _seed(run_seed: int, group: str, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Distinguishes a component's own exceptions from a cancellation, and stops components that don't let themselves be stopped.
+"""Tells a component's own exceptions from a cancellation apart, and stops components that swallow theirs.
 
 `except Exception` misses what components do raise: `sys.exit()` deep in a library, a panic of a Rust extension, which
 is a BaseException, or a CancelledError of some future of their own. Each of these is the component's failure. Ctrl-C,

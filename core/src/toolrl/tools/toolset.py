@@ -30,20 +30,14 @@ _log = logging.getLogger(__name__)
 def as_toolset(target: Any, options: Any, context: BuildContext) -> Toolset:
     """The toolset of a component's resolved target. Raises ComponentLoadError or ConfigError."""
     if isinstance(target, FunctionTool | list | tuple) or _is_object(target):
-        if options is not None and _has_fields(options):
+        if options is not None and options != {}:
             raise ConfigError(
                 f"tool {context.name!r} is {_describe(target)}, which takes no options",
                 where=context.where or None,
                 hint="Leave `options` out, or make the target a Tool class or a factory(options, context).",
             )
         return _wrap(target, context)
-    if not callable(target):
-        raise ComponentLoadError(
-            f"tool {context.name!r}: its target is {_describe(target)}, expected a @tool function, a Tool or Toolset "
-            "class, a list of these, or a factory(options, context)",
-            where=context.where or None,
-        )
-    if inspect.isroutine(target) and not _is_factory(target):
+    if not callable(target) or (inspect.isroutine(target) and not _is_factory(target)):
         raise _expected(target, context)
     try:
         made = target(options, context)
@@ -272,8 +266,8 @@ def _wrap(made: Any, context: BuildContext, hint: str | None = None) -> Toolset:
 
 def _expected(given: Any, context: BuildContext, hint: str | None = None) -> ComponentLoadError:
     return ComponentLoadError(
-        f"tool {context.name!r}: got {_describe(given)}, expected a @tool function, a Tool, or a Toolset with start, "
-        "open and stop",
+        f"tool {context.name!r}: got {_describe(given)}, expected a @tool function, a Tool, a Toolset with start, open "
+        "and stop, a list of these, or a factory(options, context)",
         where=context.where or None,
         hint=hint or _unmarked(given),
     )
@@ -302,10 +296,6 @@ def _is_object(value: Any) -> bool:
     if isinstance(value, type):
         return False
     return isinstance(value, Tool) or all(callable(getattr(value, name, None)) for name in ("start", "open", "stop"))
-
-
-def _has_fields(options: Any) -> bool:
-    return bool(options) if isinstance(options, dict) else True
 
 
 def _describe(value: Any) -> str:
