@@ -14,9 +14,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from pretend_flash import flash_backward, flash_forward
 from torch.overrides import TorchFunctionMode, resolve_name
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -35,10 +39,31 @@ class PretendGpu(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._kernels = ExitStack()
         self._marks: dict[int, tuple[torch.device, Any]] = {}
         """By address of a storage; the storage is kept, so that no other gets its address."""
         self.waits: Counter[str] = Counter()
         """Where the processor would wait: function and line of the code outside of torch that called it."""
+
+    def __enter__(self) -> PretendGpu:
+        super().__enter__()
+        for name, kernel in (("forward", flash_forward), ("backward", flash_backward)):
+            self._kernels.enter_context(
+                patch.object(torch.ops.aten, f"_flash_attention_{name}", partial(self._run, kernel))
+            )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._kernels.close()
+        super().__exit__(*error)
+
+    def _run(self, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """An operator that only a GPU has."""
+        with _without_modes():
+            result = kernel(*args, **kwargs)
+        for tensor in _tensors(result):
+            self._mark(tensor, GPU)
+        return result
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

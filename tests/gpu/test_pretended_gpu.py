@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,8 @@ from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import PolicyModel  # noqa: E402
+from toolrl_plugin_torch.prefixes.attention import TreeAttention  # noqa: E402
+from toolrl_plugin_torch.prefixes.tree import grow  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 from toolrl_plugin_transformers.batch import Batch  # noqa: E402
 from toolrl_plugin_transformers.check import verify  # noqa: E402
@@ -73,9 +76,31 @@ def groups() -> list[Group]:
     return found
 
 
+def test_attention_over_a_tree_is_a_packed_call_for_each_depth() -> None:
+    """By operators that stand in for a GPU's, output and gradients are those of the kernel for CPUs."""
+    system, prompt = list(range(40)), list(range(40, 80))
+    ends = [[80 + 3 * number, *range(number, 2 * number)] for number in (5, 1, 9)]
+    tree = grow([*([*system, *prompt, *end] for end in ends), [*system, *range(90, 50, -1)], [95] * 20])
+    assert max(node.depth for node in tree.nodes) == 2
+    chance = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(tree.positions, heads, 16, generator=chance).bfloat16() for heads in (4, 2, 2, 4)]
+    found = []
+    for mode, device in ((nullcontext(), torch.device("cpu")), (PretendGpu(), GPU)):
+        with mode:
+            *inputs, weights = (tensor.to(device) for tensor in tensors)
+            inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+            out = TreeAttention.apply(*inputs, tree.to(device), 0.25)
+            found.append([out, *torch.autograd.grad((out * weights).sum(), inputs)])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one.float(), other.float(), rtol=0.02, atol=0.03)
+
+
 @pytest.mark.parametrize("preset", ["grpo", "ppo"])
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "shared"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "share"),
+    [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)],
+    ids=["float32", "bfloat16", "bfloat16 shared"],
+)
 def test_an_update_stays_on_the_device(dtype: Any, share: bool, preset: Any) -> None:
     model = make_model("qwen3", dtype)
     with PretendGpu() as gpu, tempfile.TemporaryDirectory() as folder:

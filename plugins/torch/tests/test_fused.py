@@ -64,8 +64,7 @@ def small_tree() -> TokenTree:
     sequences += [[*deeper, *draw(chance, 2)] for _ in range(3)]
     sequences.append(draw(chance, 9))
     tree = grow(sequences)
-    assert max(len(part.context) for part in tree.siblings) == 3
-    assert {part.padded_N is None for part in tree.siblings} == {True, False}
+    assert max(node.depth for node in tree.nodes) == 3
     return tree
 
 
@@ -97,8 +96,8 @@ def test_hidden_states_and_gradients_are_the_modules(kind: str, stretch: int, mo
     tree = small_tree()
     rows = torch.cat([torch.arange(3, tree.positions, 2), torch.tensor([5, 5, 80])])
     one, other = both_ways(build(kind), tree, rows)
-    # The norms of both are rounded to float32.
-    assert apart(one, other) < 1e-6
+    # The norms of both are rounded to float32, and summed in another order.
+    assert apart(one, other) < 2e-6
     assert float((one[0] - other[0]).abs().max()) < 1e-5
 
 

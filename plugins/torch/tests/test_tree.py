@@ -18,17 +18,14 @@ tokens = st.lists(st.integers(0, 2), min_size=2, max_size=12)
 
 
 def seen(tree: TokenTree) -> list[set[int]]:
-    """Which places of the row each place sees, from the siblings alone."""
-    visible: list[set[int]] = []
-    for part in tree.siblings:
-        before: set[int] = set()
-        for holder, start, end in part.context:
-            first = tree.siblings[holder].start
-            before |= set(range(first + start, first + end))
-        place = part.start
-        for length in part.lengths:
-            visible += [before | set(range(place, place + offset + 1)) for offset in range(length)]
-            place += length
+    """Which places of the row each place sees, from the nodes alone."""
+    visible = []
+    for place in range(tree.positions):
+        above = [node for node in tree.nodes if node.end <= place < node.until]
+        (own,) = (node for node in tree.nodes if node.start <= place < node.end)
+        assert own.depth == len(above)
+        before = {seen for node in above for seen in range(node.start, node.end)}
+        visible.append(before | set(range(own.start, place + 1)))
     return visible
 
 
@@ -71,19 +68,7 @@ def test_prompts_and_what_prompts_have_in_common() -> None:
     tree = grow([[*prompt, *completion] for prompt in groups for completion in completions])
     # The last token of a sequence predicts nothing.
     assert tree.positions == 50 + 2 * 40 + 6 * 7
-    assert [part.lengths for part in tree.siblings] == [(50,), (40, 40), (7, 7, 7), (7, 7, 7)]
-
-
-def test_siblings_of_unlike_length_attend_apart() -> None:
-    prompt = list(range(100))
-    sequences = [[*prompt, 200 + length, *range(length)] for length in (3, 50, 40, 4)]
-    parts = grow(sequences).siblings
-    assert [part.lengths for part in parts] == [(100,), (50, 40), (4, 3)]
-    assert parts[0].padded_N is None
-    assert parts[1].padded_N is not None
-    assert parts[1].padded_N.tolist() == [*range(90), *[89] * 10]
-    assert parts[1].unpadded_N is not None
-    assert parts[1].unpadded_N.tolist() == list(range(90))
+    assert [node.end - node.start for node in tree.nodes] == [50, *[40, 7, 7, 7] * 2]
 
 
 @pytest.mark.parametrize("sequences", [[], [[1]], [[1, 2], [3]]])
@@ -97,7 +82,7 @@ def test_deep_trees_need_no_deep_stack() -> None:
     sequences = [[7] * length for length in range(2, 500)]
     tree = grow(sequences, worth=1)
     assert tree.positions == 498
-    assert len(tree.siblings) == 498
+    assert len(tree.nodes) == 498
 
 
 def test_the_common_beginning_of_lists_and_tuples() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from toolrl_plugin_torch.fused.attention import attend, attend_backward
+from toolrl_plugin_torch.prefixes.attention import AttentionInputs, attend, attend_backward
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 
 _ROWS = 1024
@@ -112,8 +112,8 @@ class _FusedLayer(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x_NH: Tensor, rows_M: Tensor | None, settings: Pass, *parameters: Tensor | None) -> Tensor:
         weights = Weights(*parameters)
         raw, turned, value = _project(x_NH, weights, settings)
-        query, key = turned[:, : settings.heads], turned[:, settings.heads :]
-        out, total = attend(query, key, value, settings.tree, settings.scale)
+        inputs = AttentionInputs(turned[:, : settings.heads], turned[:, settings.heads :], value)
+        out, total = attend(inputs, settings.tree, settings.scale)
         mixed, x = out.flatten(1), x_NH
         if rows_M is not None:
             mixed, x = mixed.index_select(0, rows_M), x.index_select(0, rows_M)
@@ -138,7 +138,8 @@ class _FusedLayer(torch.autograd.Function):  # type: ignore[misc]
         grad_query, grad_key, grad_value = grad_made.split(sizes, dim=1)
         attend_backward(
             grad_mixed.view_as(out),
-            (turned[:, : settings.heads], turned[:, settings.heads :], value, out, total),
+            AttentionInputs(turned[:, : settings.heads], turned[:, settings.heads :], value),
+            (out, total),
             (grad_query, grad_key, grad_value),
             settings.tree,
             settings.scale,

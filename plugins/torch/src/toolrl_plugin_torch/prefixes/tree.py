@@ -8,57 +8,36 @@ Sequences in lexicographic order have equal beginnings side by side, and what ne
 A node holds the tokens of one stretch between two forks; a sequence is the path from a root to where it ends. A fork is
 made only where it saves `WORTH_SHARING` tokens: below that another stretch of attention costs more than the tokens.
 
-The row holds the nodes in the order of their depth, the children of one node side by side, so that attention can treat
-them together (`tree_attention`).
+The row holds a node, then all below it, child after child: what sees a node's tokens stands right behind them
+(`attention.py`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 
 WORTH_SHARING = 32
 """Tokens that sharing a stretch must save."""
-_ALIKE = 2
-"""Siblings that attend together are padded to the longest, which is at most so many times as long as the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
-    """Nodes with the same ancestors that attend together: in the row they stand one after another."""
+class Node:
+    """Tokens between two forks, as places in the row."""
 
     start: int
-    """Place of the first token in the row."""
-    lengths: tuple[int, ...]
-    """Tokens of each, the longest first."""
-    context: tuple[tuple[int, int, int], ...]
-    """What all of them see beside themselves, the root first: number in the tree of the siblings that hold an ancestor,
-    and where its tokens start and end among theirs."""
-    padded_N: torch.Tensor | None
-    """Of lengths that differ: which token stands at each place of the padded siblings, counted from `start`. Padding
-    repeats a sibling's last token."""
-    unpadded_N: torch.Tensor | None
-    """And where each token stands among those places."""
-
-    @property
-    def end(self) -> int:
-        return self.start + sum(self.lengths)
-
-    @property
-    def longest(self) -> int:
-        return self.lengths[0]
-
-    @property
-    def seen(self) -> int:
-        """Tokens of the context."""
-        return sum(end - start for _, start, end in self.context)
+    end: int
+    """Behind its last token."""
+    until: int
+    """Behind the last token of the nodes below it, which see all of its tokens."""
+    depth: int
+    """Its number of ancestors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenTree:
     """One row of N tokens for B sequences, the longest of which has T."""
 
@@ -68,10 +47,8 @@ class TokenTree:
     """int64: each token's place in its sequences."""
     predictor_BT: torch.Tensor
     """int64: the place in the row whose hidden state predicts token t of sequence b; 0 for t = 0 and padding."""
-    siblings: tuple[Siblings, ...]
+    nodes: tuple[Node, ...]
     """In the order of the row, which they cover whole."""
-    masks: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
-    """Attention masks that layers have in common, made when first needed."""
 
     @property
     def positions(self) -> int:
@@ -80,25 +57,15 @@ class TokenTree:
 
     def to(self, device: torch.device | str) -> TokenTree:
         """The same on a device."""
-        moved = self.input_ids_N.to(device, non_blocking=True)
-        # Devices compare by their number too, and `cuda` has none, so tensors are compared.
-        if moved is self.input_ids_N:
-            return self
-
-        def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
-
-        siblings = tuple(
-            replace(part, padded_N=move(part.padded_N), unpadded_N=move(part.unpadded_N)) for part in self.siblings
+        ids, positions, predictor = (
+            tensor.to(device, non_blocking=True)
+            for tensor in (self.input_ids_N, self.position_ids_N, self.predictor_BT)
         )
-        positions, predictor = (
-            tensor.to(device, non_blocking=True) for tensor in (self.position_ids_N, self.predictor_BT)
-        )
-        return TokenTree(moved, positions, predictor, siblings)
+        return replace(self, input_ids_N=ids, position_ids_N=positions, predictor_BT=predictor)
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _Stretch:
     """Tokens `start … end` of a sequence, and of all others that pass through."""
 
     parent: int
@@ -129,26 +96,23 @@ def grow(sequences: Sequence[Sequence[int]], *, worth: int = WORTH_SHARING) -> T
     if not sequences or min(map(len, sequences)) < 2:
         raise ValueError("a tree needs sequences, and each at least two tokens: the first can't be predicted")
     rows = [list(sequence[:-1]) for sequence in sequences]
-    nodes, leaves = _nodes(rows, worth)
-    siblings, places = _arrange(nodes)
-    total = siblings[-1].end
-    ids, positions = [0] * total, [0] * total
-    for node, place in zip(nodes, places, strict=True):
-        ids[place : place + node.end - node.start] = rows[node.row][node.start : node.end]
-        positions[place : place + node.end - node.start] = range(node.start, node.end)
+    stretches, leaves = _stretches(rows, worth)
+    nodes = _places(stretches)
+    ids = [token for it in stretches for token in rows[it.row][it.start : it.end]]
+    positions = [place for it in stretches for place in range(it.start, it.end)]
     predictor_BT = torch.zeros((len(rows), max(map(len, sequences))), dtype=torch.int64)
     for row, leaf in enumerate(leaves):
-        for passed in _ancestors(nodes, leaf):
-            start, end = nodes[passed].start, nodes[passed].end
-            predictor_BT[row, start + 1 : end + 1] = torch.arange(places[passed], places[passed] + end - start)
-    return TokenTree(torch.tensor(ids), torch.tensor(positions), predictor_BT, tuple(siblings))
+        for passed in _path(stretches, leaf):
+            stretch, node = stretches[passed], nodes[passed]
+            predictor_BT[row, stretch.start + 1 : stretch.end + 1] = torch.arange(node.start, node.end)
+    return TokenTree(torch.tensor(ids), torch.tensor(positions), predictor_BT, tuple(nodes))
 
 
-def _nodes(rows: Sequence[list[int]], worth: int) -> tuple[list[_Node], list[int]]:
-    """The nodes, parents before children, and the one in which each row ends."""
+def _stretches(rows: Sequence[list[int]], worth: int) -> tuple[list[_Stretch], list[int]]:
+    """The nodes, each before all below it, and the one in which each row ends."""
     order = sorted(range(len(rows)), key=rows.__getitem__)
     common = [0] + [common_beginning(rows[a], rows[b]) for a, b in pairwise(order)]
-    nodes: list[_Node] = []
+    stretches: list[_Stretch] = []
     leaves = [-1] * len(rows)
     # A range of the order, whose rows agree up to `start` at least, and the node that ends there.
     ranges = [(0, len(rows), 0, -1)]
@@ -158,65 +122,33 @@ def _nodes(rows: Sequence[list[int]], worth: int) -> tuple[list[_Node], list[int
         shared = len(rows[row]) if high - low == 1 else min(common[low + 1 : high])
         alone = high - low == 1
         if shared > start and (alone or (high - low - 1) * (shared - start) >= worth):
-            nodes.append(_Node(parent, row, start, shared))
-            parent, start = len(nodes) - 1, shared
+            stretches.append(_Stretch(parent, row, start, shared))
+            parent, start = len(stretches) - 1, shared
         if alone:
             leaves[row] = parent
             continue
         forks = [low, *(index for index in range(low + 1, high) if common[index] == shared), high]
         ranges += [(one, other, start, parent) for one, other in pairwise(forks)]
-    return nodes, leaves
+    return stretches, leaves
 
 
-def _ancestors(nodes: Sequence[_Node], node: int) -> Iterator[int]:
-    """A node, its parent, and so on."""
-    while node >= 0:
-        yield node
-        node = nodes[node].parent
+def _path(stretches: Sequence[_Stretch], number: int) -> Iterator[int]:
+    """A stretch, its parent, and so on."""
+    while number >= 0:
+        yield number
+        number = stretches[number].parent
 
 
-def _arrange(nodes: Sequence[_Node]) -> tuple[list[Siblings], list[int]]:
-    """Siblings in the order of the row, and where each node starts in it."""
-    children: dict[int, list[int]] = {}
-    for number, node in enumerate(nodes):
-        children.setdefault(node.parent, []).append(number)
-    places = [0] * len(nodes)
-    held = [(0, 0, 0)] * len(nodes)
-    """By node: the number of its siblings, and where it starts and ends among their tokens."""
-    siblings: list[Siblings] = []
-    parents, place = deque([-1]), 0
-    while parents:
-        parent = parents.popleft()
-        context = tuple(held[node] for node in _ancestors(nodes, parent))[::-1]
-        for together in _alike([(nodes[n].end - nodes[n].start, n) for n in children.get(parent, ())]):
-            first = place
-            for length, child in together:
-                places[child] = place
-                held[child] = (len(siblings), place - first, place - first + length)
-                place += length
-                parents.append(child)
-            siblings.append(_siblings(first, tuple(length for length, _ in together), context))
-    return siblings, places
-
-
-def _alike(lengths: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """(length, number) by length, the longest first, in parts of like length."""
-    together: list[tuple[int, int]] = []
-    for item in sorted(lengths, key=lambda item: (-item[0], item[1])):
-        if together and together[0][0] > _ALIKE * item[0]:
-            yield together
-            together = []
-        together.append(item)
-    if together:
-        yield together
-
-
-def _siblings(start: int, lengths: tuple[int, ...], context: tuple[tuple[int, int, int], ...]) -> Siblings:
-    if lengths[0] == lengths[-1]:
-        return Siblings(start, lengths, context, None, None)
-    column_L = torch.arange(lengths[0])
-    lengths_S1 = torch.tensor(lengths)[:, None]
-    starts_S1 = lengths_S1.cumsum(0) - lengths_S1
-    padded_SL = starts_S1 + torch.minimum(column_L, lengths_S1 - 1)
-    unpadded_N = (column_L < lengths_S1).reshape(-1).nonzero().squeeze(1)
-    return Siblings(start, lengths, context, padded_SL.reshape(-1), unpadded_N)
+def _places(stretches: Sequence[_Stretch]) -> list[Node]:
+    """Where each stretch stands in the row."""
+    starts = [0, *accumulate(it.end - it.start for it in stretches)]
+    untils = starts[1:]
+    depths = [0] * len(stretches)
+    for number, it in enumerate(stretches):
+        if it.parent >= 0:
+            depths[number] = depths[it.parent] + 1
+    for number in reversed(range(len(stretches))):
+        parent = stretches[number].parent
+        if parent >= 0:
+            untils[parent] = max(untils[parent], untils[number])
+    return [Node(*it) for it in zip(starts, starts[1:], untils, depths, strict=False)]
