@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from types import ModuleType
+
+import importlib_metadata
 
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.versions import CORE, unmet_requirement
@@ -22,48 +23,17 @@ DISABLE = "TOOLRL_DISABLE"
 
 
 def find_plugins() -> list[PluginInfo]:
-    """All installed entry points of the group, by name. Imports no plugin.
-
-    `importlib.metadata` finds the same; importing it takes longer than all of this.
-    """
-    found: list[PluginInfo] = []
-    seen = set()
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(folder or "."):
-                stem, _, kind = entry.name.rpartition(".")
-                project = stem.partition("-")[0].replace(".", "_").lower()
-                # The first on the path hides others of its name.
-                if kind in ("dist-info", "egg-info") and project not in seen:
-                    seen.add(project)
-                    found += _plugins_in(entry.path)
-    return sorted(found, key=lambda it: (it.name, it.distribution))
+    """All installed entry points of the group, by name. Imports no plugin."""
+    found = importlib_metadata.entry_points(group=GROUP)
+    return sorted(map(_plugin, found), key=lambda it: (it.name, it.distribution))
 
 
-def _plugins_in(folder: str) -> Iterator[PluginInfo]:
-    """The entry points of one distribution, by the folder of its metadata."""
-    lines = iter(_text(folder, "entry_points.txt").splitlines())
-    if f"[{GROUP}]" not in map(str.strip, lines):
-        return
+def _plugin(point: importlib_metadata.EntryPoint) -> PluginInfo:
+    text = (point.dist.read_text("METADATA") or point.dist.read_text("PKG-INFO")) if point.dist is not None else None
     # An interrupted installation leaves no metadata.
-    headers = _headers(_text(folder, "METADATA") or _text(folder, "PKG-INFO"))
+    headers = _headers(text or "")
     name, version = (headers.get(key, [""])[0] for key in ("name", "version"))
-    for line in lines:
-        if line.startswith("["):
-            return
-        point, equals, module = line.partition("=")
-        if equals:
-            requires = headers.get("requires-dist", ())
-            yield PluginInfo(point.strip(), name, version, module=module.strip(), requires=requires)
-
-
-def _text(folder: str, name: str) -> str:
-    """A file's text; empty where there is none."""
-    try:
-        with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - importing pathlib takes longer
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return PluginInfo(point.name, name, version, module=point.value, requires=headers.get("requires-dist", ()))
 
 
 def _headers(text: str) -> dict[str, list[str]]:
