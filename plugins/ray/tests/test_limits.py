@@ -48,8 +48,8 @@ class FakeCluster:
         if self.server._checking is not None:
             self.server._checking.cancel()
         for client in self.server._clients.values():
-            for claim in client.claims.values():
-                claim.permit.cancel()
+            for _, permit in client.claims.values():
+                permit.cancel()
         self.server = None
 
     @asynccontextmanager

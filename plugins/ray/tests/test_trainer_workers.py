@@ -79,7 +79,7 @@ def test_a_ranks_error_is_handed_on_and_logged(host: RankHost, order: RankOrder,
     *printed, end = list(host.run(order, log, forward=True))
     assert isinstance(end, RankEnd)
     assert (end.status, end.killed) == (1, False)
-    errors = b"".join(it.data for it in printed if it.is_error).decode()  # type: ignore[union-attr]
+    errors = b"".join(data for data, is_error in printed if is_error).decode()  # type: ignore[misc]
     assert "data.train" in errors
     assert "Traceback" not in errors
     text = log.read_text()

@@ -37,7 +37,7 @@ def test_an_argument_that_vllm_does_not_know_is_named_with_the_nearest() -> None
     assert caught.value.hint == "Did you mean 'kv_cache_dtype'?"
     with pytest.raises(ConfigError) as caught:
         _engine({"model": "x", "zzz": 1})
-    assert caught.value.hint == "vLLM's documentation of EngineArgs has their names."
+    assert caught.value.hint == "vLLM's documentation has their names."
 
 
 def test_what_vllm_says_of_memory_comes_with_the_options_that_set_it() -> None:

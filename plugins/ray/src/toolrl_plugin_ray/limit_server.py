@@ -31,15 +31,10 @@ class _Limit:
 
 
 @dataclass
-class _Claim:
-    name: str
-    permit: asyncio.Future[Permit]
-
-
-@dataclass
 class _Client:
     heard: float
-    claims: dict[Ticket, _Claim] = field(default_factory=dict)
+    claims: dict[Ticket, tuple[str, asyncio.Future[Permit]]] = field(default_factory=dict)
+    """Names of limits, and the permits that it holds or waits for."""
 
 
 class LimitServer:
@@ -60,8 +55,8 @@ class LimitServer:
         `renew`."""
         limit, me = self._declare(client, name, spec), self._clients[client]
         if ticket not in me.claims:
-            me.claims[ticket] = _Claim(name, asyncio.ensure_future(_granted(limit)))
-        permit = me.claims[ticket].permit
+            me.claims[ticket] = name, asyncio.ensure_future(_granted(limit))
+        permit = me.claims[ticket][1]
         await asyncio.wait([permit])
         return not permit.cancelled()
 
@@ -105,9 +100,9 @@ class LimitServer:
         """By limit: users, tickets that hold a permit, tickets that wait."""
         shown = {}
         for name, limit in self._limits.items():
-            claims = [it for me in self._clients.values() for it in me.claims.values() if it.name == name]
-            held = sum(it.permit.done() for it in claims)
-            shown[name] = {"users": len(limit.users), "held": held, "waiting": len(claims) - held}
+            permits = [it for me in self._clients.values() for of, it in me.claims.values() if of == name]
+            held = sum(it.done() for it in permits)
+            shown[name] = {"users": len(limit.users), "held": held, "waiting": len(permits) - held}
         return shown
 
     def last_left(self) -> None:
@@ -138,14 +133,13 @@ class LimitServer:
             return False
         kept: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         kept.set_result(permit)
-        me.claims[ticket] = _Claim(name, kept)
+        me.claims[ticket] = name, kept
         return True
 
     def _drop(self, me: _Client, ticket: Ticket) -> None:
-        claim = me.claims.pop(ticket, None)
-        if claim is None or claim.permit.cancel():  # In the queue: `acquire` gives False.
-            return
-        claim.permit.result().release()
+        _, permit = me.claims.pop(ticket, ("", None))
+        if permit is not None and not permit.cancel():  # Cancelled in the queue `acquire` gives False.
+            permit.result().release()
 
     async def _check(self) -> None:
         """Take from dead clients, again and again."""

@@ -105,6 +105,15 @@ class WorkerReport:
     """What the worker does, for `toolrl status`."""
 
 
+def pickled(value: Any, failure: ToolrlError) -> bytes:
+    """A value's pickle. Raises `failure` with the reason where it has none."""
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        failure.message += f": {type(error).__name__}: {error}"
+        raise failure from error
+
+
 def portable(error: Exception) -> Exception:
     """The error as it arrives in another process; one that doesn't pickle becomes a ToolrlError with the same text."""
     try:
@@ -133,22 +142,6 @@ class RankOrder:
 
 
 @dataclass(frozen=True)
-class HostAddress:
-    """A node, and a port that is free there."""
-
-    address: str
-    port: int
-
-
-@dataclass(frozen=True)
-class Printed:
-    """Output of a rank's process."""
-
-    data: bytes
-    is_error: bool
-
-
-@dataclass(frozen=True)
 class RankEnd:
     """How a rank's process ended."""
 
@@ -174,12 +167,5 @@ class RankEnd:
         lines = [f"  | {line}" for line in self.last_output.splitlines() if line.strip()][-KEPT_LINES:]
         words = "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
         if self.status < 0:
-            return f"was ended by {_signal_name(-self.status)}; {words}"
+            return f"was ended by {signal.Signals(-self.status).name}; {words}"
         return f"{'lost the other ranks' if self.lost_others else f'ended with status {self.status}'}; {words}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toolrl_plugin_ray.connection import own_address
-from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
+from toolrl_plugin_ray.messages import RankEnd, RankOrder
 
 KEPT_BYTES = 4096
 """Of what the process printed last, for a message."""
@@ -41,16 +41,16 @@ class RankHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._unwritten = self._tail = b""
 
-    def place(self) -> HostAddress:
-        """This node, and a port that is free there now."""
+    def place(self) -> tuple[str, int]:
+        """This node's address, and a port that is free there now."""
         address = own_address()
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
-            return HostAddress(address, int(probe.getsockname()[1]))
+            return address, int(probe.getsockname()[1])
 
-    def run(self, order: RankOrder, log: Path, *, forward: bool) -> Iterator[Printed | RankEnd]:
-        """Run the rank's process to its end. Yields what it prints, where `forward` asks for that, and last how it
-        ended. All is written to `log` as soon as the run's folder is there."""
+    def run(self, order: RankOrder, log: Path, *, forward: bool) -> Iterator[tuple[bytes, bool] | RankEnd]:
+        """Run the rank's process to its end. Yields what it prints and whether that is an error, where `forward` asks
+        for it, and last how it ended. All is written to `log` as soon as the run's folder is there."""
         interface = {} if "GLOO_SOCKET_IFNAME" in os.environ else _interface_of(own_address())
         order = replace(order, environment={**order.environment, **interface})
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS_OWN}
@@ -92,7 +92,7 @@ class RankHost:
         process.wait()
         self.end()
 
-    def _read(self, process: subprocess.Popen[bytes], log: Path) -> Iterator[Printed]:
+    def _read(self, process: subprocess.Popen[bytes], log: Path) -> Iterator[tuple[bytes, bool]]:
         with selectors.DefaultSelector() as selector:
             for stream, is_error in ((process.stdout, False), (process.stderr, True)):
                 assert stream is not None
@@ -103,7 +103,7 @@ class RankHost:
                     if data:
                         self._unwritten += data
                         self._tail = (self._tail + data)[-KEPT_BYTES:]
-                        yield Printed(data, key.data)
+                        yield data, key.data
                     else:
                         selector.unregister(key.fileobj)
                 self._write(log)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ToolrlError
-from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, portable
+from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, pickled, portable
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.replica import PolicyReplica
@@ -45,9 +45,7 @@ class RolloutWorker:
     async def start(self, spec: WorkerSpec, update: WeightUpdate) -> dict[str, Any]:
         """Build and start everything, with these weights: the process, for `toolrl status`. Raises what a component
         raises."""
-        if _own_process():
-            _forward_logs(self._add_log_line)
-            _log_to(spec.log_path)
+        self.log_to(spec.log_path)
         _log.info("rollout worker %d starts: process %d on %s", spec.number, os.getpid(), platform.node())
         try:
             _enter(spec.cwd)
@@ -80,7 +78,11 @@ class RolloutWorker:
                 training=order.training,
                 ended=ended,
             )
-            return _packed(group, order)
+            hint = (
+                "What tools and rewards leave in an episode (notes, metrics, media) must pickle; or sample in the "
+                "trainer's process: cluster.rollout_workers 0."
+            )
+            return pickled(group, ToolrlError(f"the episodes of {order.name} can't be sent to the driver", hint=hint))
         except Exception as error:  # noqa: BLE001 - reported to the driver
             raise portable(error) from None
         finally:
@@ -124,21 +126,24 @@ class RolloutWorker:
 
         return replica(spec, update)
 
+    def log_to(self, path: Path) -> None:
+        """Report this process's records, and write what it prints, and the traces of a crash, to a file. Where the
+        run's folder isn't on this node, Ray's own files have it."""
+        _forward_logs(self._add_log_line)
+        if not path.parent.parent.is_dir():
+            return
+        path.parent.mkdir(exist_ok=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with path.open("ab", buffering=0) as file:
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+        faulthandler.enable(2)
+
     def _add_log_line(self, line: tuple[int, str, str]) -> None:
         if len(self._report.log) < MOST_LOG_LINES:
             self._report.log.append(line)
             self._news.set()
-
-
-def _packed(group: Any, order: GroupOrder) -> bytes:
-    try:
-        return pickle.dumps(group)
-    except Exception as error:
-        raise ToolrlError(
-            f"the episodes of {order.name} can't be sent to the driver: {type(error).__name__}: {error}",
-            hint="What tools and rewards leave in an episode (notes, metrics, media) must pickle; or sample in the "
-            "trainer's process: cluster.rollout_workers 0.",
-        ) from error
 
 
 def _enter(folder: str) -> None:
@@ -150,27 +155,6 @@ def _enter(folder: str) -> None:
             f"the driver's folder {folder!r} isn't on the node {platform.node()!r}: {error.strerror}",
             hint="Start the run in a folder that all nodes of the cluster share.",
         ) from error
-
-
-def _log_to(path: Path) -> None:
-    """Write what this process prints, and the traces of a crash, to a file. Where the run's folder isn't on this node,
-    Ray's own files have it."""
-    if not path.parent.parent.is_dir():
-        return
-    path.parent.mkdir(exist_ok=True)
-    file = path.open("ab", buffering=0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for number in (1, 2):
-        os.dup2(file.fileno(), number)
-    file.close()
-    faulthandler.enable(2)
-
-
-def _own_process() -> bool:
-    """Whether this process is a Ray actor's, and not that of a test."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 def _forward_logs(add: Callable[[tuple[int, str, str]], None]) -> None:

@@ -27,7 +27,7 @@ from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import TOKEN
 from toolrl_plugin_ray.connection import connected, death_reason, reason_of_wait
-from toolrl_plugin_ray.messages import HostAddress, Printed, RankEnd, RankOrder
+from toolrl_plugin_ray.messages import RankEnd, RankOrder
 from toolrl_plugin_ray.placement import check_room, trainer_resources
 from toolrl_plugin_ray.rank_host import RankHost
 
@@ -105,10 +105,10 @@ class _Attempt:
         size = len(self._hosts)
         places = await asyncio.gather(*map(self._place, range(size)))
         lost = {rank: it for rank, it in enumerate(places) if isinstance(it, RankEnd)}
-        place = places[0]
-        if lost or isinstance(place, RankEnd):
+        first = places[0]
+        if lost or isinstance(first, RankEnd):
             return lost
-        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": first[0], "MASTER_PORT": str(first[1])}
         # Ray shows each worker its own devices only.
         shared |= {"LOCAL_RANK": "0", TOKEN: secrets.token_hex(32), **order.environment}
         orders = [replace(order, rank=rank, environment={**shared, "RANK": str(rank)}) for rank in range(size)]
@@ -146,10 +146,10 @@ class _Attempt:
         )
         return kind.remote(self._config.trainer_gpus)
 
-    async def _place(self, rank: int) -> HostAddress | RankEnd:
+    async def _place(self, rank: int) -> tuple[str, int] | RankEnd:
         try:
             async with asyncio.timeout(self._config.worker_timeout):
-                place: HostAddress = await self._hosts[rank].place.remote()
+                place: tuple[str, int] = await self._hosts[rank].place.remote()
                 return place
         except RayError as error:
             return RankEnd(None, death_reason(error))
@@ -164,10 +164,14 @@ class _Attempt:
         log = self._run_dir / "workers" / f"trainer-{order.rank}.log"
         try:
             async for reference in self._hosts[order.rank].run.remote(order, log, forward=order.rank == 0):
-                event: Printed | RankEnd = await reference
+                event: tuple[bytes, bool] | RankEnd = await reference
                 if isinstance(event, RankEnd):
                     return event
-                _print(event)
+                data, is_error = event
+                stream = sys.stderr if is_error else sys.stdout
+                stream.flush()
+                stream.buffer.write(data)  # Bytes: a character may be split between two pieces.
+                stream.flush()
         except RayError as error:
             return RankEnd(None, death_reason(error))
         return RankEnd(None, "its host ended")
@@ -215,10 +219,3 @@ def _identity(run_dir: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-def _print(printed: Printed) -> None:
-    stream = sys.stderr if printed.is_error else sys.stdout
-    stream.flush()
-    stream.buffer.write(printed.data)  # Bytes: a character may be split between two pieces.
-    stream.flush()

@@ -16,7 +16,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from pickle import dumps, loads
+from pickle import loads
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import RunStoppedError, ToolrlError
@@ -25,7 +25,7 @@ from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.restart_counts import RestartCounts
 from toolrl.types import Group, Task
-from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec
+from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, pickled
 from toolrl_plugin_ray.worker_supervisor import WorkerHandle, WorkerLostError, WorkerSupervisor
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ class WorkerPool:
         self, task: Task, number: int, group_size: int, limits: Limits, round_id: str, training: bool
     ) -> Group:
         order = GroupOrder(next(self._keys), task, number, group_size, limits, round_id, training)
-        packed, deaths = _packed(order), 0
+        hint = "A task's fields must pickle; or sample in the trainer's process: cluster.rollout_workers 0."
+        packed = pickled(order, RunStoppedError(f"{order.name} can't be sent to a rollout worker", hint=hint))
+        deaths = 0
         while True:
             try:
                 worker = await self._free_worker(order)
@@ -246,16 +248,6 @@ class WorkerPool:
     def _check_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
-
-
-def _packed(order: GroupOrder) -> bytes:
-    try:
-        return dumps(order)
-    except Exception as error:
-        raise RunStoppedError(
-            f"{order.name} can't be sent to a rollout worker: {type(error).__name__}: {error}",
-            hint="A task's fields must pickle; or sample in the trainer's process: cluster.rollout_workers 0.",
-        ) from error
 
 
 def _unpacked(data: bytes, order: GroupOrder) -> Group:

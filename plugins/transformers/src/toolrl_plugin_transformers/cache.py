@@ -12,8 +12,10 @@ third of the speed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ from transformers.cache_utils import Cache
 
 COLUMN_STEP = 64
 """Columns are added in multiples of this."""
+SHARE = 0.25
+"""Of the memory that the cache takes where the options don't say; the rest is the model's, the optimizer's and the
+activations'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,29 @@ class CacheShape:
     @property
     def bytes_per_token(self) -> int:
         return int(self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize)
+
+
+def default_cache_tokens(shape: CacheShape) -> int:
+    """A quarter of the device's memory, of what is free on a CPU, in tokens."""
+    if shape.device.type == "cuda":
+        total = torch.cuda.get_device_properties(shape.device).total_memory
+    else:
+        total = available_memory()
+    return max(1024, int(total * SHARE) // shape.bytes_per_token)
+
+
+def available_memory() -> int:
+    """Bytes of main memory that a process can still get, a container's limit respected."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        found.append(int(text))
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in fields:
+            found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    return min(found)
 
 
 class SlotCache:

@@ -33,8 +33,8 @@ from toolrl.types import Generation, MediaInput, Sampling
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.probe import check_digests, digests
 from toolrl_plugin_transformers.batch import Batch
+from toolrl_plugin_transformers.cache import default_cache_tokens
 from toolrl_plugin_transformers.check import verify
-from toolrl_plugin_transformers.memory import default_cache_tokens
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 from toolrl_plugin_transformers.request import Request

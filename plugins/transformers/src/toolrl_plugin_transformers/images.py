@@ -93,7 +93,7 @@ NONE = Pictures()
 
 
 class ImageSupport:
-    """A model's support of images; falsy where it takes none."""
+    """A model's support of images."""
 
     def __init__(self, module: Any) -> None:
         inner = module.get_base_model() if hasattr(module, "get_base_model") else module
@@ -106,9 +106,6 @@ class ImageSupport:
         ids = {getattr(config, name, None) for name in names} if self._takes else set()
         self.never_sampled = sorted(token for token in ids if isinstance(token, int) and token >= 0)
         """Placeholders: one that is sampled would have no image."""
-
-    def __bool__(self) -> bool:
-        return self._takes
 
     def locate(self, prompt: Sequence[int], media: Sequence[MediaInput]) -> Pictures:
         """The positions of the tokens of a prompt with images."""

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
@@ -137,22 +137,17 @@ def _engine(given: dict[str, Any]) -> Any:
     try:
         settings = EngineArgs(**given)
     except TypeError as error:
-        unknown = sorted(given.keys() - {field.name for field in dataclasses.fields(EngineArgs)})
+        known = [field.name for field in dataclasses.fields(EngineArgs)]
+        unknown = [name for name in given if name not in known]
+        near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
         raise ConfigError(
             f"vLLM's EngineArgs doesn't take {', '.join(map(repr, unknown)) or error}",
             where="engine.options.engine_args",
-            hint=_nearest(unknown, [field.name for field in dataclasses.fields(EngineArgs)]),
+            hint=f"Did you mean {' and '.join(map(repr, near))}?" if near else "vLLM's documentation has their names.",
         ) from error
     with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}):
         config = settings.create_engine_config()
         return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
-
-
-def _nearest(unknown: Sequence[str], known: Sequence[str]) -> str:
-    near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
-    if near:
-        return f"Did you mean {' and '.join(map(repr, near))}?"
-    return "vLLM's documentation of EngineArgs has their names."
 
 
 @contextlib.contextmanager

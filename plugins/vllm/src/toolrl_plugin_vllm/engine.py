@@ -160,7 +160,8 @@ class VllmEngine(TokenEngine):
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         # Also while the engine is held, which is when weights are updated.
         output = await self._request(self._probe, arguments, urgent=True)
-        found = requests.prompt_logprobs(output, self._probe)
+        entries = zip(self._probe[1:], output.prompt_logprobs[1:], strict=True)
+        found = [float(entry[token].logprob) for token, entry in entries]
         await self._compare(found, self._probe, exact=self._exact, owner=f"{when} vLLM")
 
     @asynccontextmanager

@@ -140,16 +140,12 @@ class VllmEngineOptions(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _adapter_keeps_its_base(self) -> VllmEngineOptions:
+    def _go_together(self) -> VllmEngineOptions:
         if self.lora == "adapter" and self.sleep_level == 2:
             raise ValueError(
                 "sleep_level 2 frees the model's weights, and with lora adapter an update loads the adapter alone; "
                 "take sleep_level 1, or lora merged"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _devices_fit(self) -> VllmEngineOptions:
         if self.devices is None:
             return self
         if len(set(self.devices)) < len(self.devices):
@@ -241,17 +237,13 @@ class OpenaiEngineOptions(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _vllms_own(self) -> OpenaiEngineOptions:
+    def _go_together(self) -> OpenaiEngineOptions:
         if self.worker_extension and self.dialect != "vllm":
             raise ValueError("worker_extension is for vLLM's server, and dialect is sglang")
         if self.worker_extension and self.server_logprobs is not None:
             raise ValueError(
                 f"server_logprobs is {self.server_logprobs}, and with worker_extension they are exact; leave one out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _an_update_to_interrupt_for(self) -> OpenaiEngineOptions:
         if self.on_update == "interrupt" and not self.update_weights:
             raise ValueError("on_update is interrupt, and update_weights is false: there are no updates; leave one out")
         return self

@@ -46,16 +46,9 @@ def generation(output: Any, cached: int | None) -> Generation:
     )
 
 
-def prompt_logprobs(output: Any, ids: Sequence[int]) -> list[float]:
-    """Those of every token but the first, from vLLM's `RequestOutput`."""
-    return [float(entry[token].logprob) for token, entry in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
-
-
 def versions(spans: Sequence[Any] | None, count: int) -> tuple[int, ...]:
     """The weight version of each of `count` tokens, from vLLM's spans of them."""
-    found: list[int] = []
-    for span in spans or ():
-        found += [int(span.version)] * (min(span.end, count) - len(found))
+    found = [int(span.version) for span in spans or () for _ in range(span.start, min(span.end, count))]
     if len(found) != count:
         raise EngineError(f"vLLM gave the weight version of {len(found)} of {count} tokens")
     return tuple(found)
