@@ -102,7 +102,14 @@ async def fine_tune(assembly: Assembly, settings: SftFrame) -> dict[str, Any]:
     await _resume(assembly, saver)
     _remark_on_the_end(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(
-        settings, trainer, demonstrations, assembly.engine, assembly.events, saver, evaluator=evaluator
+        settings=settings,
+        trainer=trainer,
+        demonstrations=demonstrations,
+        engine=assembly.engine,
+        events=assembly.events,
+        saver=saver,
+        evaluator=evaluator,
+        phase=assembly.phase,
     )
     assembly.events.run_start()
     assembly.phase.begin("fine-tuning")

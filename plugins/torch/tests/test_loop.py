@@ -292,12 +292,12 @@ def fine_tuning(run: Setting, *, accuracy: float = 1.0) -> FineTuningLoop:
         {"data": "rows", "steps": 4, "batch_size": 2, "probe": {"every": 2, "accuracy": accuracy}}
     )
     return FineTuningLoop(
-        settings,
-        run.trainer,  # type: ignore[arg-type]
-        Rows(),
-        run.engine,
-        run.events,  # type: ignore[arg-type]
-        run.trainer,  # type: ignore[arg-type]
+        settings=settings,
+        trainer=run.trainer,  # type: ignore[arg-type]
+        demonstrations=Rows(),
+        engine=run.engine,
+        events=run.events,  # type: ignore[arg-type]
+        saver=run.trainer,  # type: ignore[arg-type]
         evaluator=run.evaluator,
     )
 

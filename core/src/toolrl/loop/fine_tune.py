@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +11,9 @@ from toolrl.config.model import SftFrame
 from toolrl.errors import RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.demonstrations import Demonstration, encode_task
-from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.saver import Saver
-from toolrl.loop.update_thread import UpdateThread
-from toolrl.plugins.events import Events
-from toolrl.protocols import StepReport, Trainer
+from toolrl.loop.update_thread import SavedLoop
+from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment
-from toolrl.rollout.source import TakesWeights
 from toolrl.types import Task
 
 
@@ -36,33 +31,23 @@ class Demonstrations:
         return [row if isinstance(row, Demonstration) else await encode_task(row, self.environments) for row in rows]
 
 
-@dataclass
-class FineTuningLoop:
+@dataclass(kw_only=True)
+class FineTuningLoop(SavedLoop):
     """One run of fine-tuning. `run` may be called once."""
 
     settings: SftFrame
-    trainer: Trainer
     demonstrations: Demonstrations
-    engine: TakesWeights
-    events: Events
-    saver: Saver
-    evaluator: Evaluator | None = None
-    _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> float | None:
         """The last probe's accuracy, or None where there is no probe. Raises RunStoppedError where it asks for an
         accuracy that isn't reached."""
-        with self._thread:
-            try:
-                # A resumed run may have been interrupted in its probe, or be good enough already.
-                accuracy = await self._probe(None) if self.trainer.step else None
-                while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
-                    await self._step()
-                    accuracy = await self._probe(accuracy)
-                    await self._save_if_due()
-            finally:
-                if self.saver.due(sys.exception()):
-                    await self._save()
+        async with self._saving():
+            # A resumed run may have been interrupted in its probe, or be good enough already.
+            accuracy = await self._probe(None) if self.trainer.step else None
+            while not self._good_enough(accuracy) and self.trainer.step < self.settings.steps:
+                await self._step()
+                accuracy = await self._probe(accuracy)
+                await self._save_if_due()
         if self.settings.probe is not None and not self._good_enough(accuracy):
             raise RunStoppedError(
                 f"after all {self.settings.steps} steps the probe's accuracy is {accuracy or 0.0:.1%}, and "
@@ -82,16 +67,6 @@ class FineTuningLoop:
         metrics["time/update"] = done - encoded
         metrics["time/step"] = done - started
         self.events.step_end(StepReport(self.trainer.step, "sft", metrics))
-        if interrupted:
-            raise asyncio.CancelledError
-
-    async def _save_if_due(self) -> None:
-        if self.saver.scheduled():  # It has one rank only.
-            await self._save()
-
-    async def _save(self) -> None:
-        path, interrupted = await self._thread.run(self.saver.save)
-        self.events.checkpoint_saved(self.saver.last_step, path)
         if interrupted:
             raise asyncio.CancelledError
 

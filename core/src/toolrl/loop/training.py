@@ -9,59 +9,42 @@ metrics are reported.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from toolrl.config.model import Config
 from toolrl.loop.batches import BatchSource, staleness_metrics
-from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.metrics import episode_metrics
-from toolrl.loop.saver import Saver
-from toolrl.loop.update_thread import UpdateThread
-from toolrl.plugins.events import Events
-from toolrl.protocols import Rests, StepReport, Trainer
-from toolrl.rollout.source import TakesWeights
-from toolrl.runs.status import RunPhase
+from toolrl.loop.update_thread import SavedLoop
+from toolrl.protocols import Rests, StepReport
 from toolrl.types import Group
 
 
-@dataclass
-class TrainingLoop:
+@dataclass(kw_only=True)
+class TrainingLoop(SavedLoop):
     """One run's training. `run` may be called once."""
 
     config: Config
-    trainer: Trainer
     batches: BatchSource
-    engine: TakesWeights
-    events: Events
-    saver: Saver
-    evaluator: Evaluator | None = None
     evaluated: Collection[int] = ()
     """Steps whose evaluations an earlier process of this run has done."""
     worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Returns the workers' metrics since its last call."""
-    phase: RunPhase = field(default_factory=RunPhase)
-    _thread: UpdateThread = field(default_factory=UpdateThread)
 
     async def run(self) -> None:
         """From the trainer's step to the last one."""
-        with self._thread:
-            try:
-                # Of the first step, or of one whose evaluation was interrupted.
-                if self.trainer.step not in self.evaluated:
-                    await self._evaluate_if_due()
-                while self.trainer.step < self.config.trainer.steps:
-                    await self._step()
-                    await self._evaluate_if_due()
-                    await self._save_if_due()
-            finally:
-                try:
-                    if self.saver.due(sys.exception()):
-                        await self._save()
-                finally:
-                    await self.batches.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.batches.close)
+            await stack.enter_async_context(self._saving())
+            # Of the first step, or of one whose evaluation was interrupted.
+            if self.trainer.step not in self.evaluated:
+                await self._evaluate_if_due()
+            while self.trainer.step < self.config.trainer.steps:
+                await self._step()
+                await self._evaluate_if_due()
+                await self._save_if_due()
 
     async def _step(self) -> None:
         started = time.perf_counter()
@@ -99,20 +82,6 @@ class TrainingLoop:
         step, every = self.trainer.step, self.config.evaluation.every
         if step in (0, self.config.trainer.steps) or (every and step % every == 0):
             await self._evaluate()
-
-    async def _save_if_due(self) -> None:
-        due, interrupted = await self._thread.run(self.saver.scheduled)
-        if due:
-            await self._save()
-        if interrupted:
-            raise asyncio.CancelledError
-
-    async def _save(self) -> None:
-        with self.phase.during(f"saving the checkpoint of step {self.trainer.step}"):
-            path, interrupted = await self._thread.run(self.saver.save)
-        self.events.checkpoint_saved(self.saver.last_step, path)
-        if interrupted:
-            raise asyncio.CancelledError
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:

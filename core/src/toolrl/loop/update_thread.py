@@ -1,11 +1,21 @@
-"""The thread that updates run in, and how they end when the run is interrupted."""
+"""The thread that updates run in, and how they end and are saved when the run is interrupted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
+
+from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.saver import Saver
+from toolrl.plugins.events import Events
+from toolrl.protocols import Trainer
+from toolrl.rollout.source import TakesWeights
+from toolrl.runs.status import RunPhase
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,3 +47,40 @@ class UpdateThread:
 
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown()
+
+
+@dataclass(kw_only=True)
+class SavedLoop:
+    """What fine-tuning and reinforcement learning have in common: updates in a thread, and checkpoints."""
+
+    trainer: Trainer
+    engine: TakesWeights
+    events: Events
+    saver: Saver
+    evaluator: Evaluator | None = None
+    phase: RunPhase = field(default_factory=RunPhase)
+    _thread: UpdateThread = field(default_factory=UpdateThread)
+
+    @asynccontextmanager
+    async def _saving(self) -> AsyncIterator[None]:
+        """Around all steps: on every way out the last complete step is saved."""
+        with self._thread:
+            try:
+                yield
+            finally:
+                if self.saver.due(sys.exception()):
+                    await self._save()
+
+    async def _save_if_due(self) -> None:
+        due, interrupted = await self._thread.run(self.saver.scheduled)
+        if due:
+            await self._save()
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _save(self) -> None:
+        with self.phase.during(f"saving the checkpoint of step {self.trainer.step}"):
+            path, interrupted = await self._thread.run(self.saver.save)
+        self.events.checkpoint_saved(self.saver.last_step, path)
+        if interrupted:
+            raise asyncio.CancelledError
