@@ -22,11 +22,10 @@ from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, ToolCall
 from toolrl_plugin_geo3k.command import Data
 from toolrl_plugin_geo3k.dataset import Geo3k
-from toolrl_plugin_geo3k.judge import GeometryJudge
+from toolrl_plugin_geo3k.judge import GeometryJudge, bare
 from toolrl_plugin_geo3k.options import Geo3kDataOptions, Geo3kRewardOptions, Geo3kToolOptions
 from toolrl_plugin_geo3k.reward import Geo3kReward
 from toolrl_plugin_geo3k.tool import NAME, GeometryTool
-from toolrl_plugin_math.units import bare
 from toolrl_testing import make_task
 from toolrl_testing.fakes import make_episode
 

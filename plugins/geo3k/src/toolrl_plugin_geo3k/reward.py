@@ -10,9 +10,8 @@ from __future__ import annotations
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
-from toolrl_plugin_geo3k.judge import GeometryJudge
+from toolrl_plugin_geo3k.judge import BOXED, GeometryJudge
 from toolrl_plugin_geo3k.options import Geo3kRewardOptions
-from toolrl_plugin_math.units import BOXED
 
 
 class Geo3kReward:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from toolrl.protocols import BuildContext
-from toolrl_plugin_geo3k.judge import GeometryJudge
+from toolrl_plugin_geo3k.judge import BOXED, GeometryJudge, bare
 from toolrl_plugin_geo3k.options import Geo3kToolOptions
 from toolrl_plugin_math.reward_tool import AnswerTool, answer_spec
-from toolrl_plugin_math.units import BOXED, bare
 
 NAME = "calc_geo3k_reward"
 

@@ -88,8 +88,8 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     reward_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Further keyword arguments of the function."
     )
-    scorers: dict[str, Literal["gsm8k", "math", "math_dapo", "geo3k", "search_r1", "sandbox_fusion"]] = Field(
-        default_factory=dict, description="Data source to scorer, over verl's own table; `*` for all others."
+    scorers: dict[str, Literal["gsm8k", "math", "math_dapo", "prime_math", "geo3k", "search_r1", "sandbox_fusion"]] = (
+        Field(default_factory=dict, description="Data source to scorer, over verl's own table; `*` for all others.")
     )
     method: Literal["strict", "flexible"] = Field(
         "strict", description="Of the scorer gsm8k: the number after `####`, or else the last number of the text."
@@ -103,7 +103,7 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     sandbox_fusion: SandboxFusionOptions | None = Field(
         None, description="For the data sources codecontests, apps, codeforces and taco."
     )
-    timeout: float = Field(5.0, gt=0, description="Seconds that math-verify may take for one answer.")
+    timeout: float = Field(5.0, gt=0, description="Seconds that mathruler may take for one answer.")
 
     @model_validator(mode="after")
     def _no_idle_options(self) -> VerlRewardOptions:

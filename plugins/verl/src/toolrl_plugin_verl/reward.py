@@ -21,20 +21,18 @@ from typing import Any, cast
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext, Reward
 from toolrl.tools.function import is_async
-from toolrl.tools.threads import POOL
+from toolrl.tools.threads import POOL, ThreadPool
 from toolrl.types import Episode, Score
 from toolrl_common.other_plugins import build_of_plugin
-from toolrl_plugin_math.units import question, quick_verdict
-from toolrl_plugin_math.verifier import Verifier
 from toolrl_plugin_verl.agent import EXTRA_FIELDS, REWARD_SCORES
 from toolrl_plugin_verl.functions import run_file
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of, plain
 from toolrl_plugin_verl.texts import response_text
-from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo
-from toolrl_plugin_verl.utils.reward_score.default import KNOWN, scorer_of
+from toolrl_plugin_verl.utils.reward_score import geo3k
+from toolrl_plugin_verl.utils.reward_score.default import KNOWN, score_as, scorer_of
 
-_WORKERS = 2
+_GRADING = ThreadPool(geo3k.WORKERS)
 _BATCH = {
     "data_sources": "data_source",
     "solution_strs": "solution_str",
@@ -53,7 +51,6 @@ class VerlReward:
         self._context = context
         self._tokenizer = context.tokenizer
         self._function = _user_function(self._options, context.where or None) if self._options.path else None
-        self._verifier = Verifier(_WORKERS, self._options.timeout)
         self._delegates: dict[str, Reward] = {}
         if self._options.solution == "response" and self._tokenizer is None:
             raise ConfigError("solution: response needs the model's tokenizer", where=context.where or None)
@@ -75,35 +72,18 @@ class VerlReward:
             return await self._delegate(scorer).score(_adapted(episode, scorer))
         if episode.task.answer is None:
             raise RewardError(f"task {episode.task.id!r} has no reward_model.ground_truth to compare with")
-        return await self._by_scorer(scorer, text, episode.task.answer)
+        return await _GRADING.submit(self._by_scorer, scorer, text, episode.task.answer)
 
-    def close(self) -> None:
-        """End the worker processes; without it they end with this object."""
-        self._verifier.close()
-
-    # verl's own scorers.
-
-    async def _by_scorer(self, scorer: str, text: str, answer: Any) -> Score:
-        if scorer == "gsm8k":
-            right = gsm8k.compute_score(text, answer, method=self._options.method) == 1.0
-            return Score(float(right), metrics={"correct": float(right)})
-        said = math_dapo.extract_answer(text) if scorer == "math_dapo" else geo3k.extract_boxed(text)
-        right = said is not None and await self._grade(said, answer)
-        metrics = {"correct": float(right), "answered": float(said is not None)}
+    def _by_scorer(self, scorer: str, text: str, answer: Any) -> Score:
+        """Blocks while mathruler grades."""
+        options, golds = self._options, answer if isinstance(answer, list) else [answer]
         if scorer == "geo3k":
-            share = self._options.format_score
-            form = geo3k.format_reward(text)
-            return Score((1.0 - share) * float(right) + share * form, metrics={**metrics, "format": form})
-        return Score(1.0 if right else (-1.0 if scorer == "math_dapo" else 0.0), metrics=metrics)
-
-    async def _grade(self, said: str, answer: Any) -> bool:
-        for gold in map(str, answer if isinstance(answer, list) else [answer]):
-            known = quick_verdict(said, gold)
-            if known is None:
-                known = await self._verifier.judge(*question(said, gold)) == "right"
-            if known:
-                return True
-        return False
+            right = max(geo3k.acc_reward(text, gold, timeout=options.timeout) for gold in golds)
+            share, form = options.format_score, geo3k.format_reward(text)
+            return Score((1.0 - share) * right + share * form, metrics={"correct": right, "format": form})
+        scores = [score_as(scorer, text, gold, method=options.method, timeout=options.timeout) for gold in golds]
+        value = max(found["score"] if isinstance(found, dict) else found for found in scores)
+        return Score(value, metrics={"correct": float(value > 0)})
 
     # Rewards of other plugins.
 

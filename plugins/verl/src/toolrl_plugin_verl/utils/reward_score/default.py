@@ -5,10 +5,19 @@ A plain function: what needs a server or worker processes is scored by the rewar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo, math_reward
+from toolrl_common.user_classes import accepted
+from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo, math_reward, prime_math
+
+SCORERS: dict[str, Callable[..., Any]] = {
+    "gsm8k": gsm8k.compute_score,
+    "math": math_reward.compute_score,
+    "math_dapo": math_dapo.compute_score,
+    "prime_math": prime_math.compute_score,
+    "geo3k": geo3k.compute_score,
+}
 
 _SOURCES: dict[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -24,7 +33,7 @@ _SOURCES: dict[str, str] = {
     "codeforces": "sandbox_fusion",
     "taco": "sandbox_fusion",
 }
-_PREFIXES = {"numina_": "math", "aime": "math_dapo", "searchR1_": "search_r1"}
+_PREFIXES = {"numina_": "prime_math", "aime": "math_dapo", "searchR1_": "search_r1"}
 
 KNOWN = (*_SOURCES, *(f"{prefix}…" for prefix in _PREFIXES))
 
@@ -37,24 +46,21 @@ def scorer_of(data_source: object, own: Mapping[str, str] | None = None) -> str 
     return found or next(iter(by_prefix), None)
 
 
+def score_as(scorer: str, solution_str: str, ground_truth: Any, **options: Any) -> Any:
+    """The score of one of `SCORERS`, a number or a dict with `score`. Of the options it gets those that it takes."""
+    found = SCORERS[scorer](solution_str, ground_truth, **accepted(SCORERS[scorer], options))
+    return found if isinstance(found, dict) else float(found[0] if isinstance(found, tuple) else found)
+
+
 def default_compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,
-    *,
-    method: Literal["strict", "flexible"] = "strict",
-    **kwargs: Any,
-) -> float:
-    """The score by the data source. May block for some seconds. Raises NotImplementedError for a source that has no
-    scorer here."""
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
+) -> Any:
+    """The score by the data source, a number or a dict with `score`. May block for some seconds. Raises
+    NotImplementedError for a source that has no scorer here."""
     scorer = scorer_of(data_source)
-    if scorer == "gsm8k":
-        return gsm8k.compute_score(solution_str, ground_truth, method=method)
-    if scorer in ("geo3k", "math"):
-        return (geo3k if scorer == "geo3k" else math_reward).compute_score(solution_str, ground_truth)
-    if scorer == "math_dapo":
-        return float(math_dapo.compute_score(solution_str, ground_truth)["score"])
-    raise NotImplementedError(
-        f"no score for data_source {data_source!r} as a plain function; the reward `verl` without `path` may have one"
-    )
+    if scorer not in SCORERS:
+        raise NotImplementedError(
+            f"no score for data_source {data_source!r} as a plain function; the reward `verl` without `path` may have "
+            "one"
+        )
+    return score_as(scorer, solution_str, ground_truth, **kwargs)

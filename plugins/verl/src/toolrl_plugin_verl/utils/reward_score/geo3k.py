@@ -1,58 +1,82 @@
-r"""Scores an answer to a geometry problem: numbers with radicals, fractions and units, in `\boxed{}`.
+r"""Scores an answer to a geometry problem in `\boxed{}`, as mathruler grades it, and its form.
 
-Texts that are alike but for their writing are compared here. For all others math-verify is asked, in a process of its
-own with a time limit, by the plugin `math`; a blocking call, so that a tool may make it as verl's does.
+mathruler runs in processes of its own with a time limit; a blocking call, so that a tool may make it as verl's does.
 """
 
 from __future__ import annotations
 
 import atexit
-import threading
+import queue
+import re
 from typing import Any
 
-from toolrl_plugin_math import verifier
-from toolrl_plugin_math.units import BOXED, question, quick_verdict
+from toolrl.errors import RewardError
+from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl_common.workers import RestartingWorker, WorkerError
 
 SECONDS = 5.0
-"""That one answer may take to judge; then it is wrong."""
-_WORKER = verifier.worker()
-"""Of the whole process, started by the first answer that needs it."""
-_LOCK = threading.Lock()
-atexit.register(_WORKER.close)
+"""That one answer may take to grade; then it is wrong."""
+WORKERS = 2
+BOXED = "\\boxed{"
+_FORM = re.compile(r"<think>.*?</think>.*?\\boxed\{.*?\}.*", re.DOTALL)
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
+_idle: queue.LifoQueue[RestartingWorker] = queue.LifoQueue()
+"""The processes, each started by the first answer that needs it."""
+
+
+def _fill() -> None:
+    for _ in range(WORKERS):
+        worker = RestartingWorker("toolrl_plugin_verl.mathruler_worker")
+        atexit.register(worker.close)
+        _idle.put(worker)
+
+
+_fill()
 
 
 def format_reward(predict_str: str) -> float:
     r"""1.0 where a `<think>` block is followed by a `\boxed{}`, else 0.0."""
-    head, closed, tail = predict_str.partition("</think>")
-    boxed = tail.find("\\boxed{")
-    return float(head.startswith("<think>") and bool(closed) and boxed >= 0 and "}" in tail[boxed:])
+    return float(_FORM.fullmatch(predict_str) is not None)
 
 
-def extract_boxed(predict_str: str) -> str | None:
-    r"""What stands in the last `\boxed{}`; None where there is none."""
-    return BOXED.find(predict_str)
-
-
-def acc_reward(predict_str: str, ground_truth: Any, use_boxed: bool = True) -> float:
-    r"""1.0 for the right answer, else 0.0. With `use_boxed` the answer is what stands in `\boxed{}`."""
-    answer = extract_boxed(predict_str) if use_boxed else predict_str
-    return float(answer is not None and grade_answer(answer, str(ground_truth)))
+def acc_reward(predict_str: str, ground_truth: Any, use_boxed: bool = True, timeout: float = SECONDS) -> float:
+    r"""1.0 for the right answer, else 0.0. With `use_boxed` the answer is what stands in the last `\boxed{}`."""
+    answer = in_braces(predict_str) if use_boxed else predict_str
+    return float(grade_answer("None" if answer is None else answer.strip(), str(ground_truth), timeout))
 
 
 def compute_score(
     predict_str: str, ground_truth: Any, use_boxed: bool = True, format_score: float = 0.1, timeout: float = SECONDS
 ) -> float:
     """The right answer and the right form, the latter with the weight `format_score`. May take `timeout` seconds."""
-    answer = extract_boxed(predict_str) if use_boxed else predict_str
-    right = answer is not None and grade_answer(answer, str(ground_truth), timeout)
-    return (1.0 - format_score) * float(right) + format_score * format_reward(predict_str)
+    right = acc_reward(predict_str, ground_truth, use_boxed, timeout)
+    return (1.0 - format_score) * right + format_score * format_reward(predict_str)
+
+
+def in_braces(text: str, opening: str = BOXED) -> str | None:
+    r"""What stands after the last `\boxed{`, up to its brace; None where there is none, or it isn't closed."""
+    _, found, rest = text.rpartition(opening)
+    depth = 1
+    for end, character in enumerate(rest if found else ""):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return rest[:end]
+    return None
 
 
 def grade_answer(given: str, ground_truth: str, timeout: float = SECONDS) -> bool:
-    """Whether two answers are the same mathematically. Blocks for `timeout` seconds at most, and the time that the
-    judging process takes to start. Raises RewardError where it can't be started."""
-    known = quick_verdict(given, ground_truth)
-    if known is not None:
-        return known
-    with _LOCK:
-        return verifier.judge(_WORKER, *question(given, ground_truth), timeout) == "right"
+    """Whether two answers are the same to mathruler. Blocks for `timeout` seconds at most, and the time that a process
+    takes to start. Raises RewardError where none can be started."""
+    if given == ground_truth:
+        return True
+    if _WHOLE.fullmatch(given) and _WHOLE.fullmatch(ground_truth):
+        return int(given) == int(ground_truth)
+    worker = _idle.get()
+    try:
+        return bool(worker.ask({"given": given, "ground_truth": ground_truth}, timeout)["right"])
+    except ProcessCrashError:  # killed at the deadline, or died of the answer
+        return False
+    except WorkerError as error:
+        raise RewardError(f"mathruler can't grade the answer: {error}") from None
+    finally:
+        _idle.put(worker)

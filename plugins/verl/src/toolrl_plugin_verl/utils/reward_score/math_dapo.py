@@ -1,35 +1,60 @@
-r"""Scores an answer to a competition problem: the last `Answer: …`, or else `\boxed{}`.
-
-Answers compare as mathematics (`geo3k.grade_answer`), where verl normalises and compares their texts.
-"""
+r"""Scores an answer to a competition problem: the last `Answer: …`, compared as text by the rules of Minerva, or
+else the last `\boxed{}` as it is."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from toolrl_plugin_verl.utils.reward_score import geo3k
+from toolrl_plugin_verl.utils.reward_score.geo3k import in_braces
 
 CLIP = 300
-"""Characters at the end of a text that are looked at for `Answer:`."""
-_ANSWER = re.compile(r"answer[ \t*]*:[ \t*]*([^\n]+)", re.IGNORECASE)
+BOX_CLIP = 100
+"""Characters at the end of a text that are looked at for `Answer:`, and for a box."""
+_ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+_REPLACED = {
+    "an ": "", "a ": "", ".$": "$", "\\$": "", r"\ ": "", " ": "", "mbox": "text", ",\\text{and}": ",",
+    "\\text{and}": ",", "\\text{m}": "\\text{}",
+}  # fmt: skip
+_REMOVED = (
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
+    "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+    "\\text{}", r"\mathrm{th}", r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', "\\dots",
+)  # fmt: skip
+_FORMS = (
+    (r"(.*?)\$(.*?)\$(.*)", r"$\2$"),
+    (r"\\text\{(.*?)\}", r"\1"),
+    (r"\\textbf\{(.*?)\}", r"\1"),
+    (r"\\overline\{(.*?)\}", r"\1"),
+    (r"\\boxed\{(.*)\}", r"\1"),
+    (r"frac([^{])(.)", r"frac{\1}{\2}"),
+    (r"sqrt([^{])", r"sqrt{\1}"),
+    (r"\$", ""),
+)
+"""Patterns, applied in this order, of what carries no meaning and of TeX without braces."""
 
 
-def extract_answer(solution_str: str) -> str | None:
-    """The answer that a solution gives; None where it gives none."""
-    said = _ANSWER.findall(solution_str[-CLIP:])
-    if not said:
-        return geo3k.extract_boxed(solution_str)
-    text: str = said[-1].strip().strip("*").rstrip(".").strip()
-    boxed = geo3k.extract_boxed(text)
-    return boxed if boxed is not None else text
+def normalize_final_answer(final_answer: str) -> str:
+    """The answer without words, units and signs that differ in writing alone."""
+    text = final_answer.rpartition("=")[2]
+    for before, after in (*_REPLACED.items(), *((word, "") for word in _REMOVED)):
+        text = text.replace(before, after)
+    for pattern, written in _FORMS:
+        text = re.sub(pattern, written, text)
+    digits = text.replace(",", "")
+    return digits if digits.isdigit() else text.strip()
 
 
 def compute_score(
     solution_str: str, ground_truth: Any, strict_box_verify: bool = False, **kwargs: Any
 ) -> dict[str, Any]:
-    r"""`score` 1 or −1, `acc`, and `pred`, the answer that was found; with `strict_box_verify` only `\boxed{}` counts.
-    May block for some seconds."""
-    said = geo3k.extract_boxed(solution_str) if strict_box_verify else extract_answer(solution_str)
-    right = said is not None and geo3k.grade_answer(said, str(ground_truth))
-    return {"score": 1.0 if right else -1.0, "acc": right, "pred": said}
+    r"""`score` 1 or −1, `acc`, and the answer as `pred`; with `strict_box_verify` only `\boxed{}` counts."""
+    text, gold = solution_str[-CLIP:], str(ground_truth)
+    stated = [] if strict_box_verify else _ANSWER.findall(text)
+    if stated:
+        answer: str | None = normalize_final_answer(stated[-1])
+        gold = normalize_final_answer(gold)
+    else:
+        answer = in_braces(text[-BOX_CLIP:]) or (None if strict_box_verify else "[INVALID]")
+    return {"score": 1.0 if answer == gold else -1.0, "acc": answer == gold, "pred": answer}
