@@ -16,9 +16,8 @@ from toolrl.config.load import load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
-from toolrl_plugin_areal.convert.command import ArealConvert
 from toolrl_plugin_areal.convert.conversion import ArealConversion
-from toolrl_plugin_areal.convert.mapping import convert
+from toolrl_plugin_areal.convert.mapping import ArealConvert, convert
 from toolrl_plugin_areal.convert.tables import DEFAULTS
 
 GUIDE = """

@@ -131,30 +131,30 @@ class TestRewardTool:
         assert not tool._rewards
         return found
 
-    def test_it_says_what_an_answer_is_worth(self) -> None:
-        results, reward = self.run("17", "#### 18.0")
-        assert [result.text for result in results] == [
+    def test_an_answer_gets_its_worth_and_one_no_better_costs(self) -> None:
+        results, reward = self.run("17", "#### 18.0", "18", "17", "18")
+        assert [result.text for result in results[:2]] == [
             "Current parsed answer='17' reward=0.0",
             "Current parsed answer='#### 18.0' reward=1.0",
         ]
-        assert reward == 1.0
-
-    def test_a_call_that_is_no_better_costs(self) -> None:
-        results, _ = self.run("17", "18", "18", "17", "18")
         assert [result.reward for result in results] == [-0.05, 0.0, -0.05, -0.05, 0.0]
-
-    def test_the_last_answer_counts(self) -> None:
-        assert self.run("18", "17")[1] == 0.0
-        assert self.run()[1] == 0.0
+        assert reward == 1.0
+        assert self.run("17", penalty=0.5)[0][0].reward == -0.5
 
     @pytest.mark.parametrize(
-        ("answer", "value"), [("$18.00", 1.0), (18, 1.0), ("16 + 2 = 18", 1.0), ("", 0.0), ("?", 0.0)]
+        ("answers", "value"),
+        [
+            (["$18.00"], 1.0),
+            ([18], 1.0),
+            (["16 + 2 = 18"], 1.0),
+            ([""], 0.0),
+            (["?"], 0.0),
+            (["18", "17"], 0.0),
+            ([], 0.0),
+        ],
     )
-    def test_answers_are_read_as_numbers(self, answer: Any, value: float) -> None:
-        assert self.run(answer)[1] == value
-
-    def test_the_penalty_is_an_option(self) -> None:
-        assert self.run("17", penalty=0.5)[0][0].reward == -0.5
+    def test_the_last_answer_counts_as_a_number(self, answers: list[Any], value: float) -> None:
+        assert self.run(*answers)[1] == value
 
     @pytest.mark.parametrize("truth", [None, "many"])
     def test_a_task_without_a_truth_fails_its_episode(self, truth: Any) -> None:

@@ -154,39 +154,36 @@ class TestGsm8k:
 
 
 class TestExact:
-    @pytest.mark.parametrize("text", ["Paris", " paris\n", "PARIS"])
-    def test_white_space_and_case(self, text: str) -> None:
-        assert exact("Paris", text).value == 1.0
+    @pytest.mark.parametrize(
+        ("answer", "text", "options", "value"),
+        [
+            ("Paris", "Paris", {}, 1.0),
+            ("Paris", " paris\n", {}, 1.0),
+            ("Paris", "PARIS", {}, 1.0),
+            ("Paris", "paris", {"ignore_case": False}, 0.0),
+            ("New  York", "New York", {"ignore_case": False}, 1.0),
+            ("408", "It is 408", {}, 0.0),
+            ("408", "4080", {}, 0.0),
+            ("408", "", {}, 0.0),
+            (408, "408", {}, 1.0),
+            (["NYC", "New York"], "new york", {}, 1.0),
+            (["NYC"], "Paris", {}, 0.0),
+            ("café", "cafe\u0301", {}, 1.0),
+            ("1", "1", {"correct": 0.5}, 0.5),
+            ("1", "2", {"wrong": -1.0}, -1.0),
+            ("408", "408", {"judge": "answer"}, 0.0),
+        ],
+    )
+    def test_the_text_is_the_answer_but_for_white_space_and_case(
+        self, answer: Any, text: str, options: dict[str, Any], value: float
+    ) -> None:
+        score = exact(answer, text, **options)
+        assert (score.value, score.metrics) == (value, {"correct": float(value > 0)})
 
-    def test_case_may_count(self) -> None:
-        assert exact("Paris", "paris", ignore_case=False).value == 0.0
-        assert exact("New  York", "New York", ignore_case=False).value == 1.0
-
-    def test_more_than_the_answer_is_wrong(self) -> None:
-        assert exact("408", "It is 408").value == 0.0
-        assert exact("408", "4080").value == 0.0
-        assert exact("408", "").value == 0.0
-
-    def test_the_answer_may_be_a_number_or_one_of_several(self) -> None:
-        assert exact(408, "408").value == 1.0
-        assert exact(["NYC", "New York"], "new york").value == 1.0
-        assert exact(["NYC"], "Paris").value == 0.0
-
-    def test_letters_may_be_composed(self) -> None:
-        assert exact("café", "cafe\u0301").value == 1.0
-
-    def test_only_the_final_turn_counts(self) -> None:
+    def test_only_the_final_turn_or_the_end_flags_answer_counts(self) -> None:
         assert exact("408", "12 * 34", "408").value == 1.0
         assert exact("408", "408", "Good day.").value == 0.0
-
-    def test_the_end_flags_answer(self) -> None:
         assert exact("408", "so <answer>408</answer>", said="408", judge="answer").value == 1.0
-        assert exact("408", "408", judge="answer").value == 0.0
-
-    def test_values(self) -> None:
-        assert exact("1", "1", correct=0.5).value == 0.5
-        score = exact("1", "2", wrong=-1.0)
-        assert (score.value, score.metrics) == (-1.0, {"correct": 0.0})
 
     @pytest.mark.parametrize("answer", [None, [], [None]])
     def test_a_task_without_answer_is_an_error(self, answer: Any) -> None:

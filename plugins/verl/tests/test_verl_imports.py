@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
@@ -11,10 +10,9 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import YOUR_TOOL, Make, started, task_with
+from verl_harness import YOUR_TOOL, Make, play
 
 from toolrl.errors import ConfigError
-from toolrl.types import ToolCall
 
 OWN = """
 import logging
@@ -103,12 +101,7 @@ def write(file: Path, text: str) -> None:
 
 
 def answer(toolset: Any, name: str, **arguments: Any) -> str:
-    async def run() -> str:
-        async with started(toolset) as box, box.open(*task_with()) as session:
-            (record,) = await session.answer([ToolCall(name, arguments)])
-            return str(record.result.text)
-
-    return asyncio.run(run())
+    return play(toolset, (name, arguments)).results[0].text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,13 +118,7 @@ def test_the_users_own_file_wins(make_toolset: Make, tmp_path: Path, sandbox: st
         pytest.importorskip("toolrl_plugin_sandbox_fusion")
     if name not in ("geo3k_tool", "gsm8k_tool"):
         yaml += f"    config: {{retrieval_service_url: '{sandbox}', sandbox_fusion_url: '{sandbox}'}}\n"
-    toolset = make_toolset(yaml)
-
-    async def names() -> Any:
-        async with started(toolset):
-            return toolset.names()
-
-    assert asyncio.run(names()) != ("own",)
+    assert [spec.name for spec in play(make_toolset(yaml)).specs] != ["own"]
 
 
 def test_verls_repository_without_what_it_needs_leaves_the_stand_in(

@@ -10,26 +10,20 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, started, task_with
+from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, task_with
 
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ConfigError
 from toolrl.types import ToolCall
 from toolrl_plugin_verl.tools import ToolResponse
 from toolrl_testing import make_episode_context, make_task
 
 
 def test_your_tool_has_one_instance_an_episode(make_toolset: Make) -> None:
-    async def run() -> tuple[Any, Any]:
-        task, context = task_with(kwargs("your_tool", ground_truth="4"))
-        async with started(make_toolset(YOUR_TOOL)) as box, box.open(task, context) as session:
-            records = [(await session.answer([ToolCall("your_tool", {"answer": a})]))[0] for a in ("3", "4")]
-            return records, await session.rewards()
-
-    records, rewards = asyncio.run(run())
-    assert [record.result.text for record in records] == ["call 1: 3", "call 2: 4"]
-    assert [record.result.reward for record in records] == [-0.5, 0.5]
-    assert records[1].result.metrics == {"calls": 2.0, "tool_reward": 0.5}
-    assert [(entry.source, entry.value) for entry in rewards] == [("tool:your_tool", 1.0)]
+    calls = [("your_tool", {"answer": answer}) for answer in ("3", "4")]
+    played = play(make_toolset(YOUR_TOOL), *calls, kwargs=kwargs("your_tool", ground_truth="4"))
+    assert [(result.text, result.reward) for result in played.results] == [("call 1: 3", -0.5), ("call 2: 4", 0.5)]
+    assert played.results[1].metrics == {"calls": 2.0, "tool_reward": 0.5}
+    assert played.rewards == [("tool:your_tool", 1.0)]
     stages = [stage for stage, _ in verl_guide_tools.LOG]
     # execute calls calc_reward itself; the last is toolrl's.
     assert stages == ["create", "execute", "calc_reward", "execute", "calc_reward", "calc_reward", "release"]
@@ -37,32 +31,20 @@ def test_your_tool_has_one_instance_an_episode(make_toolset: Make) -> None:
 
 
 def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) -> None:
-    async def run() -> tuple[Any, Any]:
-        task, context = task_with(kwargs("calc_geo3k_reward", ground_truth="2\\sqrt{3}"))
-        async with started(make_toolset(f"tools:\n{GEO3K}")) as box, box.open(task, context) as session:
-            calls = [ToolCall("calc_geo3k_reward", {"answer": a}) for a in ("5", "\\sqrt{12}", "2\\sqrt{3}")]
-            records = [(await session.answer([call]))[0] for call in calls]
-            return records, await session.rewards()
-
-    records, rewards = asyncio.run(run())
-    assert records[1].result.text == "Current parsed answer='\\\\sqrt{12}' reward=1.0"
-    assert [record.result.reward for record in records] == [-0.05, 0.0, -0.05]
-    assert [entry.value for entry in rewards] == [1.0]
+    calls = [("calc_geo3k_reward", {"answer": answer}) for answer in ("5", "\\sqrt{12}", "2\\sqrt{3}")]
+    given = kwargs("calc_geo3k_reward", ground_truth="2\\sqrt{3}")
+    played = play(make_toolset(f"tools:\n{GEO3K}"), *calls, kwargs=given)
+    assert played.results[1].text == "Current parsed answer='\\\\sqrt{12}' reward=1.0"
+    assert [result.reward for result in played.results] == [-0.05, 0.0, -0.05]
+    assert [value for _, value in played.rewards] == [1.0]
 
 
 def test_a_tool_of_0_9_1_gets_create_kwargs_whole_and_agent_data(make_toolset: Make) -> None:
-    async def run() -> tuple[Any, Any, Any]:
-        task, context = task_with(kwargs("latest", start=7))
-        yaml = "tools:\n  - class_name: verl_guide_tools.LatestTool\n    config: {type: native}\n"
-        async with started(make_toolset(yaml)) as box, box.open(task, context) as session:
-            records = [(await session.answer([ToolCall("latest", {})]))[0] for _ in range(2)]
-            return await session.opening(), records, await session.rewards()
-
-    opening, records, rewards = asyncio.run(run())
-    assert [(message.role, message.content) for message in opening] == [("user", "Begin with 7.")]
-    assert [record.result.text for record in records] == ["1 of 7", "2 of 7"]
-    assert records[0].result.reward is None
-    assert rewards == []  # It has no calc_reward of its own.
+    yaml = "tools:\n  - class_name: verl_guide_tools.LatestTool\n    config: {type: native}\n"
+    played = play(make_toolset(yaml), ("latest", {}), ("latest", {}), kwargs=kwargs("latest", start=7))
+    assert played.opening == [("user", "Begin with 7.")]
+    assert [(result.text, result.reward) for result in played.results] == [("1 of 7", None), ("2 of 7", None)]
+    assert played.rewards == []  # It has no calc_reward of its own.
 
 
 FIELDS = """
@@ -238,39 +220,11 @@ def test_a_call_that_takes_too_long_is_answered(make_toolset: Make, tmp_path: An
         "        await asyncio.Event().wait()\n"
     )
     yaml = "tools:\n" + entry("YourTool", "your_tool").replace("verl_guide_tools.YourTool", "waiting_tools.Waiting")
-
-    async def run() -> Any:
-        task, context = task_with(kwargs("your_tool", ground_truth="4"))
-        toolset = make_toolset(yaml, python_path=[str(tmp_path)])
-        async with started(toolset, timeout=0.05) as box, box.open(task, context) as session:
-            return (await session.answer([ToolCall("your_tool", {"answer": "4"})]))[0].result
-
-    assert asyncio.run(run()).error == "timeout"
+    toolset = make_toolset(yaml, python_path=[str(tmp_path)])
+    given = kwargs("your_tool", ground_truth="4")
+    (result,) = play(toolset, ("your_tool", {"answer": "4"}), kwargs=given, timeout=0.05).results
+    assert result.error == "timeout"
     assert [stage for stage, _ in verl_guide_tools.LOG][-1] == "release"
-
-
-def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "one_id_tools.py").write_text(
-        "from verl_guide_tools import LatestTool\n"
-        "class OneId(LatestTool):\n"
-        "    async def create(self, **kwargs):\n"
-        "        return 'same'\n"
-    )
-
-    async def run() -> None:
-        task, context = task_with()
-        toolset = make_toolset("tools:\n  - class_name: one_id_tools.OneId\n", python_path=[str(tmp_path)])
-        async with started(toolset) as box, box.open(task, context):
-            with pytest.raises(ToolsetError, match="another episode's instance"):
-                async with box.open(task, context):
-                    pass
-        async with started(toolset) as box:
-            async with box.open(task, context):
-                pass
-            async with box.open(task, context):  # One after the other is fine.
-                pass
-
-    asyncio.run(run())
 
 
 def test_one_id_of_a_tool_that_gets_none_is_told_and_works(
@@ -343,33 +297,26 @@ def not_a_tool(text):
 
 
 def test_function_tools_and_what_they_return(make_toolset: Make) -> None:
-    async def run() -> tuple[Any, Any]:
-        task, context = task_with()
-        async with started(make_toolset(functions=FUNCTIONS)) as box, box.open(task, context) as session:
-            calls = [
-                ToolCall("plain", {"text": "hi"}),
-                ToolCall("pair", {"text": "é", "reward": 0.25}),
-                ToolCall("pair", {"text": "x"}),
-                ToolCall("triple", {"n": 3}),
-                ToolCall("triple", {"m": 3}),
-                ToolCall("too_many", {"text": ""}),
-                ToolCall("number", {}),
-            ]
-            return session.specs(), [record.result for record in await session.answer(calls)]
-
-    specs, results = asyncio.run(run())
-    assert [spec.name for spec in specs] == ["plain", "pair", "triple", "too_many", "number"]
-    assert specs[0].parameters["properties"]["text"]["description"] == "What is said."
-    assert specs[2].description == "Three."
-    plain, pair, bare, triple, wrong, many, number = results
+    calls = [
+        ("plain", {"text": "hi"}),
+        ("pair", {"text": "é", "reward": 0.25}),
+        ("pair", {"text": "x"}),
+        ("triple", {"n": 3}),
+        ("triple", {"m": 3}),
+        ("too_many", {"text": ""}),
+        ("number", {}),
+    ]
+    played = play(make_toolset(functions=FUNCTIONS), *calls)
+    assert [spec.name for spec in played.specs] == ["plain", "pair", "triple", "too_many", "number"]
+    assert played.specs[0].parameters["properties"]["text"]["description"] == "What is said."
+    assert played.specs[2].description == "Three."
+    plain, pair, bare, triple, wrong, many, number = played.results
     assert (plain.text, plain.reward, plain.metrics) == ("hi", 0.0, {"tool_reward": 0.0})
     assert (pair.text, pair.reward) == ('{"said": "é"}', 0.25)
     assert bare.reward == 0.0
     assert (triple.text, triple.reward, triple.metrics) == ("3", 1.0, {"n": 3.0, "tool_reward": 1.0})
     assert [(item.kind, item.data) for item in triple.media] == [("image", "cat.png")]
-    assert wrong.error == "bad_arguments"
-    assert many.error == "crash"
-    assert number.text == "7"
+    assert (wrong.error, many.error, number.text) == ("bad_arguments", "crash", "7")
 
 
 CHOICES = '''
@@ -390,19 +337,15 @@ def weather(place: str, unit: str = "celsius", odd: str = "", none: str = ""):
 
 
 def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
-    async def run() -> tuple[Any, Any]:
-        task, context = task_with()
-        async with started(make_toolset(functions=CHOICES)) as box, box.open(task, context) as session:
-            calls = [ToolCall("weather", {"place": "Rome", "unit": unit}) for unit in ("celsius", "kelvin")]
-            return session.specs()[0].parameters["properties"], await session.answer(calls)
-
-    properties, (right, wrong) = asyncio.run(run())
+    calls = [("weather", {"place": "Rome", "unit": unit}) for unit in ("celsius", "kelvin")]
+    played = play(make_toolset(functions=CHOICES), *calls)
+    properties, (right, wrong) = played.specs[0].parameters["properties"], played.results
     assert properties["unit"]["enum"] == ["celsius", "fahrenheit"]
     assert properties["unit"]["description"] == "Of the answer."
     assert properties["odd"]["description"] == "Anything. (choices: yes or no)"
     assert "enum" not in properties["none"]
-    assert right.result.text == '{"place": "Rome", "unit": "celsius"}'
-    assert wrong.result.error == "bad_arguments"
+    assert right.text == '{"place": "Rome", "unit": "celsius"}'
+    assert wrong.error == "bad_arguments"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from verl_harness import Make, started, task_with
+from verl_guides import TOOLS
+from verl_harness import Make, play
 
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.plugins.registry import load_registry
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
 
@@ -92,26 +92,22 @@ def test_a_class_that_can_not_be_used(class_name: str, message: str, make_toolse
         make_toolset(f"tools:\n  - class_name: '{class_name}'\n")
 
 
-def test_a_tool_that_can_not_be_made_is_named(make_toolset: Make) -> None:
-    async def run() -> None:
-        async with started(make_toolset("tools:\n  - class_name: verl_guide_tools.YourTool\n")):
-            pass
-
-    with pytest.raises(
-        ToolsetError, match=r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema"
-    ):
-        asyncio.run(run())
-
-
-def test_two_tools_of_one_name(make_toolset: Make) -> None:
-    yaml = "tools:\n" + 2 * "  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n"
-
-    async def run() -> None:
-        async with started(make_toolset(yaml)):
-            pass
-
-    with pytest.raises(ConfigError, match="two tools are called 'calc_gsm8k_reward'"):
-        asyncio.run(run())
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        (
+            "tools:\n  - class_name: verl_guide_tools.YourTool\n",
+            r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema",
+        ),
+        (
+            "tools:\n" + 2 * "  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n",
+            "two tools are called 'calc_gsm8k_reward'",
+        ),
+    ],
+)
+def test_tools_that_can_not_be_made_are_named(yaml: str, message: str, make_toolset: Make) -> None:
+    with pytest.raises(ToolrlError, match=message):
+        play(make_toolset(yaml))
 
 
 MCP_YAML = """
@@ -148,8 +144,6 @@ def has_plugin(name: str) -> bool:
 
 
 def test_mcp_servers_run_by_the_plugin_mcp(make_toolset: Make, tmp_path: Path) -> None:
-    import sys
-
     pytest.importorskip("mcp", reason="the MCP SDK isn't installed")
     if not has_plugin("mcp"):
         pytest.skip("toolrl-plugin-mcp isn't installed")
@@ -157,18 +151,9 @@ def test_mcp_servers_run_by_the_plugin_mcp(make_toolset: Make, tmp_path: Path) -
     servers = {"mcpServers": {"STDIO Server": {"command": sys.executable, "args": [str(tmp_path / "server.py")]}}}
     (tmp_path / "mcp.json").write_text(json.dumps(servers))
     yaml = MCP_YAML.format(cls="verl.tools.mcp_base_tool.MCPBaseTool", path=tmp_path / "mcp.json")
-
-    async def run() -> tuple[list[str], Any]:
-        from toolrl.types import ToolCall
-
-        task, context = task_with()
-        async with started(make_toolset(yaml)) as box, box.open(task, context) as session:
-            (record,) = await session.answer([ToolCall("add", {"a": 2, "b": 3})])
-            return [spec.name for spec in session.specs()], record.result
-
-    names, result = asyncio.run(run())
-    assert names == ["add"]
-    assert (result.text, result.error) == ("5", None)
+    played = play(make_toolset(yaml), ("add", {"a": 2, "b": 3}))
+    assert [spec.name for spec in played.specs] == ["add"]
+    assert (played.results[0].text, played.results[0].error) == ("5", None)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +205,8 @@ def test_a_secret_of_the_environment_stays_out_of_messages(make_toolset: Make, m
     monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     config = "{type: native, retrieval_service_url: 'http://x', rate_limit: '${oc.env:VERL_TEST_KEY}'}"
     yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}\n"
-
-    async def run() -> None:
-        async with started(make_toolset(yaml)):
-            pass
-
     with pytest.raises(ToolsetError, match="SearchTool can't be made: ValueError") as caught:
-        asyncio.run(run())
+        play(make_toolset(yaml))
     assert "hush" not in str(caught.value)
 
 
@@ -245,41 +225,23 @@ class Leaks(LatestTool):
 def test_a_secret_of_the_environment_stays_out_of_notes(
     make_toolset: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from toolrl.types import ToolCall
-
     monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     (tmp_path / "leaking_tools.py").write_text(LEAKS)
     yaml = "tools:\n  - class_name: leaking_tools.Leaks\n    config: {type: native, key: '${oc.env:VERL_TEST_KEY}'}\n"
-
-    async def run() -> Any:
-        task, context = task_with()
-        async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
-            async with box.open(task, context) as session:
-                await session.answer([ToolCall("latest", {})])
-            return context.notes
-
-    assert asyncio.run(run()) == {"extra_fields": {"address": "http://x?key=…"}}
+    played = play(make_toolset(yaml, python_path=[str(tmp_path)]), ("latest", {}))
+    assert played.notes == {"extra_fields": {"address": "http://x?key=…"}}
 
 
 def test_sandbox_fusion_runs_by_its_plugin(
     make_toolset: Make, sandbox: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from verl_guides import TOOLS
-
-    from toolrl.types import ToolCall
-
     if not has_plugin("sandbox-fusion"):
         pytest.skip("toolrl-plugin-sandbox-fusion isn't installed")
     monkeypatch.setenv("SANDBOX", sandbox)
     yaml = TOOLS["sandbox"].replace("default_timeout: 30", "default_timeout: 7\n      odd: 1")
-
-    async def run() -> tuple[Any, Any]:
-        task, context = task_with({"code_interpreter": {"create_kwargs": {"ground_truth": "4"}}})
-        async with started(make_toolset(yaml, compat="verl")) as box, box.open(task, context) as session:
-            (record,) = await session.answer([ToolCall("code_interpreter", {"code": "print(1)"})])
-            return session.specs()[0], record.result
-
-    spec, result = asyncio.run(run())
-    assert spec.description == "A tool for executing code."
+    given = {"code_interpreter": {"create_kwargs": {"ground_truth": "4"}}}
+    played = play(make_toolset(yaml, compat="verl"), ("code_interpreter", {"code": "print(1)"}), kwargs=given)
+    (result,) = played.results
+    assert played.specs[0].description == "A tool for executing code."
     assert (result.text.strip(), result.error) == ("8 characters, 7 s, 1024 MB", None)
     assert "config.odd isn't used" in caplog.text

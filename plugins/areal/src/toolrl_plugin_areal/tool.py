@@ -41,7 +41,7 @@ class ArealTool(Tool):
         own = {name for base in self._class.__mro__ if base.__name__ != "BaseTool" for name in vars(base)}
         self._coroutine = next((name for name in ("aexecute", "async_execute") if name in own), "")
         if self._coroutine:
-            self.execute = self._awaited  # type: ignore[method-assign]
+            self.execute = self._awaited  # type: ignore[assignment]
         tool = self._make()
         name = str(getattr(tool.tool_type, "value", tool.tool_type))
         described, parameters = tool.description, dict(tool.description.parameters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -43,32 +43,21 @@ class ToolMarkers:
     end_markers: list[str]
 
 
-class BaseTool(ABC):
-    """A tool that is called by markers. One object an episode; `aclose` or `close`, where it has one, ends it."""
+class BaseTool:
+    """A tool that is called by markers, whose subclass defines these. One object an episode; `aclose` or `close`, where
+    it has one, ends it."""
+
+    tool_type: Any
+    """Its name: a property, as those below."""
+    description: Any
+    """A ToolDescription."""
+    markers: Any
+    """ToolMarkers."""
+    parse_parameters: Callable[[str], dict[str, Any]]
+    """The parameters of a call, of its text with the markers."""
+    execute: Callable[[dict[str, Any]], tuple[str, ToolCallStatus]]
+    """The answer, and how it went; `async def aexecute` in its place may await."""
 
     def __init__(self, timeout: int = 30, debug_mode: bool = False) -> None:
         self.timeout = timeout
         self.debug_mode = debug_mode
-
-    @property
-    @abstractmethod
-    def tool_type(self) -> Any:
-        """Its name."""
-
-    @property
-    @abstractmethod
-    def description(self) -> ToolDescription:
-        """The description that the model sees."""
-
-    @property
-    @abstractmethod
-    def markers(self) -> ToolMarkers:
-        """What stands around a call."""
-
-    @abstractmethod
-    def parse_parameters(self, text: str) -> dict[str, Any]:
-        """The parameters of a call, markers included."""
-
-    @abstractmethod
-    def execute(self, parameters: dict[str, Any]) -> tuple[str, ToolCallStatus]:
-        """The answer, and how it went; `async def aexecute` in its place may await."""

@@ -19,7 +19,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     yield Component(
         "calc_geo3k_reward",
         f"{_PACKAGE}.tool:GeometryTool",
-        summary="Tells the model what its answer to a geometry problem is worth.",
+        summary="Scores the model's answer to a geometry problem.",
         options=f"{_PACKAGE}.options:Geo3kToolOptions",
     )
 

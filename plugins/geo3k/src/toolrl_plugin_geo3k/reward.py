@@ -1,8 +1,8 @@
 r"""Reward `geo3k`: (1 − format_score) · right + format_score · form.
 
 Right: what the last `\boxed{…}` of the final turn holds equals the task's answer. Form: that turn thinks in a closed
-thinking block and gives a box behind it. What tools answered is never looked at. With `format_score: 0.1` this is the
-score of verl's `reward_score/geo3k.py`.
+thinking block and gives a box behind it. What tools answered is never looked at. The shares are those of verl; answers
+are judged more leniently, as verl's reward (plugin `verl`) accepts no other writing of a whole number.
 """
 
 from __future__ import annotations

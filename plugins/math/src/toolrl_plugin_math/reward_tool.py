@@ -95,4 +95,4 @@ class Gsm8kRewardTool(AnswerTool):
         return stated_number(ground_truth)
 
     async def is_right(self, answer: str, gold: Any) -> bool:
-        return stated_number(answer) == gold
+        return bool(stated_number(answer) == gold)

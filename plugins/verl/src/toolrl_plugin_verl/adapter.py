@@ -17,7 +17,6 @@ import copy
 import inspect
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +63,6 @@ class VerlTool(Tool):
         self._step_rewards = step_rewards
         self._hide = hide
         self._instances: dict[str, _Instance] = {}
-        self._taken: Counter[Any] = Counter()
-        """The ids in use."""
         self._has_reward = _overrides(tool, "calc_reward")
         self._told_id = False
 
@@ -77,10 +74,12 @@ class VerlTool(Tool):
         args, kwargs = _create_arguments(self._tool.create, instance.id, copy.deepcopy(create_kwargs))
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
-        if own_id is not None:
-            self._check_id(own_id)
-            instance.id = own_id
-        self._taken[instance.id] += 1
+        if not self._told_id and any(other.created and other.id == own_id for other in self._instances.values()):
+            # A tool of 0.9.1, written for one instance a call, may give the same id each time: it keeps nothing by it.
+            self._told_id = True
+            problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
+            _log.warning("tool %r: %s; what it keeps under it is shared", self.name_of_tool, problem)
+        instance.id = instance.id if own_id is None else own_id
         instance.created = True
         return _opening(response)
 
@@ -121,8 +120,6 @@ class VerlTool(Tool):
             _log.debug("tool %r: release after an unfinished create", self.name_of_tool, exc_info=True)
         finally:
             del self._instances[instance_id]
-            if instance.created:
-                self._taken -= Counter([instance.id])
             instance.agent.hand_on(instance.episode, self._hide)
 
     @property
@@ -130,19 +127,6 @@ class VerlTool(Tool):
         """What the model calls it."""
         assert self.spec is not None
         return self.spec.name
-
-    def _check_id(self, own_id: Any) -> None:
-        """Raises ToolsetError for an id that another episode's instance has, where the tool could have used ours."""
-        if own_id not in self._taken:
-            return
-        problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
-        if not _gets_no_id(self._tool.create):
-            hint = "Use the instance_id that create gets, or a new uuid each time."
-            raise ToolsetError(problem, where=self.name_of_tool, hint=hint)
-        if not self._told_id:
-            # Written for one instance a call, such a tool keeps nothing by its id, or mixed it up in verl, too.
-            self._told_id = True
-            _log.warning("tool %r: %s; what it keeps under it is shared", self.name_of_tool, problem)
 
     async def _stage(self, stage: str, instance_id: str, kwargs: Mapping[str, Any]) -> Any:
         method = getattr(self._tool, stage)
@@ -154,12 +138,6 @@ def _positional(stage: Any) -> list[inspect.Parameter]:
     """What a stage can be given by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [parameter for parameter in inspect.signature(stage).parameters.values() if parameter.kind in kinds]
-
-
-def _gets_no_id(create: Any) -> bool:
-    """True for `create(create_kwargs)`."""
-    first = [parameter.name for parameter in _positional(create)[:1]]
-    return first == ["create_kwargs"] and "instance_id" not in inspect.signature(create).parameters
 
 
 def _create_arguments(

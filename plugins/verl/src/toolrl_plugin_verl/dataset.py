@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import read_messages, read_object, read_tools_kwargs
+from toolrl.builtin.rows import JoinedRows, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
-from toolrl_plugin_verl.files import open_files
+from toolrl_plugin_verl.files import data_files
 from toolrl_plugin_verl.media import RowMedia
 from toolrl_plugin_verl.options import VerlDatasetOptions
 from toolrl_plugin_verl.results import plain
@@ -36,7 +37,8 @@ class VerlDataset:
 
     def __init__(self, options: VerlDatasetOptions, context: BuildContext) -> None:
         self._options = options
-        self._rows = open_files(options.path, options.limit, context.where)
+        files = data_files(options.path, context.where)
+        self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
 
     def __len__(self) -> int:
         return len(self._rows)

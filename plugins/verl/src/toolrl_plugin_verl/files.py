@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.builtin.rows import find_files
 from toolrl.errors import DataError
 
 ENDINGS = (".parquet", ".jsonl", ".json")
 
 
-def open_files(paths: str | Sequence[str], limit: int | None = None, where: str = "") -> JoinedRows:
-    """The rows of these files, those of a folder in the order of their names. Raises DataError for what isn't there."""
-    return JoinedRows([open_rows(file) for file in data_files(paths, where)], limit)
-
-
 def data_files(paths: str | Sequence[str], where: str = "") -> list[Path]:
-    """These files. Raises DataError for a path that finds none."""
+    """These files, those of a folder in the order of their names. Raises DataError for a path that finds none."""
     given = [paths] if isinstance(paths, str) else paths
     return [file for path in given for file in _in_folder(path) or find_files(path, where)]
 

@@ -157,7 +157,7 @@ def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
     return found
 
 
-def own_file(class_name: str, python_path: Sequence[str] = (), *, here: bool = True) -> str | None:
+def own_file(class_name: str, python_path: Sequence[str], *, here: bool = True) -> str | None:
     """The user's own file that holds a class, below `python_path` or, with `here`, the current folder."""
     folders = search_folders(python_path)
     spec = own_spec(class_name.rpartition(".")[0], folders if here else folders[:-1])

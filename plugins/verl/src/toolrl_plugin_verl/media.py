@@ -8,7 +8,6 @@ the chat format opens them when an episode needs them.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -86,7 +85,13 @@ def as_media(kind: Kind, cell: Any, where: str) -> Media:
     if isinstance(cell, bytes | bytearray | memoryview):
         return Media(kind, bytes(cell))
     if isinstance(cell, str) and cell.startswith("data:"):
-        return Media(kind, _from_data_url(cell, where))
+        head, _, body = cell.partition(",")
+        try:
+            if not head.endswith(";base64"):
+                raise ValueError(head)
+            return Media(kind, base64.b64decode(body, validate=True))
+        except ValueError:
+            raise DataError(f"{where} is a data: URL that isn't base64: {cell[:40]!r}") from None
     if isinstance(cell, str) and cell.startswith(("http://", "https://")):
         raise DataError(f"{where} is the address {cell[:80]!r}", hint="Download it and put its path or bytes there.")
     if isinstance(cell, str) and 0 < len(cell) <= LONGEST_PATH:
@@ -101,13 +106,3 @@ def as_media(kind: Kind, cell: Any, where: str) -> Media:
 def _cells(kind: Kind, name: str, value: Any) -> list[Media]:
     cells = [] if value is None else value if isinstance(value, list) else [value]
     return [as_media(kind, cell, f"{name}[{number}]") for number, cell in enumerate(cells)]
-
-
-def _from_data_url(text: str, where: str) -> bytes:
-    head, _, body = text.partition(",")
-    try:
-        if not head.endswith(";base64"):
-            raise ValueError(f"{head[:40]!r} isn't base64")
-        return base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise DataError(f"{where} is a data: URL that can't be read: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,10 @@ from toolrl_plugin_verl.tool_yaml import ToolYamlEntry
 
 _MCP_CLASSES = (None, "verl.tools.mcp_base_tool.MCPBaseTool", "verl.tools.mcp_search_tool.MCPSearchTool")
 _SANDBOX_OPTIONS = (
-    "sandbox_fusion_url",
-    "num_workers",
-    "rate_limit",
-    "enable_global_rate_limit",
-    "default_timeout",
-    "default_language",
-    "memory_limit_mb",
-)
-_USED = {"mcp": ("use_mcp",), "sandbox_fusion": _SANDBOX_OPTIONS}
-_INSTEAD = {
-    "mcp": "set `policy.timeout` and `policy.rate` of the tool in the toolrl config",
-    "sandbox_fusion": "more can be set where the tool `code_interpreter` is used by itself",
-}
+    "sandbox_fusion_url", "num_workers", "rate_limit", "enable_global_rate_limit", "default_timeout",
+    "default_language", "memory_limit_mb",
+)  # fmt: skip
+_SET_ELSEWHERE = "set `policy.timeout` and `policy.rate` of the tool in the toolrl config"
 SANDBOX_TOOL = "code_interpreter"
 _log = logging.getLogger(__name__)
 
@@ -44,7 +36,7 @@ def mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     selected = entry.mcp.get("tool_selected_list") or []
     if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
         raise ConfigError("mcp.tool_selected_list isn't a list of names", where=entry.place)
-    _tell_ignored(entry)
+    _tell_ignored(entry, ("use_mcp",), _SET_ELSEWHERE)
     options = {"config": str(Path(path).expanduser()), "include": selected, "names": "short"}
     return _built("mcp/mcp", "mcp", options, entry, context)
 
@@ -59,7 +51,7 @@ def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str 
             where=entry.place,
             hint=f"Write {SANDBOX_TOOL!r} there and rename it in the toolrl config: as: {{{SANDBOX_TOOL}: {name}}}.",
         )
-    _tell_ignored(entry)
+    _tell_ignored(entry, _SANDBOX_OPTIONS, f"more can be set where the tool `{SANDBOX_TOOL}` is used by itself")
     options: dict[str, Any] = {key: entry.config[key] for key in _SANDBOX_OPTIONS if entry.config.get(key) is not None}
     if isinstance(function.get("description"), str) and function["description"]:
         options["description"] = function["description"]
@@ -68,14 +60,8 @@ def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str 
     return _built("sandbox-fusion/code_interpreter", "sandbox", options, entry, context)
 
 
-def ignored(entry: ToolYamlEntry) -> tuple[list[str], str]:
-    """Keys of an entry's `config` that aren't used, and what to do instead."""
-    used = _USED.get(entry.type)
-    return ([], "") if used is None else (sorted(set(map(str, entry.config)) - set(used)), _INSTEAD[entry.type])
-
-
-def _tell_ignored(entry: ToolYamlEntry) -> None:
-    keys, instead = ignored(entry)
+def _tell_ignored(entry: ToolYamlEntry, used: Sequence[str], instead: str) -> None:
+    keys = sorted(set(map(str, entry.config)) - set(used))
     if keys:
         _log.warning("%s: config.%s isn't used; %s", entry.place, ", config.".join(keys), instead)
 

@@ -13,6 +13,7 @@ actor with other processes, install Ray and import it.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import queue
 import threading
@@ -25,85 +26,67 @@ __path__: list[str] = []
 _GROUP = "__ray_concurrency_group__"
 
 
+class ObjectRef(Future[Any]):
+    """What a remote call will give. Can be awaited, or got by `ray.get`."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self).__await__()
+
+
 class DaemonPool:
     """At most `size` daemon threads; unlike those of `concurrent.futures` they never hold up an exit."""
 
     def __init__(self, size: int, name: str) -> None:
-        self._size = max(1, size)
-        self._name = name
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._missing, self._name = max(1, size), name
+        self._jobs: queue.SimpleQueue[tuple[ObjectRef, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ObjectRef:
         """What the function gives, or raises. Raises RuntimeError for a pool that is closed."""
         if self._closed:
             raise RuntimeError(f"{self._name}: the pool is closed")
-        future: Future[Any] = Future()
-
-        def job() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001 - it is the caller's
-                    future.set_exception(error)
-
-        self._jobs.put(job)
+        ref = ObjectRef()
+        self._jobs.put((ref, functools.partial(function, *args, **kwargs)))
         with self._lock:
-            if len(self._threads) < self._size:
-                self._threads.append(threading.Thread(target=self._work, name=self._name, daemon=True))
-                self._threads[-1].start()
-        return future
+            if self._missing:
+                self._missing -= 1
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        return ref
 
     def close(self) -> None:
         """End the threads after the jobs in the queue."""
         self._closed = True
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
-            del job  # An idle thread keeps nothing alive.
-
-
-class ObjectRef:
-    """What a remote call will give. Can be awaited, or got by `ray.get`."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self.future = future
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        import asyncio
-
-        return asyncio.wrap_future(self.future).__await__()
+            ref, call = job
+            if ref.set_running_or_notify_cancel():
+                try:
+                    ref.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - it is the caller's
+                    ref.set_exception(error)
+            del job, ref, call  # An idle thread keeps nothing alive.
+        self._jobs.put(None)  # for the next thread
 
 
 class _Remote:
     """A function, or an actor's method, whose calls run in a pool's threads."""
 
     def __init__(self, pool: DaemonPool, function: Callable[..., Any]) -> None:
-        self._pool = pool
-        self._function = function
+        self.remote = functools.partial(pool.submit, function)
 
     def options(self, **settings: Any) -> _Remote:
         return self
-
-    def remote(self, *args: Any, **kwargs: Any) -> ObjectRef:
-        """Begin the call."""
-        return ObjectRef(self._pool.submit(self._function, *args, **kwargs))
 
 
 class Actor:
     """An object whose methods run in threads."""
 
-    def __init__(self, target: Any, threads: int, groups: Mapping[str, int]) -> None:
+    def __init__(self, target: Any, groups: Mapping[str, int]) -> None:
         self._target = target
-        name = type(target).__name__
-        self._pools = {
-            group: DaemonPool(size, f"{name} {group}".strip()) for group, size in {"": threads, **groups}.items()
-        }
+        self._pools = {group: DaemonPool(size, f"{type(target).__name__} {group}") for group, size in groups.items()}
 
     def __getattr__(self, name: str) -> _Remote:
         method = None if name.startswith("__") else getattr(self._target, name, None)
@@ -116,8 +99,7 @@ class ActorClass:
     """A class whose objects are actors."""
 
     def __init__(self, cls: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-        self._cls = cls
-        self._settings = dict(settings)
+        self._cls, self._settings = cls, settings
 
     def options(self, **settings: Any) -> ActorClass:
         """The same class with other settings."""
@@ -125,14 +107,14 @@ class ActorClass:
 
     def remote(self, *args: Any, **kwargs: Any) -> Actor:
         """Make an actor, or find that of the name."""
-        name = self._settings.get("name")
+        settings, name = self._settings, self._settings.get("name")
         with _lock:
+            if name in _named and not settings.get("get_if_exists"):
+                raise ValueError(f"there is an actor {name!r} already; use get_if_exists=True")
             if name in _named:
-                if not self._settings.get("get_if_exists"):
-                    raise ValueError(f"there is an actor {name!r} already; use get_if_exists=True")
                 return _named[name]
-            threads = int(self._settings.get("max_concurrency") or 1)
-            actor = Actor(self._cls(*args, **kwargs), threads, self._settings.get("concurrency_groups") or {})
+            groups = {"": settings.get("max_concurrency") or 1, **(settings.get("concurrency_groups") or {})}
+            actor = Actor(self._cls(*args, **kwargs), groups)
             if name is not None:
                 _named[name] = actor
             return actor
@@ -162,17 +144,14 @@ def method(*, concurrency_group: str = "", **settings: Any) -> Callable[[Any], A
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
     """What a call gave, or a list of them. Blocks."""
-    if isinstance(refs, Sequence):
-        return [ref.future.result(timeout) for ref in refs]
-    return refs.future.result(timeout)
+    return [ref.result(timeout) for ref in refs] if isinstance(refs, Sequence) else refs.result(timeout)
 
 
 def get_actor(name: str, namespace: str | None = None) -> Actor:
     """A named actor. Raises ValueError where there is none."""
-    with _lock:
-        if name in _named:
-            return _named[name]
-    raise ValueError(f"there is no actor {name!r}")
+    if name not in _named:
+        raise ValueError(f"there is no actor {name!r}")
+    return _named[name]
 
 
 def init(*args: Any, **kwargs: Any) -> None:

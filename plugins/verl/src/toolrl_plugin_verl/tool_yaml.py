@@ -75,10 +75,12 @@ def read_tool_yaml(path: str, variable: Variable = from_environ, *, where: str |
 def _entry(item: Any, place: str) -> ToolYamlEntry:
     if not isinstance(item, dict):
         raise ConfigError(f"{type(item).__name__}, expected class_name, config and tool_schema", where=place)
-    config = _section(item, "config", place)
-    class_name = item.get("class_name") or None
-    if class_name is not None and not isinstance(class_name, str):
-        raise ConfigError(f"class_name is {class_name!r:.80}, expected `module.Class`", where=place)
+    given = {key: item[key] for key in ("class_name", "config", "tool_schema", "mcp") if item.get(key) is not None}
+    for key, value in given.items():
+        if not isinstance(value, str if key == "class_name" else dict):
+            expected = "`module.Class`" if key == "class_name" else "an object"
+            raise ConfigError(f"{key} is {type(value).__name__}, expected {expected}", where=place)
+    config, class_name = given.get("config", {}), given.get("class_name") or None
     kind = config.get("type") or ("mcp" if config.get("use_mcp") else _OF_CLASS.get(class_name or "", "native"))
     if class_name in _OF_CLASS and kind == "native":
         kind = _OF_CLASS[class_name]
@@ -88,23 +90,11 @@ def _entry(item: Any, place: str) -> ToolYamlEntry:
         raise ConfigError(f"config.type is {kind!r:.80}, expected one of {', '.join(TYPES)}", where=place)
     if kind == "native" and class_name is None:
         raise ConfigError("no class_name", where=place, hint="Name the tool's class: `module.Class`.")
-    schema = item.get("tool_schema")
-    if schema is not None and not isinstance(schema, dict):
-        raise ConfigError(f"tool_schema is {type(schema).__name__}, expected an object", where=place)
     return ToolYamlEntry(
         place=place,
         type=cast("Type", kind),
         class_name=class_name,
         config={key: value for key, value in config.items() if key != "type" or kind == "native"},
-        tool_schema=schema or None,
-        mcp=_section(item, "mcp", place),
+        tool_schema=given.get("tool_schema") or None,
+        mcp=given.get("mcp", {}),
     )
-
-
-def _section(item: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
-    value = item.get(key)
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        return value
-    raise ConfigError(f"{key} is {type(value).__name__}, expected an object", where=place)

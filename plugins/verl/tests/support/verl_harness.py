@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Task
+from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_verl.toolset import VerlToolset
 from toolrl_testing import make_episode_context, make_task
 
@@ -44,6 +45,32 @@ async def started(toolset: VerlToolset, **policy: Any) -> AsyncIterator[ToolBox]
         yield box
     finally:
         await box.stop()
+
+
+class Played(NamedTuple):
+    """What came of an episode."""
+
+    results: list[ToolResult]
+    rewards: list[tuple[str, float]]
+    opening: list[tuple[str, str]]
+    specs: Sequence[ToolSpec]
+    notes: dict[str, Any]
+
+
+def play(toolset: VerlToolset, *calls: tuple[str, dict[str, Any]], kwargs: Any = None, **policy: Any) -> Played:
+    """One episode of a run of its own, with a turn for each call."""
+
+    async def run() -> Played:
+        task, context = task_with(kwargs)
+        async with started(toolset, **policy) as box:
+            async with box.open(task, context) as session:
+                opening = [(message.role, message.content) for message in await session.opening()]
+                records = [(await session.answer([ToolCall(*call)]))[0] for call in calls]
+                rewards = [(entry.source, entry.value) for entry in await session.rewards()]
+                specs = session.specs()
+            return Played([record.result for record in records], rewards, opening, specs, context.notes)
+
+    return asyncio.run(run())
 
 
 def task_with(tools_kwargs: Any = None, **fields: Any) -> tuple[Task, EpisodeContext]:

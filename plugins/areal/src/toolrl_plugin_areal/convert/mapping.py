@@ -1,19 +1,29 @@
-"""AReaL's settings as a toolrl config, section by section."""
+"""`toolrl areal convert`: AReaL's settings as a toolrl config, section by section."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from toolrl_common.conversion import SMALLEST, Number, count, count_rows, user_path
-from toolrl_plugin_areal.convert.conversion import ArealConversion
+from toolrl_common.conversion import SMALLEST, Conversion, ConvertCommand, Number, count, count_rows, user_path
+from toolrl_plugin_areal.convert.conversion import ArealConversion, read
 from toolrl_plugin_areal.convert.environment import environment
-from toolrl_plugin_areal.convert.older import importance, staleness
 
 _OPTIM = "actor.optimizer"
 _NO_LIMIT = 100_000_000
 """AReaL's top_k for none."""
 _EVAL_TEMPERATURE = 0.6
 """Fixed in AReaL's script."""
+_CAP = 5.0
+"""AReaL's own bound of a weight."""
+_REJECTION = "actor.rejection_sampling"
+_MODES: dict[str, tuple[str, str]] = {
+    "token_mask": ("token", "reject"),
+    "token_truncate": ("token", "truncate"),
+    "sequence_mask": ("mean", "reject"),
+    "sequence_truncate": ("mean", "truncate"),
+}
+"""By AReaL's name. Its weight of a sequence is the geometric mean."""
 _IDLE: dict[str, tuple[Any, ...]] = {
     "gconfig.min_new_tokens": (0,),
     "gconfig.greedy": (False,),
@@ -26,6 +36,18 @@ _IDLE: dict[str, tuple[Any, ...]] = {
     "actor.use_lora": (False,),
 }
 """Values that ask for nothing, so that nothing is lost with them."""
+
+
+class ArealConvert(ConvertCommand):
+    """The command."""
+
+    system = "areal"
+    config_help = "the YAML of AReaL's TIR example, or a shell script that starts it"
+    overrides_help = "overrides over it, such as gconfig.n_samples=8"
+
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
+        """Read and convert."""
+        return convert(ArealConversion(read(config, overrides)))
 
 
 def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]:
@@ -92,7 +114,7 @@ def _rollout(settings: ArealConversion) -> dict[str, Any]:
         Number("top_k", ("gconfig.top_k",), least=-1, whole=True, above=0, below=_NO_LIMIT),
         count("concurrency", "rollout.max_concurrent_rollouts", default=0),
     )
-    return {"max_turn_tokens": turn, "max_episode_tokens": longest, **rollout, **staleness(settings)}
+    return {"max_turn_tokens": turn, "max_episode_tokens": longest, **rollout, **_staleness(settings)}
 
 
 def _algorithm(settings: ArealConversion) -> dict[str, Any]:
@@ -134,7 +156,7 @@ def _algorithm(settings: ArealConversion) -> dict[str, Any]:
             settings.lose(
                 "actor.dynamic_sampling", "the rewards of a group of one are always equal: none would be left"
             )
-    return algorithm | _overlong(settings) | importance(settings)
+    return algorithm | _overlong(settings) | _importance(settings)
 
 
 def _overlong(settings: ArealConversion) -> dict[str, Any]:
@@ -240,3 +262,58 @@ def _evaluation(settings: ArealConversion, epoch: int | None) -> dict[str, Any]:
         f"evaluation.temperature: {_EVAL_TEMPERATURE}, which stands in AReaL's script and not in its config"
     )
     return {**({"every": every} if every else {}), "temperature": _EVAL_TEMPERATURE}
+
+
+def _staleness(settings: ArealConversion) -> dict[str, int]:
+    """`rollout.max_staleness`, where episodes may be sampled by weights that are older than those that are trained."""
+    versions = settings.whole("rollout.max_head_offpolicyness", default=0, least=0)
+    if not versions or not settings.flag("async_training", default=True):
+        return {}
+    settings.remark(
+        f"rollout.max_staleness: {versions}, as rollout.max_head_offpolicyness; sampling and training run at the same "
+        "time, for which the embedded engine keeps a copy of the weights; 0 lets them take turns"
+    )
+    return {"max_staleness": versions}
+
+
+def _importance(settings: ArealConversion) -> dict[str, Any]:
+    """`algorithm.importance`, where AReaL's loss is the decoupled one."""
+    if not settings.flag("actor.use_decoupled_loss"):
+        return {}
+    found = _rejection(settings) if settings.given(_REJECTION) else _capped(settings)
+    if found is None:
+        return {}
+    level, mode, cap = found
+    return {"importance": {"level": level, "mode": mode, "cap": cap}}
+
+
+def _capped(settings: ArealConversion) -> tuple[str, str, float] | None:
+    """By AReaL's older settings, in either spelling."""
+    key = "actor.behave_imp_weight_mode"
+    mode = str(settings.get(key) or "token_mask")
+    spellings = ("actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
+    caps = [_cap(settings, name) for name in spellings if settings.given(name) or settings.null(name)]
+    if mode == "disabled":
+        return None
+    if mode not in _MODES:
+        settings.lose(key, f"{mode[:40]!r} isn't there; the config takes token_mask")
+    return (*_MODES.get(mode, _MODES["token_mask"]), caps[0] if caps else _CAP)
+
+
+def _rejection(settings: ArealConversion) -> tuple[str, str, float] | None:
+    level, action = (str(settings.get(f"{_REJECTION}.{name}") or "") for name in ("level", "action"))
+    metric, mean = (settings.get(f"{_REJECTION}.{name}") for name in ("metric", "agg"))
+    if metric not in (None, "ratio"):
+        settings.lose(f"{_REJECTION}.metric", f"{str(metric)[:40]!r} isn't there: weights are bounded by their ratio")
+        return None
+    if level == "sequence" and mean not in (None, "mean"):
+        settings.lose(f"{_REJECTION}.agg", f"{str(mean)[:40]!r} isn't there: a sequence's weight is the geometric mean")
+    key = f"{'sequence' if level == 'sequence' else 'token'}_{'truncate' if action == 'clamp' else 'mask'}"
+    return (*_MODES[key], _cap(settings, f"{_REJECTION}.upper"))
+
+
+def _cap(settings: ArealConversion, key: str) -> float:
+    if settings.null(key):
+        settings.lose(key, f"weights have a bound here; the config takes AReaL's own, {_CAP:g}")
+        return _CAP
+    return settings.number(key, default=_CAP, least=1.0 + 1e-9)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import PurePosixPath
 
 from toolrl.errors import ConfigError
@@ -171,7 +172,8 @@ class _Script:
         """The value of an arithmetic expression."""
         plain = _NAME.sub(lambda match: self._variable(match[1], None), text)
         try:
-            # Digits, brackets and four operations alone: nothing else is evaluated.
-            return str(eval(plain.replace("/", "//"))) if _SUM.fullmatch(plain) else UNKNOWN
+            # Digits, brackets and four operations alone: nothing else is evaluated. Decimal's division truncates.
+            written = re.sub(r"\d+", r"D(\g<0>)", plain).replace("/", "//")
+            return str(int(eval(written, {"D": Decimal}))) if _SUM.fullmatch(plain) else UNKNOWN
         except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
             return UNKNOWN

@@ -8,12 +8,9 @@ Each also stands where verl has it, with `toolrl_plugin_verl` for `verl`.
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 from toolrl_plugin_verl.tools.function_tool import function_tool
 from toolrl_plugin_verl.tools.schemas import (
-    OpenAIFunctionCallSchema,
     OpenAIFunctionParametersSchema,
-    OpenAIFunctionParsedSchema,
     OpenAIFunctionPropertySchema,
     OpenAIFunctionSchema,
-    OpenAIFunctionToolCall,
     OpenAIFunctionToolSchema,
     ToolResponse,
 )
@@ -22,12 +19,9 @@ from toolrl_plugin_verl.utils.rollout_trace import rollout_trace_op
 
 __all__ = [
     "BaseTool",
-    "OpenAIFunctionCallSchema",
     "OpenAIFunctionParametersSchema",
-    "OpenAIFunctionParsedSchema",
     "OpenAIFunctionPropertySchema",
     "OpenAIFunctionSchema",
-    "OpenAIFunctionToolCall",
     "OpenAIFunctionToolSchema",
     "ToolResponse",
     "function_tool",

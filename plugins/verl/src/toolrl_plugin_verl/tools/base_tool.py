@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 Created = tuple[str, ToolResponse]
-"""The id, and what the model is to see before its first turn."""
+"""The id, and what the model sees before its first turn."""
 Executed = tuple[ToolResponse, float | None, dict[str, Any] | None]
 """The answer, its step reward, its metrics."""
 
@@ -53,4 +53,4 @@ class BaseTool:
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Let go of the instance."""
+        """Release the instance."""

@@ -10,7 +10,7 @@ from toolrl_plugin_verl.utils.reward_score import geo3k
 
 
 class Geo3kTool(ScoringTool):
-    """Tells the model what its answer to a geometry problem is worth."""
+    """Scores the model's answer to a geometry problem."""
 
     default_schema = function_schema(
         "calc_geo3k_reward",

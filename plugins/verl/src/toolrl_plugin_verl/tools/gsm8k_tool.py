@@ -10,7 +10,7 @@ from toolrl_plugin_verl.utils.reward_score import gsm8k
 
 
 class Gsm8kTool(ScoringTool):
-    """Tells the model what its answer to a grade-school problem is worth."""
+    """Scores the model's answer to a grade-school problem."""
 
     default_schema = function_schema(
         "calc_gsm8k_reward",

@@ -1,9 +1,8 @@
-"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, of a call, and a tool's answer."""
+"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, and a tool's answer."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -49,41 +48,6 @@ def function_schema(name: str, description: str, **properties: dict[str, Any]) -
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     function = {"name": name, "description": description, "parameters": parameters}
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
-
-
-class OpenAIFunctionParsedSchema(BaseModel):
-    """A call as a parser reads it."""
-
-    name: str
-    arguments: str
-    """JSON text."""
-
-
-class OpenAIFunctionCallSchema(BaseModel):
-    """A call with its arguments read."""
-
-    name: str
-    arguments: dict[str, Any]
-
-    @staticmethod
-    def from_openai_function_parsed_schema(
-        parsed_schema: OpenAIFunctionParsedSchema,
-    ) -> tuple[OpenAIFunctionCallSchema, bool]:
-        """The call, and True where its arguments are no JSON object; then they are empty."""
-        try:
-            arguments = json.loads(parsed_schema.arguments)
-        except ValueError:
-            arguments = None
-        wrong = not isinstance(arguments, dict)
-        return OpenAIFunctionCallSchema(name=parsed_schema.name, arguments={} if wrong else arguments), wrong
-
-
-class OpenAIFunctionToolCall(BaseModel):
-    """A call with its id."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: OpenAIFunctionCallSchema | OpenAIFunctionParsedSchema
 
 
 class ToolResponse(BaseModel):

@@ -34,7 +34,7 @@ def _process_single_case(
     from toolrl_plugin_sandbox_fusion.cases import Cases, verdict
 
     if isinstance(memory_limit_mb, str):
-        memory_limit_mb, language = MEMORY_MB, memory_limit_mb
+        language, memory_limit_mb = memory_limit_mb, MEMORY_MB
     case = Cases([stdin_data], [expected_output], fn_name).case(0, generation)
     request = RunRequest(case.code, language, case.stdin, timeout, timeout, memory_limit_mb)
     facts: dict[str, Any] = {
