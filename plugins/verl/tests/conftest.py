@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from verl_harness import Make
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.toolset import VerlToolset
 from toolrl_testing import make_build_context
+from toolrl_testing.http_stub import HttpReply, http_stub
 
 
 @pytest.fixture
@@ -46,52 +44,29 @@ def _guide_log() -> Iterator[None]:
     verl_guide_tools.LOG.clear()
 
 
-def serving(path: str, answer: Callable[[Any], Any]) -> Iterator[str]:
-    """The address of a server that answers JSON by JSON."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(answer(asked)).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/{path}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def sandbox() -> Iterator[str]:
     """The address of a server with Sandbox Fusion's API: each program writes its own length."""
 
-    def run(asked: Any) -> Any:
+    def run(asked: Any) -> HttpReply:
         said = f"{len(asked['code'])} characters, {asked['run_timeout']:g} s, {asked['memory_limit_MB']} MB\n"
         ran = {"status": "Finished", "execution_time": 0.01, "return_code": 0, "stdout": said, "stderr": ""}
-        return {"status": "Success", "message": "", "compile_result": None, "run_result": ran, "files": {}}
+        return HttpReply({"status": "Success", "message": "", "compile_result": None, "run_result": ran, "files": {}})
 
-    yield from serving("run_code", run)
+    with http_stub(run) as stub:
+        yield f"{stub.url}/run_code"
 
 
 @pytest.fixture
 def retriever() -> Iterator[str]:
     """The address of a server with Search-R1's API: each query finds passages about itself."""
 
-    def find(asked: Any) -> Any:
-        return {
-            "result": [
-                [{"document": {"contents": f"About {query}\nText {n}"}, "score": 1.0} for n in range(asked["topk"])]
-                for query in asked["queries"]
-            ]
-        }
+    def find(asked: Any) -> HttpReply:
+        passages = [
+            [{"document": {"contents": f"About {query}\nText {n}"}, "score": 1.0} for n in range(asked["topk"])]
+            for query in asked["queries"]
+        ]
+        return HttpReply({"result": passages})
 
-    yield from serving("retrieve", find)
+    with http_stub(find) as stub:
+        yield f"{stub.url}/retrieve"
