@@ -37,4 +37,5 @@ def build() -> Callable[[dict[str, Any]], dict[str, bool]]:
         except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
             return {"right": False}
 
+    grade_answer("\\sqrt{12}", "2\\sqrt{3}")  # loads what sympy imports late, before the first deadline
     return answer
