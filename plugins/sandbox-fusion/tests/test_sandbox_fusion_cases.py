@@ -11,8 +11,15 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl_plugin_sandbox_fusion.api import CommandResult, RunResponse
-from toolrl_plugin_sandbox_fusion.cases import ProgramCase, Status, matches, read_cases, verdict
-from toolrl_plugin_sandbox_fusion.function_case import arguments_text, program
+from toolrl_plugin_sandbox_fusion.cases import (
+    ProgramCase,
+    Status,
+    arguments_text,
+    function_program,
+    matches,
+    read_cases,
+    verdict,
+)
 
 
 class TestReading:
@@ -61,10 +68,8 @@ class TestReading:
 
 
 def call(source: str, function: str, stdin: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program(source, function)], input=stdin, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", function_program(source, function)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
 class TestFunction:

@@ -12,9 +12,8 @@ import pytest
 from sandbox_answers import finished
 
 from toolrl.errors import ToolsetError, TransientToolError
-from toolrl_plugin_sandbox_fusion import client as client_module
-from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
-from toolrl_plugin_sandbox_fusion.client import SandboxApiError, SandboxClient
+from toolrl_plugin_sandbox_fusion import api
+from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse, SandboxApiError, SandboxClient
 from toolrl_testing.http_stub import HttpReply, HttpStub
 
 EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
@@ -28,19 +27,12 @@ def ask(url: str, request: RunRequest = RunRequest("print(1)"), **kwargs: Any) -
     return asyncio.run(run())
 
 
-def request_of(exchange: dict[str, Any]) -> RunRequest:
-    fields = dict(exchange["request"])
-    if "memory_limit_MB" in fields:
-        fields["memory_limit_mb"] = fields.pop("memory_limit_MB")
-    return RunRequest(**fields)
-
-
 @pytest.mark.parametrize("path", EXCHANGES, ids=lambda path: path.stem)
 def test_recorded_exchanges(path: Path, stub: HttpStub) -> None:
     exchange = json.loads(path.read_text())
     stub.script(HttpReply(exchange["response"], exchange["status"], exchange["headers"]))
     assert exchange["documented"].startswith(("https://", "RFC"))
-    request = request_of(exchange)
+    request = RunRequest(**exchange["request"])
     if exchange["status"] == 200:
         response = ask(stub.url, request)
         assert response.body() == exchange["response"]
@@ -82,11 +74,11 @@ def test_what_is_no_answer_is_said(stub: HttpStub, body: bytes) -> None:
 def test_a_large_answer_is_cut_off(stub: HttpStub) -> None:
     stub.script(HttpReply(finished("x" * (2 << 20))))
     with pytest.raises(SandboxApiError, match="larger than 1 MiB"):
-        ask(stub.url, max_response_bytes=1 << 20)
+        ask(stub.url, max_response_mb=1)
 
 
 def test_a_request_may_take_what_its_program_may_and_a_margin(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(api, "MARGIN_SECONDS", 0.1)
     gate = threading.Event()
     stub.answer = lambda request: HttpReply(finished(str(gate.wait(60))))
     with pytest.raises(TransientToolError, match=r"no answer within 0\.3 s"):

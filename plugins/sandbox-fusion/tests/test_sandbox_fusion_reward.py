@@ -13,9 +13,6 @@ from sandbox_answers import finished
 from toolrl.errors import DataError, RewardError
 from toolrl.types import Score
 from toolrl_common import http_client
-from toolrl_plugin_sandbox_fusion.cases import Status, read_cases
-from toolrl_plugin_sandbox_fusion.client import SandboxClient
-from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_testing import make_build_context, make_episode, make_task
@@ -158,38 +155,27 @@ class TestFaults:
         assert len(stub.requests) == 4
 
 
+COMPILE_ERROR = finished(status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None)
+
+
 class TestCompileErrors:
-    def judge(self, stub: HttpStub, count: int, at_once: int = 8) -> list[Status]:
-        async def run() -> list[Status]:
-            judge = CaseJudge(SandboxClient(stub.url), CaseLimits(patience=1.0), at_once)
-            cases = read_cases({"inputs": [str(n) for n in range(count)], "outputs": ["ok"] * count}, "task")
-            return [found.status for found in await judge(cases, "x", "cpp")]
+    def score(self, stub: HttpStub, count: int, at_once: int) -> dict[str, float]:
+        """Shares of those that passed and of those that didn't compile."""
+        cases = {"inputs": [str(n) for n in range(count)], "outputs": ["ok"] * count}
+        return dict(score(stub, TEXT, answer=cases, max_concurrent=at_once).metrics)
 
-        return asyncio.run(run())
-
-    def test_every_case_after_the_first_is_one(self, stub: HttpStub) -> None:
-        compile_error = finished(
-            status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None
-        )
-
-        def answer(request: dict[str, Any]) -> HttpReply:
-            return HttpReply(compile_error) if request["stdin"] == "2" else HttpReply(finished("ok\n"))
-
-        stub.answer = answer
-        for at_once in (1, 8):
-            assert self.judge(stub, 6, at_once) == [Status.PASSED] * 2 + [Status.COMPILE_ERROR] * 4
+    @pytest.mark.parametrize("at_once", [1, 8])
+    def test_every_case_after_the_first_is_one(self, stub: HttpStub, at_once: int) -> None:
+        stub.answer = lambda request: HttpReply(COMPILE_ERROR if request["stdin"] == "1" else finished("ok\n"))
+        found = self.score(stub, 4, at_once)
+        assert (found["pass_rate"], found["compile_error"]) == (0.25, 0.75)
 
     def test_later_cases_arent_begun(self, stub: HttpStub) -> None:
-        stub.script(
-            HttpReply(
-                finished(status="Failed", compile_result={"status": "Finished", "return_code": 1}, run_result=None)
-            )
-        )
-        assert self.judge(stub, 50, at_once=1) == [Status.COMPILE_ERROR] * 50
+        stub.script(HttpReply(COMPILE_ERROR))
+        assert self.score(stub, 50, at_once=1)["compile_error"] == 1.0
         assert len(stub.requests) == 1
 
     def test_an_earlier_one_that_answers_later_counts(self, stub: HttpStub) -> None:
-        compile_error = finished(status="Failed", compile_result={"status": "TimeLimitExceeded"}, run_result=None)
         late = threading.Event()
 
         def answer(request: dict[str, Any]) -> HttpReply:
@@ -197,10 +183,10 @@ class TestCompileErrors:
                 late.set()
             elif request["stdin"] == "0":
                 late.wait(10)
-            return HttpReply(compile_error if request["stdin"] in "03" else finished("ok\n"))
+            return HttpReply(COMPILE_ERROR if request["stdin"] in "03" else finished("ok\n"))
 
         stub.answer = answer
-        assert self.judge(stub, 5) == [Status.COMPILE_ERROR] * 5
+        assert self.score(stub, 5, at_once=8)["compile_error"] == 1.0
 
 
 class TestConcurrency:

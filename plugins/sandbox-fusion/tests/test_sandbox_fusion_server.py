@@ -22,13 +22,12 @@ pytest.importorskip("toolrl_plugin_python", reason="the server needs the plugin 
 from toolrl.cli.main import main
 from toolrl.errors import ConfigError, TransientToolError
 from toolrl_plugin_sandbox_fusion import languages
-from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse
-from toolrl_plugin_sandbox_fusion.client import SandboxClient
+from toolrl_plugin_sandbox_fusion.api import CommandResult, RunRequest, RunResponse, SandboxClient
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner
 from toolrl_plugin_sandbox_fusion.serve import check
-from toolrl_plugin_sandbox_fusion.server import SandboxServer, SandboxServerSettings
+from toolrl_plugin_sandbox_fusion.server import SandboxServer
 from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
@@ -48,7 +47,7 @@ def serve(work: Work, *names: str, bounds: Bounds | None = None, **settings: Any
     made = runner(*names, bounds=bounds)
 
     async def run() -> Any:
-        server = SandboxServer(made, SandboxServerSettings(port=0, **settings))
+        server = SandboxServer(made, **settings)
         async with server, SandboxClient(server.url) as client:
             return await work(server, client)
 
@@ -69,22 +68,22 @@ def answer(request: RunRequest, *names: str, bounds: Bounds | None = None) -> Ru
     return answers(request, names=names, bounds=bounds)[0]
 
 
-class TestFiles:
+def ran(response: RunResponse) -> CommandResult:
+    assert response.run_result is not None, response
+    return response.run_result
+
+
+class TestPrograms:
     def test_a_file_of_the_request_doesnt_replace_its_program(self) -> None:
         source = languages.LANGUAGES["python"].source
         evil = base64.b64encode(b"print('evil')").decode()
         names = (name.format(source) for name in ("{}", "./{}", ".//{}", "./././{}"))
-        found = answer(RunRequest("print('mine')", files=dict.fromkeys(names, evil)))
-        assert found.run_result is not None
-        assert found.run_result.stdout == "mine\n"
+        assert ran(answer(RunRequest("print('mine')", files=dict.fromkeys(names, evil)))).stdout == "mine\n"
 
-
-class TestPrograms:
     def test_a_program_and_its_output(self) -> None:
         found = answer(RunRequest("import sys\nprint(6 * 7)\nprint('e', file=sys.stderr)"))
         assert (found.status, found.message, found.compile_result, found.files) == ("Success", "", None, {})
-        run = found.run_result
-        assert run is not None
+        run = ran(found)
         assert (run.status, run.return_code, run.stdout, run.stderr) == ("Finished", 0, "42\n", "e\n")
         assert run.execution_time is not None
         assert 0 < run.execution_time < 30
@@ -96,38 +95,25 @@ class TestPrograms:
             RunRequest("import os\nos.kill(os.getpid(), 15)"),
             RunRequest("print(input())"),
         )
-        assert failed.run_result is not None
-        assert (failed.status, failed.run_result.status, failed.run_result.return_code) == ("Failed", "Finished", 1)
-        assert failed.run_result.stdout == "a\n"
-        assert "ValueError: no" in str(failed.run_result.stderr)
-        assert exited.run_result is not None
-        assert exited.run_result.return_code == 3
-        assert killed.run_result is not None
-        assert killed.run_result.return_code == -15
-        assert asks.run_result is not None
-        assert "EOFError" in str(asks.run_result.stderr)
+        assert (failed.status, ran(failed).status, ran(failed).return_code) == ("Failed", "Finished", 1)
+        assert ran(failed).stdout == "a\n"
+        assert "ValueError: no" in str(ran(failed).stderr)
+        assert (ran(exited).return_code, ran(killed).return_code) == (3, -15)
+        assert "EOFError" in str(ran(asks).stderr)
 
     def test_standard_input(self) -> None:
-        found = answer(RunRequest("print(input()[::-1])", stdin="äbc\n"))
-        assert found.run_result is not None
-        assert found.run_result.stdout == "cbä\n"
+        assert ran(answer(RunRequest("print(input()[::-1])", stdin="äbc\n"))).stdout == "cbä\n"
 
     def test_a_program_that_takes_too_long(self) -> None:
-        found = answer(RunRequest("print('so far', flush=True)\nwhile True: pass", run_timeout=0.5))
-        run = found.run_result
-        assert run is not None
-        assert (found.status, run.status, run.return_code, run.stdout) == (
-            "Failed",
-            "TimeLimitExceeded",
-            None,
-            "so far\n",
-        )
+        found = answer(RunRequest("print('so far', flush=True)\nwhile True: pass", run_timeout=3))
+        run = ran(found)
+        assert (found.status, run.status, run.return_code) == ("Failed", "TimeLimitExceeded", None)
+        assert run.stdout == "so far\n"
 
     def test_a_program_that_takes_too_much_memory(self) -> None:
-        found = answer(RunRequest("x = bytearray(10)\nwhile True: x += bytes(10_000_000)", memory_limit_mb=128))
+        found = answer(RunRequest("x = bytearray(10)\nwhile True: x += bytes(10_000_000)", memory_limit_MB=128))
         assert found.status == "Failed"
-        assert found.run_result is not None
-        assert found.run_result.return_code not in (0, None)
+        assert ran(found).return_code not in (0, None)
 
     def test_files_in_and_out(self) -> None:
         found = answer(
@@ -274,9 +260,7 @@ class TestRequests:
         content = base64.encodebytes(b"text" * 40).decode()
         assert "\n" in content[:-1]
         request = RunRequest("print(open('a').read())", files={"a": content})
-        done = answer(request).run_result
-        assert done is not None
-        assert done.stdout == "text" * 40 + "\n"
+        assert ran(answer(request)).stdout == "text" * 40 + "\n"
 
 
 class TestManyRequests:
@@ -308,8 +292,7 @@ class TestManyRequests:
             return done, lines
 
         done, lines = serve(work, workers=1, queue=1, request_seconds=1)
-        assert done.run_result is not None
-        assert done.run_result.stdout == "42\n"
+        assert ran(done).stdout == "42\n"
         assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
 
     def test_no_more_run_at_once_than_there_are_workers(self) -> None:
@@ -377,8 +360,7 @@ class TestCommand:
                     return await client.run(RunRequest("print(6 * 7)"))
 
             found = asyncio.run(ask())
-            assert found.run_result is not None
-            assert found.run_result.stdout == "42\n"
+            assert ran(found).stdout == "42\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
             assert process.stdout.read() == "stopping\n"

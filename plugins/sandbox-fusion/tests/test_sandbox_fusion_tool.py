@@ -287,6 +287,38 @@ class TestPlaces:
             asyncio.run(run(*(make(stub.url, shared_limit=shared, rate_limit=n) for n in (3, 4))))
         asyncio.run(run(make(stub.url + "/other", shared_limit=shared, rate_limit=4)))
 
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            HttpReply(b"broken", 500),
+            HttpReply(b"{"),
+            HttpReply(drop=True),
+            HttpReply(b"", 503),
+            HttpReply(finished(status="SandboxError", run_result=None)),
+        ],
+    )
+    def test_a_call_that_fails_loses_no_place(self, stub: HttpStub, bad: HttpReply) -> None:
+        def answer(request: dict[str, Any]) -> HttpReply:
+            stub.meet(3)
+            return bad if request["code"] == "5" else HttpReply(finished(f"{request['code']}\n"))
+
+        stub.answer = answer
+        tool = make(stub.url, num_workers=3)
+
+        async def run() -> list[Any]:
+            await tool.start()
+            try:
+                async with tool.open(make_task(), make_episode_context()) as session:
+                    calls = (session.call(ToolCall("code_interpreter", {"code": str(n)})) for n in range(12))
+                    return await asyncio.gather(*calls, return_exceptions=True)
+            finally:
+                await tool.stop()
+
+        found = asyncio.run(run())
+        assert isinstance(found.pop(5), ToolError)
+        assert [result.text for result in found] == [f"{n}\n" for n in range(12) if n != 5]
+        assert stub.most_at_once == 3
+
     def test_a_busy_sandbox_holds_no_place(self, stub: HttpStub) -> None:
         def answer(request: dict[str, Any]) -> HttpReply:
             again = sum(one["code"] == "busy" for one in stub.requests) > 2
@@ -312,7 +344,7 @@ class TestPlaces:
         free, busy = asyncio.run(run())
         assert free < busy
 
-    def test_a_cancelled_call_leaves_the_queue(self, stub: HttpStub) -> None:
+    async def test_a_cancelled_call_leaves_the_queue(self, stub: HttpStub) -> None:
         go = threading.Event()
 
         def answer(request: dict[str, Any]) -> HttpReply:
@@ -322,20 +354,17 @@ class TestPlaces:
         stub.answer = answer
         tool = make(stub.url, num_workers=1)
 
-        async def run() -> None:
-            await tool.start()
-            try:
-                calls = [asyncio.create_task(tool.run(RunRequest(str(n)))) for n in range(3)]
-                while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
-                    await asyncio.sleep(0.001)
-                calls[0].cancel()
-                calls[1].cancel()
-                go.set()
-                await calls[2]
-            finally:
-                await tool.stop()
-
-        asyncio.run(run())
+        await tool.start()
+        try:
+            calls = [asyncio.create_task(tool.run(RunRequest(str(n)))) for n in range(3)]
+            while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
+                await asyncio.sleep(0.001)
+            calls[0].cancel()
+            calls[1].cancel()
+            go.set()
+            await calls[2]
+        finally:
+            await tool.stop()
         assert [request["code"] for request in stub.requests] == ["0", "2"]
 
 

@@ -5,6 +5,11 @@
     {"assert_case": ["assert add(1, 2) == 3", …]}                            statements after the program
 
 An input of None is no standard input; an expected output of None is right whatever the program prints.
+
+A function is called by a program around the solution, which gets the arguments by standard input. The solution runs as
+a module of its own, in which the names of the usual standard modules are there without an import, as solutions of
+programming sites expect it. What it prints itself goes to standard error: standard output holds the result alone. A
+function that isn't there, or raises, ends the program with exit code 1.
 """
 
 from __future__ import annotations
@@ -16,8 +21,54 @@ from enum import Enum
 from typing import Any
 
 from toolrl.errors import DataError
-from toolrl_plugin_sandbox_fusion import function_case
 from toolrl_plugin_sandbox_fusion.api import ERROR, FAILED, FINISHED, SUCCESS, TIME_LIMIT, RunResponse
+
+_PROGRAM = """
+import importlib, json, sys, traceback, types
+
+SOURCE = {source}
+NAME = {name}
+STARRED = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
+           "itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing")
+
+
+def solution_module():
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    names = vars(module)
+    for name in STARRED:
+        other = importlib.import_module(name)
+        public = getattr(other, "__all__", [n for n in vars(other) if not n.startswith("_")])
+        names.update((n, getattr(other, n)) for n in public if hasattr(other, n))
+    names.update((name, sys.modules[name]) for name in STARRED[:-2])
+    given = dict(names)
+    exec(compile(SOURCE, "solution.py", "exec"), names)
+    return names, given
+
+
+def function_of(names, given):
+    if NAME in names and (NAME not in given or names[NAME] is not given[NAME]):
+        return names[NAME]
+    if "Solution" in names:
+        return getattr(names["Solution"](), NAME)
+    raise NameError("the solution has no function or method " + repr(NAME))
+
+
+def main():
+    out, sys.stdout = sys.stdout, sys.stderr
+    arguments = [json.loads(line) for line in sys.stdin.read().split("\\n") if line.strip()]
+    try:
+        result = function_of(*solution_module())(*arguments)
+        as_json = result is None or isinstance(result, (bool, dict, list, tuple))
+        text = json.dumps(result, default=str) if as_json else str(result)
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    print(text, file=out)
+
+
+main()
+"""
 
 
 class Status(Enum):
@@ -70,9 +121,7 @@ class Cases:
         if self.function is None:
             return ProgramCase(solution, None if given is None else str(given), text)
         value = None if isinstance(expected, str) else expected
-        return ProgramCase(
-            function_case.program(solution, self.function), function_case.arguments_text(given), text, value
-        )
+        return ProgramCase(function_program(solution, self.function), arguments_text(given), text, value)
 
 
 def read_cases(given: Any, where: str, language: str = "python") -> Cases:
@@ -106,10 +155,25 @@ def read_cases(given: Any, where: str, language: str = "python") -> Cases:
         raise wrong(f"have fn_name {function!r:.80} for {language}: only functions of Python programs can be called")
     for index, value in enumerate(inputs if function is not None else ()):
         try:
-            function_case.check_arguments(value)
+            for line in filter(str.strip, value.split("\n") if isinstance(value, str) else ()):
+                json.loads(line)
         except (ValueError, RecursionError) as error:
             raise wrong(f"have arguments of {function!r} that are no JSON, in inputs[{index}]: {error}") from error
     return Cases(inputs, outputs, function, tuple(str(line) for line in asserts))
+
+
+def function_program(source: str, function: str) -> str:
+    """The program that calls `function` of the solution `source`."""
+    return _PROGRAM.format(source=ascii(source), name=ascii(function)).lstrip()
+
+
+def arguments_text(case: Any) -> str:
+    """A case's input as the program reads it: a text as it is, a list as one argument a line, anything else as the
+    only argument."""
+    if isinstance(case, str):
+        return case
+    arguments = case if isinstance(case, list | tuple) else [] if case is None else [case]
+    return "\n".join(json.dumps(argument, default=str) for argument in arguments)
 
 
 def verdict(response: RunResponse, case: ProgramCase) -> Status:

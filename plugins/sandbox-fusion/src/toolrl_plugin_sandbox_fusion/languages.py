@@ -20,7 +20,7 @@ class Language:
     """One language. `{tool}` in a command is the path of its tool."""
 
     tool: str
-    """The program that has to be on the machine."""
+    """The program that has to be on the machine; its path once it was found."""
     source: str
     """The name of the file that the code is written to."""
     run: tuple[str, ...]
@@ -31,6 +31,12 @@ class Language:
     """The file that compiling gives."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that its tool needs."""
+    readable: tuple[Path, ...] = ()
+    """What its tool reads besides the system's folders."""
+
+    def command(self, template: tuple[str, ...]) -> list[str]:
+        """A command with the tool's path in it."""
+        return [self.tool if part == "{tool}" else part for part in template]
 
 
 LANGUAGES: dict[str, Language] = {
@@ -71,63 +77,48 @@ LANGUAGES: dict[str, Language] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledLanguage:
-    """A language whose tool is on this machine."""
-
-    language: Language
-    tool: str
-    """The tool's path."""
-    env: Mapping[str, str]
-    """Variables that its tool needs."""
-    readable: tuple[Path, ...] = ()
-    """What it reads besides the system's folders."""
-
-    def command(self, template: tuple[str, ...]) -> list[str]:
-        """A command with the tool's path in it."""
-        return [self.tool if part == "{tool}" else part for part in template]
-
-
-def installed(python: str, names: list[str] | None = None) -> dict[str, InstalledLanguage]:
+def installed(python: str, names: list[str] | None = None) -> dict[str, Language]:
     """The languages, or those of `names`, whose tools are found; `python` is the interpreter of Python programs."""
-    found: dict[str, InstalledLanguage] = {}
+    found: dict[str, Language] = {}
     for name in LANGUAGES if names is None else names:
         language = LANGUAGES[name]
         tool = python if language.tool == "python" else shutil.which(language.tool)
         if tool is not None:
-            found[name] = _SPECIAL.get(name, InstalledLanguage)(language, tool, language.env)
+            language = replace(language, tool=tool)
+            found[name] = _SPECIAL[name](language) if name in _SPECIAL else language
     return found
 
 
-def _java(language: Language, tool: str, env: Mapping[str, str]) -> InstalledLanguage:
+def _java(language: Language) -> Language:
     """Java finds its libraries by /proc, which isn't there in the sandbox."""
-    home = Path(tool).resolve().parent.parent
+    home = Path(language.tool).resolve().parent.parent
     libraries = {"LD_LIBRARY_PATH": f"{home}/lib:{home}/lib/server"}
-    return InstalledLanguage(language, tool, {**env, **libraries}, (home, *Path("/etc").glob("java-*")))
+    return replace(language, env={**language.env, **libraries}, readable=(home, *Path("/etc").glob("java-*")))
 
 
 _WITHOUT_LLD = "-Clinker-features=-lld"
 """Newer compilers link by a program that looks for itself in /proc."""
 
 
-def _takes(tool: str, option: str) -> bool:
-    """Whether a compiler knows an option."""
+def _sysroot(tool: str, *options: str) -> str | None:
+    """The folder of a Rust compiler; None where it doesn't know an option, or doesn't work."""
     try:
-        return subprocess.run([tool, option, "--print", "sysroot"], capture_output=True, timeout=30).returncode == 0
+        command = [tool, *options, "--print", "sysroot"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return False
+        return None
 
 
-def _rust(language: Language, tool: str, env: Mapping[str, str]) -> InstalledLanguage:
+def _rust(language: Language) -> Language:
     """What rustup puts on the path only starts the real compiler, from a folder of the user's."""
-    try:
-        done = subprocess.run([tool, "--print", "sysroot"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return InstalledLanguage(language, tool, env)
-    home = Path(done.stdout.strip())
-    if language.compile is not None and _takes(tool, _WITHOUT_LLD):
-        language = replace(language, compile=(language.compile[0], _WITHOUT_LLD, *language.compile[1:]))
-    return InstalledLanguage(language, str(home / "bin" / "rustc"), {**env, "LD_LIBRARY_PATH": f"{home}/lib"}, (home,))
+    found = _sysroot(language.tool)
+    if found is None:
+        return language
+    home, compile_ = Path(found), language.compile or ()
+    if _sysroot(language.tool, _WITHOUT_LLD) is not None:
+        compile_ = (compile_[0], _WITHOUT_LLD, *compile_[1:])
+    env = {**language.env, "LD_LIBRARY_PATH": f"{home}/lib"}
+    return replace(language, tool=str(home / "bin" / "rustc"), compile=compile_, env=env, readable=(home,))
 
 
-_SPECIAL: dict[str, Callable[[Language, str, Mapping[str, str]], InstalledLanguage]] = {"java": _java, "rust": _rust}
+_SPECIAL: dict[str, Callable[[Language], Language]] = {"java": _java, "rust": _rust}

@@ -6,17 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from toolrl_plugin_sandbox_fusion.api import LANGUAGES
-from toolrl_plugin_sandbox_fusion.client import run_code_url
+from toolrl_plugin_sandbox_fusion.api import Language, run_code_url
 
 DESCRIPTION = "A tool for executing code."
 """What verl's tool is described as."""
-
-
-def _known_language(name: str) -> str:
-    if name not in LANGUAGES:
-        raise ValueError(f"the API has no language {name!r}; it has {', '.join(LANGUAGES)}")
-    return name
 
 
 def _address(url: str) -> str:
@@ -24,7 +17,6 @@ def _address(url: str) -> str:
     return url
 
 
-Language = Annotated[str, AfterValidator(_known_language)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 

@@ -1,24 +1,38 @@
 """The reward `sandbox_fusion`: the share of the task's test cases that the episode's program passes.
 
-A case that the sandbox couldn't run is no mistake of the model. It counts as not passed beside cases that could be run,
-and where none could, the episode fails instead of being trained on as a zero.
+The program is the last fenced block of the language, else the first fenced block of any. Each case is a request to the
+sandbox, many at once. A case that the sandbox couldn't run is no mistake of the model. It counts as not passed beside
+cases that could be run, and where none could, the episode fails instead of being trained on as a zero.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
-from toolrl.errors import RewardError
+from toolrl.errors import RewardError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
-from toolrl_common.http_client import without_secrets
-from toolrl_plugin_sandbox_fusion.cases import Cases, Status, read_cases
-from toolrl_plugin_sandbox_fusion.client import SandboxClient
-from toolrl_plugin_sandbox_fusion.judge import CaseJudge, CaseLimits
+from toolrl_common.http_client import patiently, without_secrets
+from toolrl_plugin_sandbox_fusion.api import RunRequest, SandboxClient
+from toolrl_plugin_sandbox_fusion.cases import Cases, ProgramCase, Status, read_cases, verdict
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
-from toolrl_plugin_sandbox_fusion.solution import solution
 
 CONTINUOUS_CASES = 10
+NOT_COMPILED = (Status.COMPILE_ERROR, "")
+
+
+FENCE = "```"
+TAGS: dict[str, tuple[str, ...]] = {
+    "cpp": ("cpp", "c++"),
+    "nodejs": ("javascript", "js", "nodejs"),
+    "typescript": ("typescript", "ts"),
+    "csharp": ("csharp", "c#"),
+    "bash": ("bash", "sh"),
+    "rust": ("rust", "rs"),
+}
+"""How blocks of a language are marked, where not by its name."""
+_OTHER_TAGS = frozenset({"c++", "c#", "python3", "f#"})
 
 
 class SandboxReward:
@@ -26,25 +40,24 @@ class SandboxReward:
 
     def __init__(self, options: SandboxRewardOptions, context: BuildContext) -> None:
         self._options = options
-        client = SandboxClient(
-            options.sandbox_fusion_url, headers=options.headers, max_response_bytes=options.max_response_mb << 20
-        )
-        limits = CaseLimits(options.timeout, options.memory_limit_mb, options.patience)
-        self._judge = CaseJudge(client, limits, options.max_concurrent)
+        url, headers = options.sandbox_fusion_url, options.headers
+        self._client = SandboxClient(url, headers, max_response_mb=options.max_response_mb)
+        self._places = asyncio.Semaphore(options.max_concurrent)
 
     async def score(self, episode: Episode) -> Score:
-        """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none."""
+        """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none,
+        ToolsetError where its address or key is wrong."""
         options = self._options
         cases = self._cases(episode)
         program = solution(episode.content_of(options.judge), options.language)
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
-        verdicts = await self._judge(cases, program, options.language)
-        counts = Counter(verdict.status for verdict in verdicts)
+        verdicts = await self._verdicts([cases.case(index, program) for index in range(len(cases))])
+        counts = Counter(status for status, _ in verdicts)
         if counts[Status.API_ERROR] == len(verdicts):
             raise RewardError(
                 f"the sandbox ran none of the {len(verdicts)} test cases of task {episode.task.id!r}: "
-                f"{verdicts[0].fault:.500}",
+                f"{verdicts[0][1]:.500}",
                 where=without_secrets(options.sandbox_fusion_url),
                 hint="Look at the sandbox; `toolrl sandbox-fusion serve` starts a local one.",
             )
@@ -57,3 +70,70 @@ class SandboxReward:
         where = f"task {task.id!r}"
         cases = read_cases(task.answer if key is None else task.extra.get(key), where, self._options.language)
         return cases.first(CONTINUOUS_CASES) if self._options.continuous else cases
+
+    async def _verdicts(self, cases: list[ProgramCase]) -> list[tuple[Status, str]]:
+        """The status of each case, in order, and for a fault of the sandbox its words.
+
+        As in verl, every case after the first compile error counts as one. The index decides which is first, not the
+        order of answers; so later ones are dropped as soon as one doesn't compile.
+        """
+        verdicts = [NOT_COMPILED] * len(cases)
+        tasks: list[asyncio.Task[None]] = []
+
+        async def run(index: int) -> None:
+            verdicts[index] = await self._verdict(cases[index])
+            if verdicts[index] == NOT_COMPILED:
+                for later in tasks[index + 1 :]:
+                    later.cancel()
+
+        try:
+            async with self._client, asyncio.TaskGroup() as group:
+                tasks.extend(group.create_task(run(index)) for index in range(len(cases)))
+        except ExceptionGroup as several:  # a wrong address is one for every case
+            raise several.exceptions[0] from None
+        compiled = verdicts.index(NOT_COMPILED) if NOT_COMPILED in verdicts else len(verdicts)
+        return verdicts[:compiled] + [NOT_COMPILED] * (len(verdicts) - compiled)
+
+    async def _verdict(self, case: ProgramCase) -> tuple[Status, str]:
+        options = self._options
+        seconds = options.timeout
+        request = RunRequest(case.code, options.language, case.stdin, seconds, seconds, options.memory_limit_mb)
+        try:
+            async with self._places:  # kept while the sandbox is busy: more requests beside it wouldn't help
+                response = await patiently(lambda: self._client.run(request), options.patience)
+        except ToolError as error:
+            return Status.API_ERROR, str(error)
+        status = verdict(response, case)
+        return status, (response.message or f"status {response.status}") if status is Status.API_ERROR else ""
+
+
+def solution(text: str, language: str = "python") -> str | None:
+    """The program, or None where the text has no fenced block. A block that isn't closed runs to the end."""
+    best = -1
+    length = 0
+    for tag in TAGS.get(language, (language,)):
+        found = text.rfind(FENCE + tag)
+        if found > best or (found == best and found >= 0 and len(tag) > length):
+            best, length = found, len(tag)
+    if best >= 0:
+        return _without_version(_until_fence(text, best + len(FENCE) + length))
+    first = text.find(FENCE)
+    return None if first < 0 else _without_tag(_until_fence(text, first + len(FENCE)))
+
+
+def _until_fence(text: str, start: int) -> str:
+    end = text.find(FENCE, start)
+    return text[start:] if end < 0 else text[start:end]
+
+
+def _without_version(block: str) -> str:
+    """`python3` opens a block, too: what is left of its first line is no code."""
+    first, newline, rest = block.partition("\n")
+    return rest if newline and first.strip() and all(letter in "0123456789." for letter in first.strip()) else block
+
+
+def _without_tag(block: str) -> str:
+    """A first line that is one word names a language."""
+    first, newline, rest = block.partition("\n")
+    word = first.strip()
+    return rest if newline and (word.isalpha() or word in _OTHER_TAGS) else block

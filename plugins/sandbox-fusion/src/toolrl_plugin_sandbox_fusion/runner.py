@@ -14,27 +14,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, Field, field_validator
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_python.sandbox import Finished, Isolation, ProgramLimits, Sandbox, check_file_name
+from toolrl_plugin_python.sandbox import Finished, Isolation, ProgramLimits, Sandbox
 from toolrl_plugin_sandbox_fusion.api import (
     FINISHED,
-    LANGUAGES,
     SANDBOX_ERROR,
     TIME_LIMIT,
     CommandResult,
+    RunRequest,
     RunResponse,
     overall,
 )
-from toolrl_plugin_sandbox_fusion.languages import InstalledLanguage, installed
+from toolrl_plugin_sandbox_fusion.languages import Language, installed
 
 OUTPUT_BYTES = 1 << 20
 """What is kept of stdout and of stderr, each, as in Sandbox Fusion."""
-MAX_FILES = 10_000
-"""Of a request, sent or fetched."""
 _FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl")
 """What compilers and interpreters need to read."""
 _EXCEEDED = {
@@ -44,38 +39,6 @@ _EXCEEDED = {
 }
 _PREFIXES = "import sys; print(sys.prefix, sys.base_prefix, sys.exec_prefix, sep=chr(10))"
 _log = logging.getLogger(__name__)
-
-
-class RunRequestBody(BaseModel, extra="ignore"):
-    """The body of `POST /run_code`. Fields that aren't known are ignored, as the API does it."""
-
-    compile_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    run_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    memory_limit_MB: int = -1
-    code: str
-    stdin: str | None = None
-    language: Literal[LANGUAGES]  # type: ignore[valid-type]
-    files: dict[str, str | None] = Field(default_factory=dict, max_length=MAX_FILES)
-    fetch_files: list[str] = Field(default_factory=list, max_length=MAX_FILES)
-    args: list[str] = Field(default_factory=list)
-
-    @field_validator("files")
-    @classmethod
-    def _are_base64(cls, files: dict[str, str | None]) -> dict[str, str | None]:
-        for path, content in files.items():
-            check_file_name(path)
-            try:
-                base64.b64decode("".join((content or "").split()), validate=True)  # line breaks are common in it
-            except ValueError as error:
-                raise ValueError(f"the content of {path!r} isn't base64: {error}") from error
-        return files
-
-    @field_validator("fetch_files")
-    @classmethod
-    def _stay_inside(cls, paths: list[str]) -> list[str]:
-        for path in paths:
-            check_file_name(path)
-        return paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +77,7 @@ class ProgramRunner:
         paths += [path for one in self._found.values() for path in one.readable]
         shown = [path for path in paths if path.exists()]
         self._sandbox = Sandbox.detect(isolation, [*shown, *(readable or ())])
-        self._languages: dict[str, InstalledLanguage] = {}
+        self._languages: dict[str, Language] = {}
         self.left_out: dict[str, str] = {}
         """Languages whose tools are on the machine and don't work in the sandbox, with the reason."""
 
@@ -149,29 +112,35 @@ class ProgramRunner:
         """End the sandbox, with all that still runs in it."""
         await self._sandbox.stop()
 
-    async def run(self, request: RunRequestBody) -> RunResponse:
+    async def run(self, request: RunRequest) -> RunResponse:
         """The answer to one request."""
         language = self._languages.get(request.language)
+        compiled = run = None
+        files: Mapping[str, bytes] = {}
         if language is None:
-            message = f"this server has no {request.language!r}; it has {', '.join(self._languages)}"
-            return RunResponse(SANDBOX_ERROR, message, executor_pod_name=pod_name())
-        try:
-            compiled, run, files = await self._commands(language, request)
-        except Exception as error:  # noqa: BLE001 - the API's answer to whatever goes wrong here
-            _log.warning("a program couldn't be run: %s: %s", type(error).__name__, error)
-            message = f"the program couldn't be run: {type(error).__name__}: {error}"
-            return RunResponse(SANDBOX_ERROR, message, executor_pod_name=pod_name())
-        status, message = overall(compiled, run)
+            status, message = (
+                SANDBOX_ERROR,
+                f"this server has no {request.language!r}; it has {', '.join(self._languages)}",
+            )
+        else:
+            try:
+                compiled, run, files = await self._commands(language, request)
+                status, message = overall(compiled, run)
+            except Exception as error:  # noqa: BLE001 - the API's answer to whatever goes wrong here
+                status, message = SANDBOX_ERROR, f"the program couldn't be run: {type(error).__name__}: {error}"
+                _log.warning(message)
         if sum(map(len, files.values())) > self.bounds.fetch_mb << 20:
-            message = f"the files of fetch_files have more than {self.bounds.fetch_mb} MiB"
-            return RunResponse(SANDBOX_ERROR, message, compiled, run, pod_name())
+            status, message, files = (
+                SANDBOX_ERROR,
+                f"the files of fetch_files have more than {self.bounds.fetch_mb} MiB",
+                {},
+            )
         fetched = {path: base64.b64encode(content).decode("ascii") for path, content in files.items()}
-        return RunResponse(status, message, compiled, run, pod_name(), fetched)
+        return RunResponse(status, message, compiled, run, os.environ.get("MY_POD_NAME"), fetched)
 
     async def _commands(
-        self, installed_: InstalledLanguage, request: RunRequestBody
+        self, language: Language, request: RunRequest
     ) -> tuple[CommandResult | None, CommandResult | None, Mapping[str, bytes]]:
-        language = installed_.language
         # One spelling of each path: no file of the request takes the program's place.
         given = {normpath(path): base64.b64decode(text) for path, text in request.files.items() if text is not None}
         # A program may hold half a character, which no encoding has.
@@ -179,8 +148,8 @@ class ProgramRunner:
         compiled = None
         if language.compile is not None and language.artifact is not None:
             limits = self._limits(request.compile_timeout, self.bounds.memory_mb)
-            argv, fetch = installed_.command(language.compile), [language.artifact]
-            done = await self._sandbox.run(argv, files=files, env=installed_.env, limits=limits, fetch=fetch)
+            argv, fetch = language.command(language.compile), [language.artifact]
+            done = await self._sandbox.run(argv, files=files, env=language.env, limits=limits, fetch=fetch)
             compiled = result(done, limits)
             if compiled.failed:
                 return compiled, None, {}
@@ -189,9 +158,9 @@ class ProgramRunner:
             files = {**given, language.artifact: done.files[language.artifact]}
         limits = self._limits(request.run_timeout, request.memory_limit_MB)
         stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
-        argv = [*installed_.command(language.run), *(request.args if request.language == "pytest" else ())]
+        argv = [*language.command(language.run), *(request.args if request.language == "pytest" else ())]
         done = await self._sandbox.run(
-            argv, files=files, stdin=stdin, env=installed_.env, limits=limits, fetch=request.fetch_files
+            argv, files=files, stdin=stdin, env=language.env, limits=limits, fetch=request.fetch_files
         )
         return compiled, result(done, limits), done.files
 
@@ -206,9 +175,9 @@ class ProgramRunner:
             output_bytes=OUTPUT_BYTES,
         )
 
-    async def _try(self, name: str, language: InstalledLanguage) -> str | None:
+    async def _try(self, name: str, language: Language) -> str | None:
         """Why a small program of this language doesn't work; None where it does."""
-        request = RunRequestBody(code=language.language.probe, language=name, compile_timeout=60.0, run_timeout=30.0)
+        request = RunRequest(language.probe, name, compile_timeout=60.0, run_timeout=30.0)
         try:
             compiled, run, _ = await self._commands(language, request)
         except Exception as error:  # noqa: BLE001 - a language that doesn't work is left out
@@ -216,8 +185,8 @@ class ProgramRunner:
         failed = next((one for one in (compiled, run) if one is not None and one.failed), None)
         if failed is None:
             return None
-        said = failed.output.strip().splitlines() or [f"{failed.status}, exit code {failed.return_code}"]
-        return next((line for line in said if "error" in line.lower()), said[-1])[:200]
+        said = failed.output.strip().splitlines()
+        return next((line for line in said if "error" in line.lower()), f"{failed.status}, {failed.return_code}")[:200]
 
 
 def result(done: Finished, limits: ProgramLimits) -> CommandResult:
@@ -231,11 +200,6 @@ def result(done: Finished, limits: ProgramLimits) -> CommandResult:
         stderr += f"{'' if stderr.endswith(chr(10)) or not stderr else chr(10)}{line}\n"
     code = done.exit_code if done.exit_code is not None else -(done.signal or 0)
     return CommandResult(FINISHED, done.seconds, code, stdout, stderr)
-
-
-def pod_name() -> str | None:
-    """What `executor_pod_name` says, as in Sandbox Fusion."""
-    return os.environ.get("MY_POD_NAME")
 
 
 def python_folders(python: str) -> list[Path]:

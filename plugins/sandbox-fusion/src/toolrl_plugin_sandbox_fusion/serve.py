@@ -76,7 +76,7 @@ def make_server(args: argparse.Namespace) -> SandboxServer:
         if not (error.name or "").startswith("toolrl_plugin_python"):
             raise
         raise PluginError("the server needs the plugin `python`, which isolates programs", hint=EXTRA) from error
-    from toolrl_plugin_sandbox_fusion.server import SandboxServer, SandboxServerSettings
+    from toolrl_plugin_sandbox_fusion.server import SandboxServer
 
     runner = ProgramRunner(
         args.isolation,
@@ -85,9 +85,9 @@ def make_server(args: argparse.Namespace) -> SandboxServer:
         readable=[path.absolute() for path in args.readable],
         bounds=Bounds(seconds=args.max_timeout, memory_mb=args.memory_mb),
     )
-    workers = args.workers or os.cpu_count() or 1
-    settings = SandboxServerSettings(args.host, args.port, workers, args.queue, args.max_request_mb, args.grace)
-    return SandboxServer(runner, settings)
+    names = ("host", "port", "queue", "max_request_mb")
+    settings = {name: getattr(args, name) for name in names}
+    return SandboxServer(runner, workers=args.workers or os.cpu_count() or 1, grace_seconds=args.grace, **settings)
 
 
 def check() -> str:

@@ -23,10 +23,19 @@ from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import patiently, without_secrets
-from toolrl_plugin_sandbox_fusion.api import LANGUAGES, SUCCESS, RunRequest, RunResponse
-from toolrl_plugin_sandbox_fusion.client import SandboxApiError, SandboxClient
+from toolrl_plugin_sandbox_fusion.api import (
+    FINISHED,
+    LANGUAGES,
+    SANDBOX_ERROR,
+    SUCCESS,
+    TIME_LIMIT,
+    CommandResult,
+    RunRequest,
+    RunResponse,
+    SandboxApiError,
+    SandboxClient,
+)
 from toolrl_plugin_sandbox_fusion.options import CodeInterpreterOptions
-from toolrl_plugin_sandbox_fusion.words import VERL_NOTHING, failed_in_sandbox, plain_text, verl_text
 
 NAME = "code_interpreter"
 SHARED_FILES = "sandbox_files"
@@ -35,6 +44,9 @@ PROBE_SECONDS = 60.0
 """How long a sandbox may take to come up when a run starts."""
 LONGEST_SECONDS = 86400.0
 """What a call may take with all its waiting; a sandbox that hangs is noticed by its requests long before."""
+VERL_NOTHING = "no stdout here"
+"""What verl's tool gave where a program didn't end."""
+_MAX_MESSAGE = 2000
 ALIASES = {
     "py": "python", "python3": "python", "c++": "cpp", "c#": "csharp", "js": "nodejs", "javascript": "nodejs",
     "node": "nodejs", "ts": "typescript", "golang": "go", "sh": "bash", "shell": "bash", "r": "R", "rs": "rust",
@@ -48,9 +60,7 @@ class CodeInterpreter:
     def __init__(self, options: CodeInterpreterOptions, context: BuildContext) -> None:
         self.options = options
         self.client = SandboxClient(
-            options.sandbox_fusion_url,
-            headers=options.headers,
-            max_response_bytes=options.max_response_mb << 20,
+            options.sandbox_fusion_url, options.headers, max_response_mb=options.max_response_mb
         )
         self.spec = _spec(options)
         self._endpoint = without_secrets(self.client.url)
@@ -72,8 +82,10 @@ class CodeInterpreter:
         self.files = {path: await POOL.submit(_read_file, name) for path, name in self.options.files.items()}
         await self.client.__aenter__()
         self._limits = [ConcurrencyLimit(self.options.num_workers)]
-        if self.options.enable_global_rate_limit:
-            self._limits.append(await self._limit_of_the_run(self.options.rate_limit))
+        if self.options.enable_global_rate_limit:  # Of all processes of the run, under the sandbox's address.
+            most, shared = self.options.rate_limit, self._shared_limit
+            name = f"sandbox-fusion {self._endpoint}"
+            self._limits.append(await shared(name, most) if shared is not None else ConcurrencyLimit(most))
         if self.options.probe:
             await patiently(lambda: self.client.run(self.request({"code": PROBE}, {})), PROBE_SECONDS)
 
@@ -101,13 +113,6 @@ class CodeInterpreter:
 
         return await patiently(attempt, self.options.patience), effort
 
-    async def _limit_of_the_run(self, rate_limit: int) -> Limiter:
-        """The limit that all processes of the run share under the sandbox's address. Raises ConfigError where another
-        tool has another one."""
-        if self._shared_limit is None:
-            return ConcurrencyLimit(rate_limit)
-        return await self._shared_limit(f"sandbox-fusion {self._endpoint}", rate_limit)
-
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
         """A place of this process, then one of the run: a call that waits for the first holds no permit of the run."""
@@ -125,7 +130,7 @@ class CodeInterpreter:
             language=self._language(arguments.get("language")),
             compile_timeout=options.compile_timeout or seconds,
             run_timeout=seconds,
-            memory_limit_mb=options.memory_limit_mb,
+            memory_limit_MB=options.memory_limit_mb,
             files=files,
             fetch_files=options.fetch_files,
         )
@@ -174,16 +179,11 @@ class CodeInterpreterSession:
         try:
             response, effort = await self._tool.run(request)
             self._keep(response)
+            text = verl_text(response) if verl else plain_text(request, response)
         except (SandboxApiError, TransientToolError):
             if verl:
                 return ToolResult(VERL_NOTHING, metrics={"succeeded": 0.0})
             raise
-        if verl:
-            text = verl_text(response)
-        elif failed_in_sandbox(response):
-            raise SandboxApiError(plain_text(request, response))
-        else:
-            text = plain_text(request, response)
         return ToolResult(text, metrics={"succeeded": float(response.status == SUCCESS), **effort})
 
     async def reward(self) -> float | None:
@@ -243,3 +243,46 @@ def _task_files(given: Any, task: Task) -> Mapping[str, str]:
     raise DataError(
         f"task {task.id!r}: tools_kwargs.{NAME}.create_kwargs.files isn't an object of path to content in base64"
     )
+
+
+# What the model reads.
+
+
+def verl_text(response: RunResponse) -> str:
+    """Output where the program ended, with whatever exit code, else verl's fixed text."""
+    run = response.run_result
+    return run.output if run is not None and run.status == FINISHED else VERL_NOTHING
+
+
+def plain_text(request: RunRequest, response: RunResponse) -> str:
+    """Output, or what happened. Raises SandboxApiError where it wasn't the program that failed."""
+    compiled, run = response.compile_result, response.run_result
+    if response.status != SANDBOX_ERROR:
+        if compiled is not None and compiled.status == TIME_LIMIT:
+            seconds = f"{request.compile_timeout:g} s"
+            return _lines(compiled.output, f"Compiling took longer than {seconds} and was stopped.")
+        if compiled is not None and compiled.failed:
+            return _lines("The program doesn't compile:", compiled.output)
+        if run is not None and run.status == TIME_LIMIT:
+            return _lines(run.output, f"The program ran longer than {request.run_timeout:g} s and was stopped.")
+        if run is not None and run.status == FINISHED:
+            return _ended(run)
+    raise SandboxApiError(f"The sandbox couldn't run the program.\n{response.message[:_MAX_MESSAGE]}")
+
+
+def _ended(run: CommandResult) -> str:
+    code = run.return_code or 0
+    if code < 0 or code > 128:
+        signal = -code if code < 0 else code - 128
+        why = ", perhaps because it took too much memory" if signal == 9 else ""
+        return _lines(run.output, f"The program was killed by signal {signal}{why}.")
+    if code and not run.stderr:
+        return _lines(run.output, f"The program ended with exit code {code}.")
+    return run.output or "The program ended without any output."
+
+
+def _lines(first: str, second: str) -> str:
+    """Two texts on lines of their own; either may be empty."""
+    if first and second and not first.endswith("\n"):
+        first += "\n"
+    return first + second

@@ -63,7 +63,7 @@ def _process_single_case(
 
 async def _asked(url: str, request: Any) -> Any:
     from toolrl_common.http_client import patiently
-    from toolrl_plugin_sandbox_fusion.client import SandboxClient
+    from toolrl_plugin_sandbox_fusion.api import SandboxClient
 
     async with SandboxClient(url) as client:
         return await patiently(lambda: client.run(request), PATIENCE)
