@@ -34,7 +34,7 @@ from toolrl.types import (
     Task,
     ToolCall,
 )
-from toolrl_testing.checks import chat_formats, datasets, engines, others, parsers, rewards, training
+from toolrl_testing.checks import chat_formats, engines, others, parsers, rewards, training
 from toolrl_testing.checks import plugin as plugins
 from toolrl_testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
 
@@ -314,12 +314,12 @@ GOOD = [make_task(id="a"), make_task(id="b")]
 )
 def test_a_broken_data_set_is_found(source: Rows, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        datasets.check_rows(source)
+        others.check_rows(source)
 
 
 def test_a_data_set_that_does_not_pickle() -> None:
     with pytest.raises(AssertionError, match="doesn't pickle"):
-        datasets.check_pickles(Rows(GOOD, extra=lambda: None))
+        others.check_pickles(Rows(GOOD, extra=lambda: None))
 
 
 # Chat formats.

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ConfigError
 from toolrl.protocols import EpisodeContext, ToolSession, Toolset
-from toolrl.tools import Tool, ToolError, as_toolset, tool
+from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.checks import tools
 from toolrl_testing.fakes import RecordingToolset, make_build_context
@@ -166,30 +165,11 @@ class ChangesItsSpecs(Plain):
         return [ToolSpec("f", f"Asked {self.asked} times.")]
 
 
-class NamesDiffer(Plain):
-    def specs(self) -> list[ToolSpec]:
-        return [ToolSpec("f", "d"), ToolSpec("f", "e")]
-
-
 def test_specs_that_change_within_an_episode() -> None:
     with pytest.raises(AssertionError, match="something else when it is asked again"):
         asyncio.run(tools.check_specs(ChangesItsSpecs))
 
 
-def test_two_tools_of_one_name() -> None:
-    with pytest.raises(ConfigError, match="two tools are called 'f'"):
-        asyncio.run(tools.check_specs(NamesDiffer))
-
-
 def test_a_toolset_that_leaves_a_task_after_stop() -> None:
     with pytest.raises(AssertionError, match=r"left after stop\(\)"):
         asyncio.run(tools.check_release(LeavesATaskAfterStop, {"f": [{}]}))
-
-
-def test_an_undecorated_function_is_told_apart() -> None:
-    @tool(inline=True)
-    def count(n: int) -> int:
-        """Counts."""
-        return n
-
-    asyncio.run(tools.check_calls(build(count), CALLS))

@@ -10,13 +10,9 @@ from toolrl.errors import EngineError
 from toolrl.types import CallRecord, Generation, Message, Sampling, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.fakes import (
     END_ID,
-    CharTokenizer,
     FakeChatFormat,
-    RecordingToolset,
     ScriptedEngine,
     make_episode,
-    make_episode_context,
-    make_task,
 )
 
 
@@ -72,15 +68,6 @@ def test_the_chat_format_shows_what_it_puts_where() -> None:
     assert '"name": "look"' in chat.decode(chat.open(messages, [ToolSpec("look", "d")]).ids).text
 
 
-def test_the_tokenizer_splits_special_tokens_unless_told_not_to() -> None:
-    tokenizer = CharTokenizer()
-    assert tokenizer("a<|end|>b")["input_ids"] == [97, END_ID, 98]
-    assert END_ID not in tokenizer("a<|end|>b", split_special_tokens=True)["input_ids"]
-    assert tokenizer.decode([97, END_ID]) == "a<|end|>"
-    assert tokenizer.decode([97, END_ID], skip_special_tokens=True) == "a"
-    assert max(tokenizer.all_special_ids) == len(tokenizer) - 1
-
-
 def test_an_episode_holds_together() -> None:
     record = CallRecord(ToolCall("f", {}), ToolResult("4"))
     episode = make_episode("call", "It is 4.", calls={0: [record]}, answer="4", metrics={"correct": 1.0})
@@ -94,18 +81,3 @@ def test_an_episode_holds_together() -> None:
     assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
     assert (episode.final_text, episode.answer, episode.correct, len(episode.calls)) == ("It is 4.", "4", 1.0, 1)
     assert make_episode().turns == ()
-
-
-def test_the_recorder_notes_everything_and_fails_where_it_is_told_to() -> None:
-    recorder = RecordingToolset(lambda call: ToolResult("x", reward=1.0), reward=2.0, fails=frozenset({"close"}))
-
-    async def main() -> None:
-        await recorder.start()
-        async with recorder.open(make_task(), make_episode_context(episode_id="e")) as session:
-            assert (await session.call(ToolCall("echo", {}))).reward == 1.0
-            assert await session.reward() == 2.0
-
-    with pytest.raises(RuntimeError, match="close fails"):
-        asyncio.run(main())
-    assert recorder.events == [("start", ""), ("open", "e"), ("call", "echo"), ("reward", "e"), ("close", "e")]
-    assert recorder.count("call") == 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,22 +24,11 @@ from pydantic import ValidationError
 
 from toolrl.component import Component
 from toolrl.kinds import KINDS
-from toolrl.plugins.registry import Registry, load_registry
-from toolrl.protocols import BuildContext, RolloutEngine, Toolset
+from toolrl.plugins.registry import load_registry
+from toolrl.protocols import BuildContext, Toolset
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Group, Task
-from toolrl_testing.checks import (
-    chat_formats,
-    datasets,
-    engines,
-    fail,
-    others,
-    parsers,
-    require,
-    rewards,
-    tools,
-    training,
-)
+from toolrl_testing.checks import chat_formats, engines, fail, others, parsers, require, rewards, tools, training
 from toolrl_testing.checks import plugin as plugin_checks
 from toolrl_testing.fakes import make_build_context, make_task
 
@@ -125,24 +114,16 @@ class PluginContract:
         asyncio.run(tools.check_specs(lambda: self.toolset(tool, tmp_path), self.task()))
 
     def test_tool_calls(self, tool: Component[Any], tmp_path: Path) -> None:
-        asyncio.run(tools.check_calls(lambda: self.toolset(tool, tmp_path), self._calls(tool, tmp_path), self.task()))
+        self._check_tool(tool, tmp_path, tools.check_calls)
 
     def test_tool_answers_odd_arguments(self, tool: Component[Any], tmp_path: Path) -> None:
-        calls = self._calls(tool, tmp_path)
-        asyncio.run(tools.check_odd_arguments(lambda: self.toolset(tool, tmp_path), calls, self.task()))
+        self._check_tool(tool, tmp_path, tools.check_odd_arguments)
 
     def test_tool_keeps_episodes_apart(self, tool: Component[Any], tmp_path: Path) -> None:
-        check = tools.check_isolation(
-            lambda: self.toolset(tool, tmp_path),
-            self._calls(tool, tmp_path),
-            same_answers=self.tools_answer_alike,
-            task=self.task(),
-        )
-        asyncio.run(check)
+        self._check_tool(tool, tmp_path, tools.check_isolation, same_answers=self.tools_answer_alike)
 
     def test_tool_leaves_nothing_behind(self, tool: Component[Any], tmp_path: Path) -> None:
-        calls = self._calls(tool, tmp_path)
-        asyncio.run(tools.check_release(lambda: self.toolset(tool, tmp_path), calls, self.task()))
+        self._check_tool(tool, tmp_path, tools.check_release)
 
     # Parsers.
 
@@ -164,10 +145,10 @@ class PluginContract:
         asyncio.run(rewards.check_scores(self.built("rewards", reward, tmp_path), self.episodes()))
 
     def test_dataset_rows(self, dataset: Component[Any], tmp_path: Path) -> None:
-        datasets.check_rows(self.built("datasets", dataset, tmp_path))
+        others.check_rows(self.built("datasets", dataset, tmp_path))
 
     def test_dataset_pickles(self, dataset: Component[Any], tmp_path: Path) -> None:
-        datasets.check_pickles(self.built("datasets", dataset, tmp_path))
+        others.check_pickles(self.built("datasets", dataset, tmp_path))
 
     def test_observer_events(self, observer: Component[Any], tmp_path: Path) -> None:
         others.check_observer(self.built("observers", observer, tmp_path))
@@ -194,29 +175,19 @@ class PluginContract:
     # Engines.
 
     def test_engine_sampling(self, engine: Component[Any], tmp_path: Path) -> None:
-        self._check_engine(engine, tmp_path, lambda it, _: engines.check_sampling(it, self.engine_prompt()))
+        self._check_engine(engine, tmp_path, engines.check_sampling)
 
     def test_engine_stops(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def check(built: RolloutEngine, context: BuildContext) -> None:
-            if context.chat_format is None:
-                pytest.skip("build_context gave no chat_format to decode with")
-            await engines.check_stops(built, self.engine_prompt(), context.chat_format)
-
-        self._check_engine(engine, tmp_path, check)
+        self._check_engine(engine, tmp_path, engines.check_stops, needs="chat_format")
 
     def test_engine_sessions(self, engine: Component[Any], tmp_path: Path) -> None:
-        self._check_engine(engine, tmp_path, lambda it, _: engines.check_sessions(it, self.engine_prompt()))
+        self._check_engine(engine, tmp_path, engines.check_sessions)
 
     def test_engine_cancellation(self, engine: Component[Any], tmp_path: Path) -> None:
-        self._check_engine(engine, tmp_path, lambda it, _: engines.check_cancel(it, self.engine_prompt()))
+        self._check_engine(engine, tmp_path, engines.check_cancel)
 
     def test_engine_versions(self, engine: Component[Any], tmp_path: Path) -> None:
-        async def check(built: RolloutEngine, context: BuildContext) -> None:
-            if context.weights is None:
-                pytest.skip("build_context gave no weights to update to")
-            await engines.check_versions(built, self.engine_prompt(), context.weights)
-
-        self._check_engine(engine, tmp_path, check)
+        self._check_engine(engine, tmp_path, engines.check_versions, needs="weights")
 
     # Building.
 
@@ -243,29 +214,24 @@ class PluginContract:
         except ValidationError as error:
             fail(f'the options of {component.name!r} don\'t fit: add options = {{"{component.name}": {{…}}}}\n{error}')
 
-    def _calls(self, component: Component[Any], tmp_path: Path) -> tools.Calls:
-        """The example calls of this component's tools, each tool's as a list."""
-
-        async def names() -> list[str]:
-            async with tools.session_of(lambda: self.toolset(component, tmp_path), self.task()) as (session, _):
-                return [spec.name for spec in session.specs()]
-
-        calls = {name: self.tool_calls[name] for name in asyncio.run(names()) if name in self.tool_calls}
-        return {name: [given] if isinstance(given, Mapping) else given for name, given in calls.items()}
+    def _check_tool(self, component: Component[Any], tmp_path: Path, check: Callable[..., Any], **options: Any) -> None:
+        """Run a check on a tool with the example calls."""
+        calls = {name: [given] if isinstance(given, Mapping) else given for name, given in self.tool_calls.items()}
+        asyncio.run(check(lambda: self.toolset(component, tmp_path), calls, task=self.task(), **options))
 
     def _check_engine(
-        self,
-        component: Component[Any],
-        tmp_path: Path,
-        check: Callable[[RolloutEngine, BuildContext], Awaitable[None]],
+        self, component: Component[Any], tmp_path: Path, check: Callable[..., Any], needs: str | None = None
     ) -> None:
-        """Run a check on the engine, started before and stopped after it."""
+        """Run a check on the engine, started before and stopped after it, with what it needs of the context."""
 
         async def run() -> None:
             engine, context = self._build("engines", component, tmp_path)
+            given = [getattr(context, needs)] if needs else []
+            if None in given:
+                pytest.skip(f"build_context gave no {needs}, which this test needs")
             try:
                 await engine.start()
-                await check(engine, context)
+                await check(engine, self.engine_prompt(), *given)
             finally:
                 await engine.stop()
 
@@ -298,8 +264,7 @@ def _argument_of(test: Any) -> str | None:
 
 
 def _components(plugin: str, argument: str) -> list[tuple[str, Component[Any]]]:
-    registry: Registry = load_registry()
-    info = registry.plugin(plugin)
+    info = load_registry().plugin(plugin)
     if info is None:
         return []
     kinds = info.components if argument == "component" else [ARGUMENTS[argument]]

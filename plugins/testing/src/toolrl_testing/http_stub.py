@@ -29,22 +29,22 @@ class HttpReply:
     last: bool = False
     """Close the connection after answering."""
 
-    def content(self) -> bytes:
-        """The body as it is sent."""
-        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
-
 
 Answers = Callable[[dict[str, Any]], HttpReply]
 """From a request's JSON, with its `path`, to the answer. Called in the request's own thread."""
 
 
-class HttpStub:
+class HttpStub(ThreadingHTTPServer):
     """The server's requests and its scripted answers."""
 
+    daemon_threads = True
+    request_queue_size = 256
+
     def __init__(self, answer: Answers) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
         self.answer = answer
         self.usual = answer
-        self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.connections: set[Any] = set()
@@ -72,48 +72,42 @@ class HttpStub:
             time.sleep(0.005)
         time.sleep(0.02)
 
-    def take(self, request: dict[str, Any], handler: BaseHTTPRequestHandler) -> HttpReply:
-        """Note a request, and answer it."""
-        with self.lock:
-            self.requests.append(request)
-            self.headers.append(dict(handler.headers))
-            self.connections.add(handler.client_address)
-            self.running += 1
-            self.most_at_once = max(self.most_at_once, self.running)
-            self.came.set()
-        try:
-            return self.answer(request)
-        finally:
-            with self.lock:
-                self.running -= 1
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-    stub: HttpStub
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that left are part of the tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: HttpStub
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        reply = self.server.stub.take({"path": self.path, **body}, self)
+        reply = self._noted({"path": self.path, **body})
         self.close_connection = reply.drop or reply.last
         if reply.drop:
             return
-        content = reply.content()
+        content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
         for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         with suppress(ConnectionError):  # the client may have left
             self.wfile.write(content)
+
+    def _noted(self, request: dict[str, Any]) -> HttpReply:
+        stub = self.server
+        with stub.lock:
+            stub.requests.append(request)
+            stub.headers.append(dict(self.headers))
+            stub.connections.add(self.client_address)
+            stub.running += 1
+            stub.most_at_once = max(stub.most_at_once, stub.running)
+            stub.came.set()
+        try:
+            return stub.answer(request)
+        finally:
+            with stub.lock:
+                stub.running -= 1
 
     def log_message(self, *args: Any) -> None:
         """Quiet."""
@@ -122,15 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def http_stub(answer: Answers) -> Iterator[HttpStub]:
     """A server on a free port; its `url` is `http://127.0.0.1:PORT`."""
-    stub = HttpStub(answer)
-    server = _Server(("127.0.0.1", 0), _Handler)
-    server.stub = stub
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    stub.url = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield stub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with HttpStub(answer) as stub:
+        thread = threading.Thread(target=stub.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield stub
+        finally:
+            stub.shutdown()
+            thread.join()

@@ -36,9 +36,9 @@ async def check_scores(reward: Any, episodes: Sequence[Episode]) -> None:
 
     A reward that starts and stops does so around it."""
     starts = isinstance(reward, StartsAndStops)
+    if starts:
+        await reward.start()
     try:
-        if starts:
-            await reward.start()
         if isinstance(reward, ScoresGroups):
             await _check_group(reward, episodes)
         else:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import check_tool_name
 from toolrl.tools.truncate import token_cut
 from toolrl.tools.validation import compile_schema
-from toolrl.types import CallRecord, EpisodeFailure, Task, ToolCall, ToolSpec
+from toolrl.types import CallRecord, Task, ToolCall, ToolSpec
 from toolrl_testing.checks import fail, require
 from toolrl_testing.fakes import FakeChatFormat, make_episode_context
 
@@ -32,7 +32,7 @@ Build = Callable[[], Toolset]
 
 async def check_specs(build: Build, task: Task | None = None) -> None:
     """Each tool has a name and a description, and parameters that are a JSON Schema; they stay as they are."""
-    async with session_of(build, task) as (session, _):
+    async with session_of(build, task) as session:
         for spec in session.specs():
             check_spec(spec)
     toolset, context = build(), make_episode_context(task)
@@ -68,21 +68,21 @@ def check_spec(spec: ToolSpec) -> None:
 
 async def check_calls(build: Build, calls: Calls, task: Task | None = None) -> None:
     """The example calls succeed, and every tool has one."""
-    async with session_of(build, task) as (session, failures):
+    async with session_of(build, task) as session:
         missing = [spec.name for spec in session.specs() if not calls.get(spec.name)]
         require(not missing, f"no example call for {', '.join(missing)}: add one to `tool_calls`")
-        for record in await session.answer(_items(calls)):
+        for record in await session.answer(_items(calls, session)):
             require(
                 record.result.error is None,
                 f"{_shown(record)} should succeed, and answered {record.result.text!r} ({record.result.error})"
-                + "".join(failure.traceback for failure in failures()),
+                + "".join(failure.traceback for failure in session.failures),
             )
 
 
 async def check_odd_arguments(build: Build, calls: Calls, task: Task | None = None) -> None:
     """Whatever a model sends is answered: nonsense as bad arguments, odd values that the schema allows without a
     crash."""
-    async with session_of(build, task) as (session, failures):
+    async with session_of(build, task) as session:
         for spec in session.specs():
             examples = calls.get(spec.name) or [{}]
             for arguments in (*_nonsense(spec), *_odd(spec, examples[0])):
@@ -91,39 +91,34 @@ async def check_odd_arguments(build: Build, calls: Calls, task: Task | None = No
                     record.result.error not in ("crash", "timeout"),
                     f"{_shown(record)} ended in a {record.result.error}: {record.result.text}\nRaise ToolError or "
                     "ArgumentsError for what the model should read.\n"
-                    + "".join(failure.traceback for failure in failures()),
+                    + "".join(failure.traceback for failure in session.failures),
                 )
 
 
 async def check_isolation(build: Build, calls: Calls, *, same_answers: bool = True, task: Task | None = None) -> None:
     """Episodes at once on one object answer as one alone does. Where answers depend on time or chance, leave
     `same_answers` off; then only success is compared."""
-    toolset = build()
-    box = _box(toolset)
-    items = _items(calls)
-    await box.start()
-    try:
+    async with _started(build()) as box:
 
-        async def episode(number: int) -> list[str]:
+        async def episode(number: int) -> list[tuple[str, str]]:
             context = replace(make_episode_context(task), episode_id=f"episode-{number}")
-            texts = []
+            answers = []
             async with box.open(context.task, context) as session:
-                for item in items:
+                for item in _items(calls, session):
                     (record,) = await session.answer([item])
-                    texts.append(record.result.text if same_answers else str(record.result.error))
+                    result = record.result
+                    answers.append((_shown(record), result.text if same_answers else str(result.error)))
                     await asyncio.sleep(0)
-            return texts
+            return answers
 
         alone = await episode(0)
         together = await asyncio.gather(*(episode(number) for number in range(1, 9)))
-    finally:
-        await box.stop()
-    for texts in together:
-        for item, expected, got in zip(items, alone, texts, strict=True):
+    for answers in together:
+        for (call, expected), (_, got) in zip(alone, answers, strict=True):
             require(
                 got == expected,
-                f"{item.name}({dict(item.arguments)}) answers {expected!r} in an episode by itself and {got!r} beside "
-                "others: state is shared between episodes. Keep it by instance_id, or in the session.",
+                f"{call} answers {expected!r} in an episode by itself and {got!r} beside others: state is shared "
+                "between episodes. Keep it by instance_id, or in the session.",
             )
 
 
@@ -131,35 +126,30 @@ async def check_release(build: Build, calls: Calls, task: Task | None = None) ->
     """After episodes that end well, fail, or are cancelled in a call, nothing of them is left: no asyncio task, no
     thread of their own, no entry in the containers of the tool object."""
     toolset = build()
-    box = _box(toolset)
-    items = _items(calls)
     before = asyncio.all_tasks()
-    await box.start()
-    try:
+    async with _started(toolset) as box:
         running = asyncio.all_tasks()
         for _ in range(3):
-            await _end_in_every_way(box, items, task)
+            await _end_in_every_way(box, calls, task)
         threads = threading.active_count()
-        grown = await _growth(toolset, box, items, task)
+        grown = await _growth(toolset, box, calls, task)
         left = await _lasting(lambda: list(asyncio.all_tasks() - running))
         require(not left, f"asyncio tasks are left after their episodes ended: {left}")
         require(not grown, f"the tool keeps something of episodes that ended, in {', '.join(grown)}")
         more = threading.active_count() - threads
         require(more < 5, f"{more} more threads run after 5 rounds of episodes than before")
-    finally:
-        await box.stop()
     left = await _lasting(lambda: list(asyncio.all_tasks() - before))
     require(not left, f"asyncio tasks are left after stop(): {left}")
 
 
-async def _growth(toolset: Toolset, box: ToolBox, items: Sequence[ToolCall], task: Task | None) -> list[str]:
+async def _growth(toolset: Toolset, box: ToolBox, calls: Calls, task: Task | None) -> list[str]:
     """Containers of the tool object that five rounds of episodes make grow, again and again: what fills up once, such
     as a pool of spares, is no leak."""
     grown: list[str] = []
     for _ in range(3):
         sizes = _sizes(toolset)
         for _ in range(5):
-            await _end_in_every_way(box, items, task)
+            await _end_in_every_way(box, calls, task)
         found = ((name, sizes.get(name, 0), size) for name, size in _sizes(toolset).items())
         grown = [f"{name} ({before} → {after})" for name, before, after in found if after > before]
         if not grown:
@@ -176,33 +166,30 @@ async def _lasting(look: Callable[[], list[_T]]) -> list[_T]:
     return look()
 
 
-async def _end_in_every_way(box: ToolBox, items: Sequence[ToolCall], task: Task | None) -> None:
-    context = make_episode_context(task)
-    async with box.open(context.task, context) as session:
-        await session.answer(items)
-        await session.rewards()
-    try:
+async def _end_in_every_way(box: ToolBox, calls: Calls, task: Task | None) -> None:
+    async def episode(*, fails: bool = False) -> None:
+        context = make_episode_context(task)
         async with box.open(context.task, context) as session:
+            items = _items(calls, session)
             await session.answer(items)
-            raise _EpisodeError
-    except _EpisodeError:
-        pass
+            for item in items:
+                await session.answer([item, item])
+            await session.rewards()
+            if fails:
+                raise _EpisodeError
+
+    await episode()
+    with suppress(_EpisodeError):
+        await episode(fails=True)
     for ticks in (0, 1, 3, 8):
-        running = asyncio.create_task(_episode(box, items, task))
+        running = asyncio.create_task(episode())
         for _ in range(ticks):
             await asyncio.sleep(0)
         running.cancel()
-        done = await asyncio.gather(running, return_exceptions=True)
-        ok = done[0] is None or isinstance(done[0], asyncio.CancelledError)
-        require(ok, f"an episode that was cancelled in a call ended with {done[0]!r}")
-    await _episode(box, items, task)
-
-
-async def _episode(box: ToolBox, items: Sequence[ToolCall], task: Task | None) -> None:
-    context = make_episode_context(task)
-    async with box.open(context.task, context) as session:
-        for item in items:
-            await session.answer([item, item])
+        (done,) = await asyncio.gather(running, return_exceptions=True)
+        ok = done is None or isinstance(done, asyncio.CancelledError)
+        require(ok, f"an episode that was cancelled in a call ended with {done!r}")
+    await episode()
 
 
 class _EpisodeError(Exception):
@@ -210,25 +197,27 @@ class _EpisodeError(Exception):
 
 
 @asynccontextmanager
-async def session_of(
-    build: Build, task: Task | None
-) -> AsyncIterator[tuple[ToolBoxSession, Callable[[], list[EpisodeFailure]]]]:
-    """A session of one started toolset, and a function that gives the failures so far."""
-    box, context = _box(build()), make_episode_context(task)
+async def _started(toolset: Toolset) -> AsyncIterator[ToolBox]:
+    box = ToolBox([ToolEntry("tool", toolset, policy=PolicyOptions())], cut=token_cut(FakeChatFormat()))
     await box.start()
     try:
-        async with box.open(context.task, context) as session:
-            yield session, lambda: list(session.failures)
+        yield box
     finally:
         await box.stop()
 
 
-def _box(toolset: Toolset) -> ToolBox:
-    return ToolBox([ToolEntry("tool", toolset, policy=PolicyOptions())], cut=token_cut(FakeChatFormat()))
+@asynccontextmanager
+async def session_of(build: Build, task: Task | None) -> AsyncIterator[ToolBoxSession]:
+    """A session of one started toolset."""
+    context = make_episode_context(task)
+    async with _started(build()) as box, box.open(context.task, context) as session:
+        yield session
 
 
-def _items(calls: Calls) -> list[ToolCall]:
-    return [ToolCall(name, dict(arguments)) for name, examples in calls.items() for arguments in examples]
+def _items(calls: Calls, session: ToolBoxSession) -> list[ToolCall]:
+    """The example calls of the session's tools."""
+    names = [spec.name for spec in session.specs()]
+    return [ToolCall(name, dict(arguments)) for name in names for arguments in calls.get(name, ())]
 
 
 def _nonsense(spec: ToolSpec) -> list[dict[str, Any]]:
