@@ -85,11 +85,6 @@ def test_overrides_may_stand_before_and_after_options(words: tuple[str, ...]) ->
     assert yaml.safe_load(Path("b.yaml").read_text())["extra=1"] == 1
 
 
-def test_an_option_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SystemExit):
-        run("a.yaml", "--nonsense")
-
-
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("a.yaml", "-o", "b.yaml", "--json") == 0
     made = json.loads(capsys.readouterr().out)

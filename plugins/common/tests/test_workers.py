@@ -124,13 +124,6 @@ def test_workers_share_the_questions_and_end_with_their_object() -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_closed_workers_take_no_more_questions() -> None:
-    workers = WorkerThreads(1, worker, name="answering")
-    workers.close()
-    with pytest.raises(RuntimeError):
-        asyncio.run(workers.run(lambda asked: asked.ask({"do": "say"}, 60)))
-
-
 def test_a_folder_of_the_user_cannot_stand_for_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
