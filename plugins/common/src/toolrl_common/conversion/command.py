@@ -54,9 +54,16 @@ class ConvertCommand(ABC):
         tree, conversion = self.convert(args.config, args.overrides)
         if "tensorboard" in tree.get("observers", ()):
             conversion.remark("observers: `tensorboard` needs its package: pip install 'toolrl[tensorboard]'")
-        problems = _problems(tree, str(out))
+        problems: list[str] = []
         try:
-            out.write_text(self._header(args.config, conversion) + config_text(tree), encoding="utf-8")
+            check_config(tree, source=str(out))
+        except ConfigError as error:
+            problems = error.problems
+        lines = [f"From {args.config} by `toolrl {self.system} convert`."]
+        lines += [f"not carried over: {key}: {why}" for key, why in conversion.lost]
+        header = "".join(f"# {' '.join(line.split())}\n" for line in lines)
+        try:
+            out.write_text(header + config_text(tree), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{str(out)!r} can't be written: {error.strerror}") from None
         if args.json:
@@ -65,23 +72,6 @@ class ConvertCommand(ABC):
         else:
             _print(out, conversion, problems)
         return 1 if problems else 0
-
-    def _header(self, config: str, conversion: Conversion) -> str:
-        """A comment with the lost settings, at the head of the file."""
-        lines = [
-            f"From {config} by `toolrl {self.system} convert`.",
-            *(f"not carried over: {key}: {why}" for key, why in conversion.lost),
-        ]
-        return "".join(f"# {' '.join(line.split())}\n" for line in lines)
-
-
-def _problems(tree: dict[str, Any], name: str) -> list[str]:
-    """The problems that `toolrl config check` finds."""
-    try:
-        check_config(tree, source=name)
-    except ConfigError as error:
-        return error.problems
-    return []
 
 
 def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
