@@ -1,7 +1,7 @@
 """The thread that owns the work of an engine that computes in this process.
 
 The event loop posts commands and gets results through futures; between two steps the thread runs what was posted. So
-the engine never blocks the loop, tools go on while tokens are sampled, and the engine needs no locks. A pause takes
+the engine never blocks the loop, tools run while tokens are sampled, and the engine needs no locks. A pause takes
 effect between two steps: while one is held no weight is read, so a trainer may change them.
 
 If the thread fails, everything that waits for it fails with an EngineError, and so does all that comes after.

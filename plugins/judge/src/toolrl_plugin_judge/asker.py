@@ -63,7 +63,7 @@ class ChatClient(JsonClient):
 
     async def ask(self, body: Mapping[str, Any]) -> str:
         """The judge's reply. Raises TransientToolError, JudgeAnswerError, MisconfiguredError."""
-        answer = await self.post(body, seconds=None)  # How long it may take is the policy's to say.
+        answer = await self.post(body, seconds=None)  # The policy limits its time.
         try:
             choice = answer["choices"][0]
             text, refusal = choice["message"].get("content"), choice["message"].get("refusal")

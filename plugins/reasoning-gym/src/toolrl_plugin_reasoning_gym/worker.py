@@ -170,7 +170,7 @@ def _verdict(said: bytes, status: int, out_of_time: bool) -> Reply:
 def _be_child(
     work: Callable[[str], Reply], writing: int, seconds: int, wall_seconds: float, memory_mb: int
 ) -> NoReturn:
-    """Work, say what came of it, end."""
+    """Work, write the reply, end."""
     try:
         signal.setitimer(signal.ITIMER_REAL, wall_seconds + 1)  # should the parent be gone
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -177,7 +177,7 @@ def arguments_text(case: Any) -> str:
 
 
 def verdict(response: RunResponse, case: ProgramCase) -> Status:
-    """What an answer of the sandbox says of a case."""
+    """The status of a case, from the sandbox's answer."""
     compiled, run = response.compile_result, response.run_result
     if response.status == SUCCESS and run is not None and run.status == FINISHED:
         return Status.PASSED if matches(run.stdout or "", case) else Status.WRONG

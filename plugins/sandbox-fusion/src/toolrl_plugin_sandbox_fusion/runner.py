@@ -190,7 +190,7 @@ class ProgramRunner:
 
 
 def result(done: Finished, limits: ProgramLimits) -> CommandResult:
-    """What the API says of a command."""
+    """A command's result in the API's form."""
     stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if done.timed_out:
         return CommandResult(TIME_LIMIT, done.seconds, None, stdout, stderr)

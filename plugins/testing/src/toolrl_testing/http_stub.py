@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers as a test says.
+"""An HTTP server on loopback, with answers from the test.
 
 with http_stub(lambda request: HttpReply({"result": []})) as stub:
     ...                       # ask stub.url

@@ -93,7 +93,7 @@ def count(name: str, *keys: str, default: int | None = None) -> Number:
 
 
 class Conversion:
-    """One conversion: the user's settings over the system's defaults, and notes of what a toolrl config can't say.
+    """One conversion: the user's settings over the system's defaults, and notes of what a toolrl config lacks.
 
     A subclass has the tables of a system. `unused` gives the settings that the conversion never asked for.
     """

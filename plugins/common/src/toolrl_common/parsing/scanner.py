@@ -26,7 +26,7 @@ class Block(NamedTuple):
     item: ToolCall | CallError | None
     """With its span and raw text; None where it is content in which no tag counts."""
     end: int
-    """Where reading goes on."""
+    """Where reading continues."""
 
 
 class TurnScanner(ABC):
@@ -55,7 +55,7 @@ class TurnScanner(ABC):
         self.tools = tools
         self.stopped_by = stopped_by
         self.ended = True
-        """False while generation goes on: then `read_block` gives None for a block that isn't complete."""
+        """False while generation continues: then `read_block` gives None for a block that isn't complete."""
         self.items: list[ToolCall | CallError] = []
         self._content: list[Span] = []
         self._reasoning: list[str] | None = [] if thinking else None
@@ -67,11 +67,11 @@ class TurnScanner(ABC):
 
     @abstractmethod
     def read_block(self, start: int, tag: str) -> Block | None:
-        """The item whose first tag `tag` stands at `start`; None only where generation goes on and the block is
+        """The item whose first tag `tag` stands at `start`; None only where generation continues and the block is
         incomplete."""
 
     def status(self) -> Literal["calls", "final", "continue"]:
-        """Of the finished turn: generation goes on where it stopped on text of a value that was not closed."""
+        """Of the finished turn: generation continues where it stopped on text of a value that was not closed."""
         within_value = self._open_from is not None and self.stopped_by == self.STOP
         if within_value and self.text.rfind(self.STOP) >= (self._open_from or 0):
             return "continue"
@@ -79,7 +79,7 @@ class TurnScanner(ABC):
 
     def open_from(self, position: int) -> None:
         """To be called by `read_block` where a value that begins at `position` was not closed. If generation stopped on
-        a tag behind it, that tag may have been text of the value: generation should go on."""
+        a tag behind it, that tag may have been text of the value: generation should continue."""
         self._open_from = position
 
     def call(self, name: str, arguments: dict[str, object], start: int, end: int, *, recovered: bool = False) -> Block:

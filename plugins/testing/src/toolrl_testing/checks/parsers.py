@@ -136,7 +136,7 @@ def _check_items(turn: ParsedTurn, text: str, where: str, *, stopped: bool) -> N
 
 
 def _check_content(turn: ParsedTurn, text: str, where: str, *, reads_tokens: bool) -> None:
-    """Where a parser says of which pieces its content is: content and items share no character, and what is neither is
+    """Where a parser gives the pieces of its content: content and items share no character, and what is neither is
     thinking and its tags. A parser that reads tokens may leave out marks of its own, too."""
     if not turn.content_spans:
         return
