@@ -29,25 +29,9 @@ from toolrl.types import Sampling
 from toolrl_plugin_transformers.engine import TransformersEngine
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 
-MODELS: dict[str, dict[str, Any]] = {
-    "0.66M": {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-    },
-    "5.25M": {
-        "vocab_size": 4096,
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-    },
+SIZES = {
+    "0.66M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3, "head_dim": 32},
+    "5.25M": {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "head_dim": 64},
 }
 
 
@@ -67,8 +51,9 @@ def make_model(name: str, device: str, dtype: torch.dtype) -> Any:
     """A Qwen3 with random weights."""
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
-        **MODELS[name], max_position_embeddings=4096, tie_word_embeddings=True, initializer_range=0.06
-    )
+        **SIZES[name], num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096,
+        tie_word_embeddings=True, initializer_range=0.06,
+    )  # fmt: skip
     config.pad_token_id = config.eos_token_id = config.bos_token_id = None
     return transformers.Qwen3ForCausalLM(config).to(device, dtype).eval()
 
@@ -138,7 +123,7 @@ def measure(sides: dict[str, Callable[[], int]], rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=[*MODELS, "all"], default="all")
+    parser.add_argument("--model", choices=[*SIZES, "all"], default="all")
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32, 64, 128])
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--new", type=int, default=64)
@@ -151,7 +136,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
     rows = []
-    for name in MODELS if args.model == "all" else [args.model]:
+    for name in SIZES if args.model == "all" else [args.model]:
         module = make_model(name, args.device, dtype)
         loop = asyncio.new_event_loop()
         engine = TransformersEngine(TransformersEngineOptions(), BuildContext("transformers", weights=Weights(module)))

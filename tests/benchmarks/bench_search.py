@@ -1,7 +1,6 @@
 """BM25 over a million generated passages: time to index, time of a query, memory; and the same beside a peer.
 
     python tests/benchmarks/bench_search.py                        # the million, and 50,000 beside bm25s
-    python tests/benchmarks/bench_search.py --passages 0           # beside bm25s only
     python tests/benchmarks/bench_search.py --json OUT.json
 
 Passages have 100 words of a vocabulary of 200,000, drawn by Zipf's law with exponent 1.1. A query is eight words that

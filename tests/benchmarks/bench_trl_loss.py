@@ -1,7 +1,6 @@
 """The policy loss and its gradients against those of TRL's GRPOTrainer, on the same batch, in float32.
 
     python tests/benchmarks/bench_trl_loss.py               # prints a table; exit status 1 above the tolerance
-    python tests/benchmarks/bench_trl_loss.py --json OUT.json
 
 Both sides start from one folder with a small random Qwen3. TRL's side is the trainer itself: its own `compute_loss` on
 inputs as it makes them for itself (left-padded prompts, right-padded completions, a tool mask inside the completions),
@@ -15,12 +14,11 @@ The error is that of all parameters' gradients: the greatest difference divided 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -317,20 +315,13 @@ def compare(case: Case, folder: Path, output: Path) -> Outcome:
     assert our_gradients.keys() == their_gradients.keys()
     greatest = max(float(gradient.abs().max()) for gradient in their_gradients.values())
     difference = max(float((our_gradients[name] - gradient).abs().max()) for name, gradient in their_gradients.items())
-    return Outcome(
-        case.name,
-        ours,
-        theirs,
-        abs(ours - theirs) / max(abs(theirs), 1e-12),
-        difference / greatest,
-        metrics["clip/low"] + metrics["clip/high"],
-    )
+    error, clipped = abs(ours - theirs) / max(abs(theirs), 1e-12), metrics["clip/low"] + metrics["clip/high"]
+    return Outcome(case.name, ours, theirs, error, difference / greatest, clipped)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the outcomes here")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -349,8 +340,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{outcome.case:46} {outcome.ours:13.8f} {outcome.trl:13.8f} {outcome.loss_error:10.1e} "
                 f"{outcome.gradient_error:10.1e} {outcome.clipped:8.1%}{'' if outcome.passed else '  FAILED'}"
             )
-    if options.json:
-        options.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=2) + "\n")
     worst = max(outcome.gradient_error for outcome in outcomes)
     passed = all(outcome.passed for outcome in outcomes)
     print(f"worst gradient error {worst:.1e}, tolerance {TOLERANCE:g}: {'passed' if passed else 'FAILED'}")

@@ -12,8 +12,6 @@ Qwen2.5, float32, one thread. The modes:
     instant         a completion, the tool's tokens among it, has 128 tokens: nothing is padded on either side
     instant_spread  most completions have 60 to 80 tokens, and one of each group has 128
     slow            as `instant`, and the tool takes half a second
-    lognormal       as `instant`, and the tool takes exp(N(−1, 0.8)) seconds, at most 5: 0.5 in the mean. Which call
-                    takes how long is fixed, and the same on both sides
 
 A slow tool is a plain function that blocks, on both sides. TRL 1.16 runs the calls of a step one after another; it
 would also do so with a coroutine function, for it gathers only the calls of one completion and waits for them before it
@@ -26,7 +24,7 @@ checkpointing switched off, in micro-batches of `--trl-batch` episodes. Ours is 
 other round in the opposite order; a figure is the median of the rounds, a ratio the median of the rounds' ratios. `cpu`
 is processor time of the whole step, which says more on a machine that is busy with other work.
 
-In the modes with slow tools a third side is `async`: the training loop with `max_staleness`, which samples while it
+In the mode `slow` a third side is `async`: the training loop with `max_staleness`, which samples while it
 updates (`grpo_step_overlapped.py`); sampling and updating are a thread each then. Its step is the mean of several in a
 row, after as many as it takes until samples come in as fast as they are used up.
 """
@@ -73,13 +71,6 @@ PROMPTS, GROUP, COMPLETION = 8, 8, 128
 TARGETS = {"instant": 0.25, "instant_spread": 0.25, "slow": 0.2, "slow_async": 0.1}
 """Ours over TRL's, at most."""
 LEARNING_RATE = 1e-5
-Latency = Callable[[int, int], float]
-"""Seconds that the tool takes for its two arguments."""
-
-
-def lognormal(a: int, b: int) -> float:
-    """Most calls are quick and some take ten times as long."""
-    return min(random.Random(f"latency {a} {b}").lognormvariate(-1.0, 0.8), 5.0)
 
 
 @dataclass(frozen=True)
@@ -88,17 +79,16 @@ class Mode:
 
     spread: bool = False
     """Completions of different length."""
-    latency: Latency | None = None
-    """None for a tool that answers at once."""
+    latency: float = 0.0
+    """Seconds that the tool takes."""
 
 
 MODES = {
     "instant": Mode(),
     "instant_spread": Mode(spread=True),
-    "slow": Mode(latency=lambda a, b: 0.5),
-    "lognormal": Mode(latency=lognormal),
+    "slow": Mode(latency=0.5),
 }
-_LATENCY: list[Latency | None] = [None]
+_LATENCY = [0.0]
 """What the tool of both sides takes now."""
 
 
@@ -170,8 +160,7 @@ def multiply_for_trl(a: int, b: int) -> str:
 
 def product(a: int, b: int) -> str:
     """What the tool does on both sides."""
-    if _LATENCY[0] is not None:
-        time.sleep(_LATENCY[0](a, b))
+    time.sleep(_LATENCY[0])
     return str(a * b)
 
 
@@ -439,7 +428,7 @@ class TrlSide:
         return trainer
 
 
-def compare(name: str, rounds: int, options: Options, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(name: str, rounds: int, options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Medians of a mode."""
     from grpo_step_overlapped import OverlappedSide
 
@@ -451,11 +440,11 @@ def compare(name: str, rounds: int, options: Options, say: Callable[[str], None]
             "ours": OurSide(folder, script, Path(directory)),
             "trl": TrlSide(folder, script, output, options.trl_batch),
         }
-        if mode.latency is not None:
+        if mode.latency:
             sides["async"] = OverlappedSide(folder, script, Path(directory), options.staleness, options.async_steps)
         times: dict[str, list[Times]] = {side: [] for side in sides}
         for number in range(rounds + 1):
-            _LATENCY[0] = mode.latency if number else None
+            _LATENCY[0] = mode.latency if number else 0.0
             for side in list(sides) if number % 2 else reversed(list(sides)):
                 if not number and side == "async":
                     continue  # It warms up in every round.
@@ -507,22 +496,10 @@ def check(ours: OurSide, trl: TrlSide) -> None:
     assert ours.metrics["logprob_mismatch/max"] < 1e-3
 
 
-@dataclass(frozen=True)
-class Options:
-    """What can be chosen beside the modes."""
-
-    trl_batch: int = 8
-    """Episodes in a micro-batch of TRL."""
-    staleness: int = 2
-    """`max_staleness` of the overlapped training."""
-    async_steps: int = 4
-    """Steps of it that are timed."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="timed rounds, after one that isn't")
-    parser.add_argument("--slow-rounds", type=int, default=2, help="the same of modes with slow tools")
+    parser.add_argument("--slow-rounds", type=int, default=2, help="the same of the mode `slow`")
     parser.add_argument("--trl-batch", type=int, default=8, help="episodes in a micro-batch of TRL")
     parser.add_argument("--staleness", type=int, default=2, help="max_staleness of the overlapped training")
     parser.add_argument("--async-steps", type=int, default=4, help="timed steps of the overlapped training")
@@ -533,12 +510,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    options = Options(arguments.trl_batch, arguments.staleness, arguments.async_steps)
     top: dict[str, float] = {}
     details: dict[str, Any] = {}
     for name in arguments.modes:
-        rounds = arguments.rounds if MODES[name].latency is None else arguments.slow_rounds
-        details[name] = compare(name, rounds, options, lambda line: print(line, file=sys.stderr, flush=True))
+        rounds = arguments.rounds if not MODES[name].latency else arguments.slow_rounds
+        details[name] = compare(name, rounds, arguments, lambda line: print(line, file=sys.stderr, flush=True))
         ratios = {f"ratio_{name}{suffix}": details[name].get(f"ratio{suffix}") for suffix in ("", "_async")}
         top |= {key: value for key, value in ratios.items() if value is not None}
         print(json.dumps({name: details[name]}, indent=1), flush=True)

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ class Side:
     """One way to run all episodes."""
 
     name: str
-    run: Callable[[], Awaitable[int]]
+    run: Callable[[], Coroutine[Any, Any, int]]
     """Runs them once; how many turns that were."""
 
 
@@ -222,17 +222,13 @@ def measure(sides: Sequence[Side], rounds: int) -> dict[str, dict[str, list[floa
         for side in order:
             gc.collect()
             wall, cpu = time.perf_counter(), time.process_time()
-            turns = asyncio.run(_awaited(side.run))
+            turns = asyncio.run(side.run())
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             if number:
                 seen[side.name]["cpu"].append(cpu / turns * 1e6)
                 seen[side.name]["wall"].append(wall / turns * 1e6)
         order.reverse()
     return seen
-
-
-async def _awaited(run: Callable[[], Awaitable[int]]) -> int:
-    return await run()
 
 
 def summary(seen: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:

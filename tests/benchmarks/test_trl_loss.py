@@ -1,4 +1,4 @@
-"""The comparison with TRL as a test: loss and gradients equal TRL's, and a wrong loss is told apart."""
+"""The comparison with TRL as a test: loss and gradients equal TRL's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,3 @@ def test_equals_trl(case: Any, model: Path, tmp_path: Path) -> None:
     assert outcome.gradient_error <= 1e-5, outcome
     assert outcome.loss_error <= 1e-5, outcome
     assert (outcome.clipped > 0) == case.off_policy
-
-
-def test_the_comparison_tells_a_difference(model: Path, tmp_path: Path) -> None:
-    """The same data under another objective is far outside of the tolerance."""
-    data = BENCH["make_data"]()
-    BENCH["add_logprobs"](data, model)
-    make = BENCH["Case"]
-    _, plain, _ = BENCH["our_step"](make("grpo", 0.04, off_policy=True, correction=False), data, model)
-    _, theirs = BENCH["trl_step"](make("grpo", 0.04, off_policy=True), data, model, tmp_path)
-    greatest = max(gradient.abs().max() for gradient in theirs.values())
-    assert max((plain[name] - theirs[name]).abs().max() for name in theirs) / greatest > 1e-3
