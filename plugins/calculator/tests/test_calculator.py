@@ -20,7 +20,7 @@ from toolrl.tools import as_toolset
 from toolrl.types import Task, ToolCall
 from toolrl_plugin_calculator.evaluate import ExpressionEvaluator
 from toolrl_plugin_calculator.options import CalculatorOptions
-from toolrl_plugin_calculator.tool import build, check
+from toolrl_plugin_calculator.tool import build
 
 EVALUATE = ExpressionEvaluator()
 
@@ -144,7 +144,7 @@ def test_values(expression: str, value: str | None) -> None:
         ("1e999999999", "out of range"),
         ("1e99999999999999999999999", "out of range"),
         ("round(2, 10**6)", "out of range"),
-        ("1 << 10**9", "<< isn't supported"),
+        ("1 << 10**9", "isn't arithmetic"),
         ("9" * 1001, "at most 1000"),
         ("(" * 400 + ")" * 400, "nested"),
         ("-" * 900 + "1", "nested"),
@@ -172,10 +172,10 @@ def test_values(expression: str, value: str | None) -> None:
         ("pi(2)", "is a number"),
         ("sqroot(2)", "Did you mean sqrt"),
         ("2(3 + 4)", "write *"),
-        ("sqrt(1, 2)", "takes 1 argument, got 2"),
+        ("sqrt(1, 2)", "doesn't take 2 arguments: write sqrt(16)"),
         ("sqrt(1,234)", "write 1234"),
-        ("round(1, 2, 3)", "takes 1 or 2 arguments, got 3"),
-        ("max()", "at least 1"),
+        ("round(1, 2, 3)", "doesn't take 3 arguments"),
+        ("max()", "doesn't take 0 arguments"),
         ("round(x=2)", "plain arguments"),
         ("3 +", "to its end"),
         ("(3 + 4", "1 opening and 0 closing"),
@@ -215,16 +215,8 @@ def test_a_long_sum_is_not_deep() -> None:
 
 def test_the_work_of_an_expression_is_bounded_by_its_length() -> None:
     """The costliest expressions of 1000 characters: each ends or is refused, and no number outgrows the limit."""
-    for piece in (
-        "99!*",
-        "9**999*",
-        "sin(1e5)*",
-        "1/7**99+",
-        "exp(999)*",
-        "comb(999,499)*",
-        "9.9**.9*",
-        "log(9**999,3)+",
-    ):
+    for piece in ("99!*", "9**999*", "sin(1e5)*", "1/7**99+", "exp(999)*", "comb(999,499)*", "9.9**.9*",
+                  "log(9**999,3)+"):  # fmt: skip
         expression = (piece * 1000)[: 1000 // len(piece) * len(piece) - 1]
         shown = shown_or_refused(expression)
         assert len(shown) <= 2100
@@ -262,15 +254,8 @@ def expressions(draw: st.DrawFn, depth: int = 4) -> tuple[str, Fraction]:
         return f"-({left})", -a
     right, b = draw(expressions(depth - 1))
     symbol = draw(st.sampled_from(["+", "-", "*", "/", "//", "%"] if b else ["+", "-", "*"]))
-    value = {
-        "+": lambda: a + b,
-        "-": lambda: a - b,
-        "*": lambda: a * b,
-        "/": lambda: a / b,
-        "//": lambda: Fraction(a // b),
-        "%": lambda: a % b,
-    }[symbol]()
-    return f"({left}) {symbol} ({right})", value
+    value = eval(f"a {symbol} b", {"a": a, "b": b})
+    return f"({left}) {symbol} ({right})", Fraction(value)
 
 
 @settings(deadline=None)
@@ -354,10 +339,6 @@ def test_the_description_for_the_model() -> None:
     assert spec.description == "Calculates."
     assert list(spec.parameters["properties"]) == ["expression"]
     assert spec.parameters["required"] == ["expression"]
-
-
-def test_the_self_check_passes() -> None:
-    assert "0.3" in check()
 
 
 @pytest.mark.filterwarnings("error")

@@ -81,7 +81,7 @@ class BoundedArithmetic:
     def floor(self, value: Number) -> int:
         """The greatest whole number that isn't above the value."""
         if is_exact(value):
-            return math.floor(value)
+            return math.floor(Fraction(value))
         near = self.nearest(value)
         return near if self.is_noise(value - near, max(1, abs(near))) else int(self.context.floor(value))
 

@@ -16,9 +16,8 @@ from fractions import Fraction
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator import functions
 from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number
-from toolrl_plugin_calculator.notation import to_python
+from toolrl_plugin_calculator.notation import show, to_python
 from toolrl_plugin_calculator.options import CalculatorOptions
-from toolrl_plugin_calculator.show import show
 
 ALLOWED = "Use numbers, + - * / // % **, parentheses, and functions such as sqrt(2), round(3.14159, 2) or max(1, 2)."
 MAX_DEPTH = 100
@@ -26,9 +25,6 @@ _OPERATORS = {
     ast.Add: BoundedArithmetic.add, ast.Sub: BoundedArithmetic.subtract, ast.Mult: BoundedArithmetic.multiply,
     ast.Div: BoundedArithmetic.divide, ast.FloorDiv: BoundedArithmetic.floor_divide, ast.Mod: BoundedArithmetic.modulo,
     ast.Pow: BoundedArithmetic.power,
-}  # fmt: skip
-_UNSUPPORTED = {
-    ast.LShift: "<<", ast.RShift: ">>", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.MatMult: "@",
 }  # fmt: skip
 _EXPONENT = re.compile(r"[eE]([+-]?\d+)")
 
@@ -57,12 +53,8 @@ class ExpressionEvaluator:
             with warnings.catch_warnings():  # of odd spellings, such as `1if 1else 2`
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source, mode="eval")
-        except SyntaxError as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ToolError(_syntax_message(source, error)) from None
-        except (ValueError, RecursionError, MemoryError):
-            raise ToolError(
-                f"Can't read {_cut(source)}: it is nested too deeply, or holds a null byte. {ALLOWED}"
-            ) from None
         return self._walk(tree.body, source, MAX_DEPTH)
 
     def _walk(self, node: ast.expr, source: str, depth: int) -> Number:
@@ -73,10 +65,9 @@ class ExpressionEvaluator:
                 return self._literal(node, source)
             case ast.BinOp():
                 return self._chain(node, source, depth - 1)
-            case ast.UnaryOp(op=ast.USub()):
-                return -self._walk(node.operand, source, depth - 1)
-            case ast.UnaryOp(op=ast.UAdd()):
-                return self._walk(node.operand, source, depth - 1)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                value = self._walk(node.operand, source, depth - 1)
+                return -value if isinstance(node.op, ast.USub) else value
             case ast.Call():
                 return self._call(node, source, depth - 1)
             case ast.Name():
@@ -92,7 +83,7 @@ class ExpressionEvaluator:
         for link in reversed(chain):
             apply = _OPERATORS.get(type(link.op))
             if apply is None:
-                raise ToolError(f"The operator {_UNSUPPORTED[type(link.op)]} isn't supported. {ALLOWED}")
+                raise ToolError(_unsupported(link, source))
             value = apply(self._arithmetic, value, self._walk(link.right, source, depth))
         return value
 
@@ -127,18 +118,15 @@ def _cut(text: str, length: int = 40) -> str:
 def _unsupported(node: ast.expr, source: str) -> str:
     written = _cut(ast.get_source_segment(source, node) or source)
     if isinstance(node, ast.Tuple):
-        return (
-            f"{written} is several values. One expression gives one value; write thousands as 1234 or 1,234, and the "
-            "decimal mark as a point."
-        )
+        return f"{written} is several values. Give one; write thousands as 1234 or 1,234, the decimal mark as a point."
     if isinstance(node, ast.Compare):
         return f"{written} is a comparison, not a calculation. Write one side only."
     return f"{written} isn't arithmetic. {ALLOWED}"
 
 
-def _syntax_message(source: str, error: SyntaxError) -> str:
-    if "nested" in (error.msg or ""):
-        return "The expression is nested too deeply. Split it into steps."
+def _syntax_message(source: str, error: Exception) -> str:
+    if not isinstance(error, SyntaxError) or "nested" in (error.msg or ""):
+        return "The expression is nested too deeply, or holds a null byte. Split it into steps."
     opened, closed = source.count("("), source.count(")")
     if opened != closed:
         return f"Can't read {_cut(source)}: {opened} opening and {closed} closing parentheses."

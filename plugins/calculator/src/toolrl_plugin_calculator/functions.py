@@ -29,20 +29,11 @@ class Function(NamedTuple):
         try:
             inspect.signature(self.apply).bind(arithmetic, *arguments)
         except TypeError:
-            raise ToolError(self._miscounted(len(arguments))) from None
+            raise ToolError(
+                f"{self.example.partition('(')[0]} doesn't take {len(arguments)} arguments: write {self.example}. "
+                "Inside its parentheses a comma separates arguments: write 1234, not 1,234."
+            ) from None
         return self.apply(arithmetic, *arguments)
-
-    def _miscounted(self, count: int) -> str:
-        parameters = list(inspect.signature(self.apply).parameters.values())[1:]
-        if parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
-            wanted = f"at least {len(parameters) - 1}"
-        else:
-            least = sum(parameter.default is parameter.empty for parameter in parameters)
-            wanted = f"{least} or {len(parameters)}" if least < len(parameters) else str(least)
-        return (
-            f"{self.example.partition('(')[0]} takes {wanted} argument{'' if wanted == '1' else 's'}, got {count}; for "
-            f"example {self.example}. Inside its parentheses a comma separates arguments: write 1234, not 1,234."
-        )
 
 
 def find(name: str) -> Function:
@@ -83,10 +74,6 @@ def _round(a: BoundedArithmetic, value: Number, places: Number = 0) -> Number:
     return a.bounded((-rounded if value < 0 else rounded) / scale)
 
 
-def _trunc(a: BoundedArithmetic, value: Number) -> Number:
-    return -a.floor(-value) if value < 0 else a.floor(value)
-
-
 def _whole(what: str, value: Number, least: float = -math.inf) -> int:
     if not isinstance(value, int):
         raise ToolError(f"{what} has to be a whole number.")
@@ -95,11 +82,7 @@ def _whole(what: str, value: Number, least: float = -math.inf) -> int:
     return value
 
 
-def _gcd(a: BoundedArithmetic, *values: Number) -> Number:
-    return math.gcd(*(_whole("Each argument of gcd", value) for value in values))
-
-
-def _lcm(a: BoundedArithmetic, *values: Number) -> Number:
+def _lcm(a: BoundedArithmetic, values: Sequence[Number]) -> Number:
     whole = (_whole("Each argument of lcm", value) for value in values)
     return reduce(lambda left, right: a.bounded(math.lcm(left, right)), whole, 1)
 
@@ -188,14 +171,10 @@ def _tan(a: BoundedArithmetic, value: Number) -> Number:
     return a.divide(sine, cosine)
 
 
-def _inverse(a: BoundedArithmetic, name: Literal["asin", "acos"], value: Number) -> Number:
-    if abs(value) > 1:
+def _inverse(a: BoundedArithmetic, name: Literal["asin", "acos", "atan"], value: Number) -> Number:
+    if name != "atan" and abs(value) > 1:
         raise ToolError(f"{name} needs a number between -1 and 1.")
     return a.bounded(getattr(a.context, name)(a.approximate(value)))
-
-
-def _hypot(a: BoundedArithmetic, *values: Number) -> Number:
-    return _root(a, reduce(a.add, (a.multiply(value, value) for value in values)), 2)
 
 
 _BY_EXAMPLE: dict[str, Callable[..., Number]] = {
@@ -203,12 +182,12 @@ _BY_EXAMPLE: dict[str, Callable[..., Number]] = {
     "round(3.14159, 2)": _round,
     "floor(3.7)": lambda a, x: a.floor(x),
     "ceil(3.2)": lambda a, x: -a.floor(-x),
-    "trunc(-3.7)": _trunc,
+    "trunc(-3.7)": lambda a, x: -a.floor(-x) if x < 0 else a.floor(x),
     "min(4, 7)": lambda a, x, *more: _extreme(a, -1, (x, *more)),
     "max(4, 7)": lambda a, x, *more: _extreme(a, 1, (x, *more)),
     "sum(1, 2, 3)": lambda a, x, *more: reduce(a.add, more, x),
-    "gcd(12, 18)": lambda a, x, *more: _gcd(a, x, *more),
-    "lcm(4, 6)": lambda a, x, *more: _lcm(a, x, *more),
+    "gcd(12, 18)": lambda a, x, *more: math.gcd(*(_whole("Each argument of gcd", n) for n in (x, *more))),
+    "lcm(4, 6)": lambda a, x, *more: _lcm(a, (x, *more)),
     "factorial(5)": _factorial,
     "comb(5, 2)": lambda a, n, k: _choose(a, "comb", n, k),
     "perm(5, 2)": lambda a, n, k: _choose(a, "perm", n, k),
@@ -226,11 +205,11 @@ _BY_EXAMPLE: dict[str, Callable[..., Number]] = {
     "tan(pi/4)": _tan,
     "asin(0.5)": lambda a, x: _inverse(a, "asin", x),
     "acos(0.5)": lambda a, x: _inverse(a, "acos", x),
-    "atan(1)": lambda a, x: a.bounded(a.context.atan(a.approximate(x))),
+    "atan(1)": lambda a, x: _inverse(a, "atan", x),
     "atan2(1, 2)": lambda a, y, x: a.bounded(a.context.atan2(a.approximate(y), a.approximate(x))),
     "degrees(pi)": lambda a, x: a.divide(a.multiply(x, 180), +a.context.pi),
     "radians(180)": lambda a, x: a.divide(a.multiply(x, +a.context.pi), 180),
-    "hypot(3, 4)": lambda a, x, *more: _hypot(a, x, *more),
+    "hypot(3, 4)": lambda a, x, *more: _root(a, reduce(a.add, (a.multiply(n, n) for n in (x, *more))), 2),
 }
 FUNCTIONS = {example.partition("(")[0]: Function(apply, example) for example, apply in _BY_EXAMPLE.items()}
 _ALIASES = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 DESCRIPTION = "Evaluates an arithmetic expression exactly, for example (12.5 + 3) * 4, 2**10 or sqrt(2)."
 
 
-class CalculatorOptions(BaseModel):
+class CalculatorOptions(BaseModel, extra="forbid"):
     """Options of the tool `calculator`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     precision: int = Field(
         12, ge=1, le=50, description="Significant digits of a result that isn't a whole number or a decimal that ends."
@@ -20,5 +18,5 @@ class CalculatorOptions(BaseModel):
     )
     max_length: int = Field(1000, ge=1, le=4000, description="Characters that an expression may have.")
     description: str = Field(
-        DESCRIPTION, min_length=1, description="What the model is told of the tool; a shorter one shortens the prompt."
+        DESCRIPTION, min_length=1, description="The description for the model; a shorter one shortens the prompt."
     )

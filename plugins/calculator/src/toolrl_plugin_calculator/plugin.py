@@ -19,5 +19,4 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
         "toolrl_plugin_calculator.tool:build",
         summary="Exact arithmetic on one expression.",
         options="toolrl_plugin_calculator.options:CalculatorOptions",
-        check="toolrl_plugin_calculator.tool:check",
     )
