@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,24 @@ def children() -> Iterator[None]:
     assert look() <= before
 
 
-async def in_episode(toolset: PythonToolset, codes: Sequence[str]) -> list[ToolResult]:
-    """The results of these calls, one after another, in one episode."""
+@asynccontextmanager
+async def open_episode(toolset: PythonToolset) -> AsyncIterator[Tell]:
+    """Calls the tool with a code, in one episode."""
     context = make_episode_context()
     async with toolset.open(context.task, context) as session:
-        return [await session.call(ToolCall("python", {"code": code})) for code in codes]
+        yield lambda code: session.call(ToolCall("python", {"code": code}))
+
+
+@pytest.fixture(scope="session")
+def episode() -> Callable[[PythonToolset], AbstractAsyncContextManager[Tell]]:
+    """`async with episode(toolset) as tell`: calls the tool with a code, in one episode."""
+    return open_episode
+
+
+async def in_episode(toolset: PythonToolset, codes: Sequence[str]) -> list[ToolResult]:
+    """The results of these calls, one after another, in one episode."""
+    async with open_episode(toolset) as tell:
+        return [await tell(code) for code in codes]
 
 
 async def with_tool(work: Callable[[PythonToolset], Awaitable[Any]], **options: Any) -> Any:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolrl.types import ToolCall
-from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import PythonToolset
-from toolrl_testing import make_episode_context
 
 ENDED_FIRST_THREAD = """
 import ctypes, os, struct, threading, time
@@ -67,67 +60,23 @@ print(before > 0 and counter.value == before)
 @pytest.mark.parametrize(
     ("code", "look"), [(ENDED_FIRST_THREAD, LOOK_AT_TICK), (QUICK_FORKS, LOOK_AT_COUNTER)], ids=["thread", "forks"]
 )
-def test_nothing_goes_on_between_calls(tool: Callable[..., Any], isolation: str, code: str, look: str) -> None:
+def test_nothing_goes_on_between_calls(
+    tool: Callable[..., Any], episode: Any, isolation: str, code: str, look: str
+) -> None:
     if code is QUICK_FORKS and os.uname().machine != "x86_64":
         pytest.skip("machine code of x86_64")
 
     async def work(toolset: PythonToolset) -> list[str]:
         said = []
         for _ in range(3):
-            context = make_episode_context()
-            async with toolset.open(context.task, context) as session:
-                began = await session.call(ToolCall("python", {"code": code}))
+            async with episode(toolset) as tell:
+                began = await tell(code)
                 if "PermissionError" in began.text:
                     pytest.skip("a single process is all that can be isolated here")
                 await asyncio.sleep(0.5)
-                said.append((await session.call(ToolCall("python", {"code": look}))).text)
+                said.append((await tell(look)).text)
         return said
 
     said = tool(work, persistent=True, isolation=isolation)
     # Where it can't be stopped the interpreter is ended, and the state with it.
     assert all(text == "True" or "NameError" in text for text in said), said
-
-
-_RUN = """
-import asyncio, sys
-from pathlib import Path
-from toolrl_plugin_python.sandbox import ProgramLimits, Sandbox
-
-async def main():
-    sandbox = Sandbox.detect(sys.argv[1], readable=[Path("/usr"), *map(Path, ("/bin", "/lib64"))])
-    command = "sleep {mark} & sleep {mark}".format(mark=sys.argv[2])
-    await sandbox.run(["/bin/sh", "-c", command], limits=ProgramLimits(wall_seconds=100))
-
-asyncio.run(main())
-"""
-
-
-def _sleeping(mark: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes() == f"sleep\0{mark}\0".encode():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def _wait_for(mark: str, count: int) -> bool:
-    until = time.monotonic() + 60
-    while len(_sleeping(mark)) != count and time.monotonic() < until:
-        time.sleep(0.02)
-    return len(_sleeping(mark)) == count
-
-
-def test_a_program_does_not_outlive_a_run_that_is_killed(isolation: str) -> None:
-    if Sandbox.detect(isolation, readable=[Path("/usr")]).single_process:  # type: ignore[arg-type]
-        pytest.skip("a single process is all that can be isolated here")
-    mark = f"90.{os.getpid()}{time.monotonic_ns() % 10**6}"
-    run = subprocess.Popen([sys.executable, "-c", _RUN, isolation, mark])
-    try:
-        assert _wait_for(mark, 2)
-    finally:
-        run.kill()
-        run.wait()
-    assert _wait_for(mark, 0)

@@ -49,7 +49,7 @@ def made(any_isolation: str) -> Callable[[int], list[Path]]:
 
 def test_a_job_has_groups_until_it_ends(tool: Callable[..., Any], made: Callable[[int], list[Path]]) -> None:
     async def work(toolset: PythonToolset) -> int:
-        keeper = toolset._pool._keeper._process.pid  # type: ignore[union-attr]
+        keeper = toolset._pool.keeper._process.pid  # type: ignore[union-attr]
         bounds = [path.read_text() for group in made(keeper) for path in group.glob("memory.[lm]*[xs]")]
         assert any(text.strip().isdigit() and 64 << 20 <= int(text) < 512 << 20 for text in bounds)
         return int(keeper)

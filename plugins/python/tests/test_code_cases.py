@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from toolrl.errors import DataError
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase, read_cases
-from toolrl_plugin_python.compare import same_output, same_value
-from toolrl_plugin_python.solution import solution
+from toolrl_plugin_python.fences import runnable, solution
 from toolrl_plugin_python.trial.values import LONGEST_ITERATOR, decode, encode
+from toolrl_plugin_python.trials import same_output, same_value
 from toolrl_testing import make_task
 
 
@@ -149,6 +149,32 @@ BLOCKS = "First\n```python\none\n```\nthen\n```\ntwo\n```\n```json\n{}\n```\n"
 )
 def test_the_program_is_the_last_block_of_python(text: str, code: str | None) -> None:
     assert solution(text) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("print(1)", "print(1)"),
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("```\nprint(1)\n```", "print(1)"),
+        ("\n\n```py\nx = 1\nx\n```\n\n", "x = 1\nx"),
+        ("```Python \nprint(1)\n``` ", "print(1)"),
+        ("```python\nprint(1)", "print(1)"),
+        ("```python", ""),
+        ("```", ""),
+        ("    x = 1\n    if x:\n        x", "x = 1\nif x:\n    x"),
+        ("\tx = 1\n\tx", "x = 1\nx"),
+        ("```python\n  x = 1\n  x\n```", "x = 1\nx"),
+        ("x = '''\n```python\n'''", "x = '''\n```python\n'''"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+        ("Here it is:\n```python\n1\n```", "Here it is:\n```python\n1\n```"),
+        ("x = 1\n    # odd\n  ", "x = 1\n    # odd"),
+        ("", ""),
+        ("\r\n", ""),
+    ],
+)
+def test_fences_and_indentation_go(text: str, code: str) -> None:
+    assert runnable(text) == code
 
 
 # Output.

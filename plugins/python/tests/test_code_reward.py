@@ -200,8 +200,8 @@ def test_a_dead_keeper_costs_no_score(any_isolation: str) -> None:
         reward = CodeReward(CodeOptions(), make_build_context("code"))
         try:
             await reward.start()
-            assert reward._sandbox is not None
-            keeper = reward._sandbox._keeper
+            assert reward._trials is not None
+            keeper = reward._trials.sandbox._keeper
             assert keeper is not None
             await keeper.stop()
             return await reward.score(an_episode(ADD, CALLS))

@@ -30,10 +30,10 @@ OPEN = Settings(tuple(paths.system_libraries() + paths.interpreter_paths()), tup
 def refuse(*modes: str) -> object:
     """A probe for which these ways don't work."""
 
-    def probe(way: Settings, module: str) -> detection.Inside:
+    def probe(way: Settings, module: str) -> detection.DetectedInside:
         if way.mode in modes:
             raise detection.UnfitError(f"{way.mode} is forbidden")
-        return detection.Inside(processes=not way.own_user)
+        return detection.DetectedInside(processes=not way.own_user)
 
     return probe
 
@@ -74,8 +74,7 @@ def test_none_has_to_be_written_and_is_warned_of(caplog: pytest.LogCaptureFixtur
 
 def test_a_probe_sees_every_hole() -> None:
     """Without walls all is found wrong but ptrace, which a system may forbid by itself."""
-    with detection.reachable() as reached:
-        answer = detection.ask(OPEN, {**reached, "module": "colorsys"})
+    answer = detection.look(OPEN, "colorsys")
     assert set(answer.wrong) - {"ptrace is allowed"} == {
         "a file outside can be read",
         "a file outside can be written",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from toolrl.types import ToolResult
-from toolrl_plugin_python.interpreter import _read_answer
 
 Cells = Callable[..., list[ToolResult]]
 
@@ -62,17 +59,6 @@ def test_an_answer_can_not_be_given_in_advance(cells: Cells) -> None:
         persistent=True,
     )
     assert "disturbed its own interpreter" in first.text + second.text + third.text
-
-
-@given(st.binary(max_size=120), st.booleans())
-def test_any_answer_is_read(rest: bytes, is_named: bool) -> None:
-    token = "0123456789abcdef"
-    line = (token.encode() + b" " if is_named else b"") + rest + b"\n"
-    kind, detail = _read_answer(line, token)
-    assert kind in ("ok", "exception", "exit", "timeout", "ended", "garbled")
-    assert len(detail) <= 80
-    if not is_named and not rest.startswith(token.encode()):
-        assert kind in ("ended", "garbled")
 
 
 def test_locks_of_ranges_count(isolation: str, cells_of: Cells) -> None:

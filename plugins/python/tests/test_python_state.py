@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from toolrl.protocols import BuildContext
-from toolrl.types import ToolCall, ToolResult
-from toolrl_plugin_python import words
-from toolrl_plugin_python.tool import PythonToolset, build_python
-from toolrl_testing import make_episode_context
+from toolrl.types import ToolResult
+from toolrl_plugin_python.tool import STATE_LOST, PythonToolset, build_python
 
 Cells = Callable[..., list[ToolResult]]
 
@@ -62,51 +59,48 @@ def test_lost_state_is_told(cells: Cells) -> None:
         "x = 1", "while True: pass", "x", "x = 2", "import os; os._exit(1)", "x", timeout=1, persistent=True
     )
     for index in (1, 4):
-        assert words.STATE_LOST in results[index].text
+        assert STATE_LOST in results[index].text
     for index in (2, 5):
         assert "NameError" in results[index].text
-        assert words.STATE_LOST not in results[index].text
+        assert STATE_LOST not in results[index].text
 
 
-def test_threads_stand_still_between_cells(tool: Callable[..., Any]) -> None:
+def test_threads_stand_still_between_cells(tool: Callable[..., Any], episode: Any) -> None:
     async def work(toolset: PythonToolset) -> tuple[int, int]:
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
+        async with episode(toolset) as tell:
             code = (
                 "import threading, time\nn = 0\ndef count():\n    global n\n    while True: n += 1; time.sleep(0.001)\n"
                 "threading.Thread(target=count, daemon=True).start()"
             )
-            await session.call(ToolCall("python", {"code": code}))
-            first = int((await session.call(ToolCall("python", {"code": "n"}))).text)
+            await tell(code)
+            first = int((await tell("n")).text)
             await asyncio.sleep(1)
-            second = int((await session.call(ToolCall("python", {"code": "n"}))).text)
+            second = int((await tell("n")).text)
         return first, second
 
     first, second = tool(work, persistent=True)
     assert second - first < 300
 
 
-def test_calls_of_one_turn_share_the_state_in_order(tool: Callable[..., Any]) -> None:
+def test_calls_of_one_turn_share_the_state_in_order(tool: Callable[..., Any], episode: Any) -> None:
     async def work(toolset: PythonToolset) -> list[str]:
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
+        async with episode(toolset) as tell:
             codes = ["x = [0]", *(f"x.append({n}); x" for n in range(1, 5))]
-            results = await asyncio.gather(*(session.call(ToolCall("python", {"code": code})) for code in codes))
+            results = await asyncio.gather(*(tell(code) for code in codes))
         return [result.text for result in results]
 
     assert tool(work, persistent=True)[-1] == "[0, 1, 2, 3, 4]"
 
 
-def test_episodes_do_not_see_each_other(tool: Callable[..., Any]) -> None:
-    async def episode(toolset: PythonToolset, number: int) -> str:
-        context = replace(make_episode_context(), episode_id=str(number))
-        async with toolset.open(context.task, context) as session:
-            await session.call(ToolCall("python", {"code": f"x = {number}; open('f', 'w').write(str(x))"}))
+def test_episodes_do_not_see_each_other(tool: Callable[..., Any], episode: Any) -> None:
+    async def one(toolset: PythonToolset, number: int) -> str:
+        async with episode(toolset) as tell:
+            await tell(f"x = {number}; open('f', 'w').write(str(x))")
             await asyncio.sleep(0)
-            return (await session.call(ToolCall("python", {"code": "x, open('f').read()"}))).text
+            return (await tell("x, open('f').read()")).text
 
     async def work(toolset: PythonToolset) -> list[str]:
-        return list(await asyncio.gather(*(episode(toolset, number) for number in range(6))))
+        return list(await asyncio.gather(*(one(toolset, number) for number in range(6))))
 
     assert tool(work, persistent=True) == [f"({number}, '{number}')" for number in range(6)]
 
@@ -114,18 +108,17 @@ def test_episodes_do_not_see_each_other(tool: Callable[..., Any]) -> None:
 @pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_cancelled_call_leaves_nothing(
-    tool: Callable[..., Any], descriptors: Callable[[], set[str]], persistent: bool
+    tool: Callable[..., Any], episode: Any, descriptors: Callable[[], set[str]], persistent: bool
 ) -> None:
     async def work(toolset: PythonToolset) -> None:
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
-            await session.call(ToolCall("python", {"code": "x = 1"}))
-            running = asyncio.create_task(session.call(ToolCall("python", {"code": "import time; time.sleep(60)"})))
+        async with episode(toolset) as tell:
+            await tell("x = 1")
+            running = asyncio.create_task(tell("import time; time.sleep(60)"))
             await asyncio.sleep(0.2)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            again = await session.call(ToolCall("python", {"code": "7"}))
+            again = await tell("7")
             assert again.text.startswith("7")
 
     before = descriptors()
@@ -133,23 +126,24 @@ def test_a_cancelled_call_leaves_nothing(
     assert descriptors() == before
 
 
-def test_a_keeper_that_dies_is_replaced(tool: Callable[..., Any]) -> None:
+def test_a_keeper_that_dies_is_replaced(tool: Callable[..., Any], episode: Any) -> None:
     async def work(toolset: PythonToolset) -> list[str]:
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
-            await session.call(ToolCall("python", {"code": "1"}))
+        async with episode(toolset) as tell:
+            await tell("1")
             assert toolset._pool is not None
-            keeper = toolset._pool._keeper
+            keeper = toolset._pool.keeper
             assert keeper is not None
             assert keeper._process is not None
             keeper._process.kill()
             await asyncio.sleep(0.2)
-            return [(await session.call(ToolCall("python", {"code": "2"}))).text for _ in range(3)]
+            return [(await tell("2")).text for _ in range(3)]
 
     assert tool(work) == ["2", "2", "2"]
 
 
-def test_starting_and_stopping_in_every_order(descriptors: Callable[[], set[str]], any_isolation: str) -> None:
+def test_starting_and_stopping_in_every_order(
+    descriptors: Callable[[], set[str]], episode: Any, any_isolation: str
+) -> None:
     async def work() -> None:
         toolset = build_python(None, BuildContext(name="python"))
         await toolset.stop()
@@ -163,10 +157,9 @@ def test_starting_and_stopping_in_every_order(descriptors: Callable[[], set[str]
             await starting
             raise asyncio.CancelledError  # it may have been done already
         await toolset.stop()
-        context = make_episode_context()
-        async with toolset.open(context.task, context) as session:
+        async with episode(toolset) as tell:
             with pytest.raises(RuntimeError, match="isn't started"):
-                await session.call(ToolCall("python", {"code": "1"}))
+                await tell("1")
 
     before = descriptors()
     asyncio.run(work())

@@ -12,11 +12,11 @@ import pytest
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.types import ToolCall, ToolResult
-from toolrl_plugin_python import paths, words
+from toolrl_plugin_python import paths
 from toolrl_plugin_python.interpreter import CellOutcome
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, build_code_interpreter, build_python, check
+from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, answer, build_code_interpreter, build_python, check
 from toolrl_testing import make_episode_context
 
 Cells = Callable[..., list[ToolResult]]
@@ -111,7 +111,7 @@ def test_tracebacks_hold_the_models_lines_alone(cells: Cells) -> None:
 
 
 def test_what_else_exceptions_may_be(cells: Cells) -> None:
-    deep, group, hostile, module, network, memory, odd, shared = cells(
+    deep, group, hostile, module, network, memory, odd = cells(
         "def f(): return g()\ndef g(): return f()\nf()",
         "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
         "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E",
@@ -119,7 +119,6 @@ def test_what_else_exceptions_may_be(cells: Cells) -> None:
         "import socket; socket.create_connection(('127.0.0.1', 1))",
         "x = bytearray(10**10)",
         "raise type('Odd name\\n' * 50, (Exception,), {})('x')",
-        "import mmap\nmmap.mmap(-1, 100)",
         memory_mb=64,
     )
     assert "more frames]" in deep.text
@@ -132,8 +131,7 @@ def test_what_else_exceptions_may_be(cells: Cells) -> None:
     assert "There is no network here." in network.text
     assert "The code may use 64 MB of memory." in memory.text
     assert "Odd name" in odd.text
-    assert "Memory can be shared by a file only" in shared.text
-    results = (deep, group, hostile, module, network, memory, odd, shared)
+    results = (deep, group, hostile, module, network, memory, odd)
     assert {result.metrics["exception"] for result in results} == {1}
 
 
@@ -149,7 +147,7 @@ def test_a_call_that_is_stopped(cells: Cells) -> None:
     assert loop.text.startswith('before\nStopped here (most recent call last):\n  File "<code>", line')
     assert "[The code was stopped after 1 s." in stuck.text
     assert (crash.error, killed.error) == ("tool_error", "tool_error")
-    assert crash.text == "before\n[The interpreter was ended by a segmentation fault.]"
+    assert crash.text == "before\n[The interpreter was ended by signal 11 (Segmentation fault).]"
     assert killed.text.startswith("before\n[The interpreter was killed;")
     assert all(result.metrics == {"exception": 0, "stopped": 1} for result in (loop, stuck, crash, killed))
 
@@ -274,12 +272,12 @@ def test_the_self_check_says_what_isolates(any_isolation: str) -> None:
         (CellOutcome("disk"), "its files grew beyond 128 MB"),
         (CellOutcome("processes"), "kept starting processes"),
         (CellOutcome("garbled"), "disturbed its own interpreter"),
-        (CellOutcome("ended", exit_code=128 + 31), "a system call that isn't allowed"),
+        (CellOutcome("ended", exit_code=128 + 31), "Bad system call"),
         (CellOutcome("ended", exit_code=128 + 64), "signal 64"),
         (CellOutcome("ended", exit_code=250), "signal 122"),
     ],
 )
 def test_words_for_rare_ends(outcome: CellOutcome, part: str) -> None:
-    result = words.answer(outcome, PythonOptions(), state_lost=False)
+    result = answer(outcome, PythonOptions(), state_lost=False)
     assert part in result.text
     assert result.error == "tool_error"

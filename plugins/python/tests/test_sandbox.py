@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 from toolrl_plugin_python import paths
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
-from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
+from toolrl_plugin_python.sandbox import LONGEST_LINE, Finished, LineProgram, ProgramLimits, Sandbox, conversation
 
 PYTHON = paths.interpreter()
 SMALL = ProgramLimits(wall_seconds=20, cpu_seconds=10, memory_mb=200, scratch_mb=16, file_mb=8, output_bytes=1000)
@@ -41,6 +44,13 @@ def processes_with(mark: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def wait_for_processes(mark: str, count: int) -> bool:
+    until = time.monotonic() + 60
+    while len(processes_with(mark)) != count and time.monotonic() < until:
+        time.sleep(0.02)
+    return len(processes_with(mark)) == count
 
 
 def test_a_program_has_its_input_files_and_arguments(sandbox: Sandbox) -> None:
@@ -146,11 +156,7 @@ def test_cancelling_ends_it(sandbox: Sandbox, descriptors: Callable[[], set[str]
         before = descriptors()
         argv = [PYTHON, "-S", "-c", "import time; time.sleep(60)", mark]
         running = asyncio.create_task(sandbox.run(argv, limits=SMALL))
-        for _ in range(500):
-            await asyncio.sleep(0.02)
-            if processes_with(mark):
-                break
-        assert processes_with(mark)
+        assert await asyncio.to_thread(wait_for_processes, mark, 1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -206,17 +212,11 @@ def test_many_at_once_on_one_keeper(sandbox: Sandbox, descriptors: Callable[[], 
     assert asyncio.run(all_at_once()) == [b"%d\n" % n for n in range(40)]
 
 
-def test_scratch_folders_are_removed(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents[:2]:
+def test_scratch_folders_are_removed(sandbox: Sandbox, tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    from dataclasses import replace
-
     here = Sandbox(replace(sandbox.settings, scratch_base=str(tmp_path)), sandbox._found)
-    assert (
-        run(here, "import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a', 0) if False else None").exit_code
-        == 0
-    )
+    assert run(here, "import os; os.makedirs('a/b'); open('a/b/c', 'w')").exit_code == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,3 +254,102 @@ def test_a_keeper_that_dies_is_an_error_and_not_a_hang(sandbox: Sandbox) -> None
             await sandbox.stop()
 
     asyncio.run(killed())
+
+
+_RUN = """
+import asyncio, sys
+from pathlib import Path
+from toolrl_plugin_python.sandbox import ProgramLimits, Sandbox
+
+async def main():
+    sandbox = Sandbox.detect(sys.argv[1], readable=[Path("/usr"), *map(Path, ("/bin", "/lib64"))])
+    command = "sleep {mark} & sleep {mark}".format(mark=sys.argv[2])
+    await sandbox.run(["/bin/sh", "-c", command], limits=ProgramLimits(wall_seconds=100))
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_does_not_outlive_a_run_that_is_killed(sandbox: Sandbox, isolation: str) -> None:
+    needs_processes(sandbox)
+    mark = f"90.{os.getpid()}{time.monotonic_ns() % 10**6}"
+    run = subprocess.Popen([sys.executable, "-c", _RUN, isolation, mark])
+    try:
+        assert wait_for_processes(mark, 3)  # the run names it, too
+    finally:
+        run.kill()
+        run.wait()
+    assert wait_for_processes(mark, 0)
+
+
+# Programs that are talked to.
+
+LIMITS = ProgramLimits(cpu_seconds=10, memory_mb=200)
+ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
+
+
+def talk(sandbox: Sandbox, code: str, work: Callable[[LineProgram], Awaitable[Any]], **more: Any) -> Any:
+    """What `work` gives with a Python program."""
+
+    async def run() -> Any:
+        argv = [PYTHON, "-I", "-S", "-c", code]
+        async with conversation(sandbox, argv, **{"limits": LIMITS, **more}) as program:
+            return await work(program)
+
+    return asyncio.run(run())
+
+
+def test_lines_go_both_ways(sandbox: Sandbox) -> None:
+    async def work(program: LineProgram) -> list[bytes | None]:
+        answers = []
+        for line in (b"one\n", b"two\n"):
+            await program.send(line)
+            answers.append(await program.receive())
+        return answers
+
+    assert talk(sandbox, ECHO, work) == [b"ONE\n", b"TWO\n"]
+
+
+def test_it_has_its_files_and_variables(sandbox: Sandbox) -> None:
+    code = "import os; print(open('in/a').read(), os.environ['B'], flush=True); input()"
+
+    assert (
+        talk(sandbox, code, LineProgram.receive, files={"in/a": b"file"}, env={"B": "variable"}) == b"file variable\n"
+    )
+
+
+def test_one_that_ends_says_nothing_more(sandbox: Sandbox) -> None:
+    async def work(program: LineProgram) -> tuple[bytes | None, str]:
+        said = await program.receive()
+        await program.send(b"x" * 1_000_000)
+        return said, await program.end()
+
+    assert talk(sandbox, "print('half', end='')", work) == (None, "")
+
+
+def test_a_line_without_end_ends_the_conversation(sandbox: Sandbox) -> None:
+    assert talk(sandbox, f"print('x' * {4 * LONGEST_LINE})", LineProgram.receive) is None
+
+
+def test_the_limit_that_ended_it_is_told(sandbox: Sandbox) -> None:
+    async def work(program: LineProgram) -> str:
+        assert await program.receive() is None
+        return await program.end()
+
+    assert talk(sandbox, "while True: pass", work, limits=ProgramLimits(cpu_seconds=1, memory_mb=100)) == "cpu"
+
+
+def test_leaving_the_block_ends_it(sandbox: Sandbox, descriptors: Callable[[], set[str]]) -> None:
+    async def work(program: LineProgram) -> None:
+        await program.send(b"x\n")
+        assert await program.receive() == b"X\n"
+        raise LookupError
+
+    def leave() -> None:
+        with pytest.raises(LookupError):
+            talk(sandbox, ECHO, work)
+
+    leave()
+    before = {entry.partition(" ")[2].partition(":")[0] for entry in descriptors()}
+    leave()
+    assert {entry.partition(" ")[2].partition(":")[0] for entry in descriptors()} <= before

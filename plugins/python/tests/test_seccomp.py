@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl_plugin_python.jail.numbers import ALLOWED, HIGHEST, OWN
-from toolrl_plugin_python.jail.seccomp import Rules, program
+from toolrl_plugin_python.jail.seccomp import ALLOWED, HIGHEST, Rules, program
+from toolrl_plugin_python.jail.system import OWN
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -14,13 +14,14 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import symtable
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.types import Task
-from toolrl_plugin_python.trial.modules import MODULES
+from toolrl_plugin_python.trial.values import MODULES
 
 COMPANIONS = ("fn_name", "entry_point", "test_setup_code", "test_imports")
 """Fields of a row that say more of its cases."""
@@ -107,12 +108,10 @@ def _cases(given: Any, row: Mapping[str, Any]) -> list[Case]:
     if all(isinstance(item, str) for item in given):
         return [_test(item, row) for item in given]
     if all(isinstance(item, Mapping) and "input" in item and "output" in item for item in given):
-        return [case for item in given for case in _pairs([item["input"]], [item["output"]], {**row, **_named(item)})]
+        rows = ({**row, "fn_name": item.get("fn_name") or row.get("fn_name")} for item in given)
+        return [case for item, its in zip(given, rows, strict=True)
+                for case in _pairs([item["input"]], [item["output"]], its)]  # fmt: skip
     raise _WrongError("are a list of neither texts nor objects with `input` and `output`")
-
-
-def _named(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {"fn_name": item["fn_name"]} if item.get("fn_name") else {}
 
 
 def _pairs(inputs: Any, outputs: Any, row: Mapping[str, Any]) -> list[Case]:
@@ -163,10 +162,12 @@ def _test(test: str, row: Mapping[str, Any], *, called: bool = False) -> AssertC
     try:
         tree = ast.fix_missing_locations(_Methods().visit(tree))
         source = ast.unparse(tree)
+        names = _free_names(source)
     except RecursionError:
         raise _WrongError(f"are nested too deeply: {test!r:.120}") from None
+    except SyntaxError as error:  # which the parser lets through
+        raise _WrongError(f"are no Python: {error}: {test!r:.120}") from None
     entry = str(entry or "").removeprefix("Solution().")
-    names = _free_names(tree)
     if entry:
         names.add(entry)
     if _COMPARES in names and entry != _COMPARES and len(names) > 1:
@@ -202,21 +203,18 @@ def _tree(program: str) -> ast.Module:
         raise _WrongError(f"are no Python: {error}: {program!r:.120}") from None
 
 
-def _free_names(tree: ast.Module) -> set[str]:
+def _free_names(source: str) -> set[str]:
     """Names that the test uses without binding them: they are the program's."""
-    used: set[str] = set()
-    bound = {*dir(builtins), *MODULES, "__name__", "__file__"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
+    used, bound = set[str](), {*dir(builtins), *MODULES, "__name__", "__file__"}
+    waiting = [symtable.symtable(source, "test.py", "exec")]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        for symbol in table.get_symbols():
+            if table.get_type() == "module" and symbol.is_local():
+                bound.add(symbol.get_name())
+            elif symbol.is_global():
+                (bound if symbol.is_assigned() else used).add(symbol.get_name())
     return used - bound
 
 

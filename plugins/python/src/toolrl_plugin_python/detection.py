@@ -12,18 +12,20 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolrl.errors import ConfigError
+from toolrl_plugin_python.interpreter import Interpreter
 from toolrl_plugin_python.jail import landlock
+from toolrl_plugin_python.jail.namespaces import INSIDE_ID
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
 _SECONDS = 30.0
+_PROBE = Path(__file__).parent / "jail" / "probe.py"
 HINT = (
     "In a container: allow user namespaces (for Docker `--security-opt seccomp=unconfined --security-opt "
     "apparmor=unconfined`), or a kernel with Landlock. Only where the code can be trusted: `isolation: none`, which "
@@ -42,15 +44,15 @@ class DetectedIsolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class DetectedInside:
     """What a probe saw from inside."""
 
-    wrong: tuple[str, ...] = ()
+    wrong: Sequence[str] = ()
     """What could be done and must not be possible."""
     processes: bool = False
     """A program may start others."""
-    own_users: bool = False
-    """It is in a user namespace of its own."""
+    user: int = 0
+    """By the number that a program sees."""
     groups: bool = False
     """It has control groups of its own."""
 
@@ -69,32 +71,23 @@ def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settin
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"isolation {isolation!r}: programs can be isolated on Linux only, this is {sys.platform}")
     reasons: list[str] = []
-    for way in _ways(settings):
+    own_user = [replace(settings, mode=LANDLOCK, own_user=True)] if os.geteuid() == 0 else []
+    for way in (replace(settings, mode=NAMESPACES), *own_user, replace(settings, mode=LANDLOCK)):
         if isolation in ("auto", way.mode):
             try:
                 inside = probe(way, module)
             except UnfitError as error:
-                reasons.append(f"{_name(way)}: {error}")
+                name = f"{way.mode} with a user of its own" if way.own_user else way.mode
+                reasons.append(f"{name}: {error}")
             else:
                 return way, DetectedIsolation(_describe(way, inside, reasons), inside.processes)
     raise ConfigError(["programs can't be isolated on this machine", *reasons], hint=HINT)
 
 
-def _ways(settings: Settings) -> Iterator[Settings]:
-    yield replace(settings, mode=NAMESPACES)
-    if os.geteuid() == 0:
-        yield replace(settings, mode=LANDLOCK, own_user=True)
-    yield replace(settings, mode=LANDLOCK)
-
-
-def _name(way: Settings) -> str:
-    return f"{way.mode} with a user of its own" if way.own_user else way.mode
-
-
-def _describe(way: Settings, inside: Inside, reasons: Sequence[str]) -> str:
+def _describe(way: Settings, inside: DetectedInside, reasons: Sequence[str]) -> str:
     known = landlock.version()
     if way.mode == NAMESPACES:
-        kinds = "mounts, processes, network, IPC, host name, cgroup" + (", user" if inside.own_users else "")
+        kinds = "mounts, processes, network, IPC, host name, cgroup" + (", user" if inside.user == INSIDE_ID else "")
         parts = [f"namespaces ({kinds})", "seccomp", *([f"Landlock {known}"] if known else [])]
     else:
         parts = [f"Landlock {known}", "seccomp", *(["a user of its own"] if way.own_user else [])]
@@ -104,52 +97,39 @@ def _describe(way: Settings, inside: Inside, reasons: Sequence[str]) -> str:
     return f"{text}; not used: {'; '.join(reasons)}" if reasons else text
 
 
-def probe(way: Settings, module: str) -> Inside:
+def probe(way: Settings, module: str) -> DetectedInside:
     """Set up one way and try it from inside. Raises UnfitError."""
-    with reachable() as reached:
-        inside = ask(replace(way, preload=()), {**reached, "module": module})
+    inside = look(replace(way, preload=()), module)
     if inside.wrong:
         raise UnfitError(", ".join(inside.wrong))
     return inside
 
 
-@contextmanager
-def reachable() -> Iterator[dict[str, str]]:
-    """A file and a process that every program can reach unless walls stand between."""
-    with tempfile.TemporaryDirectory(prefix="toolrl-probe-") as folder:
-        Path(folder).chmod(0o777)
+def look(way: Settings, module: str) -> DetectedInside:
+    """What is seen from inside. Outside lie a file and a process that every program can reach unless walls stand
+    between. Raises UnfitError."""
+    with tempfile.TemporaryDirectory(prefix="toolrl-probe-") as folder, ThreadPoolExecutor(1) as thread:
         secret = Path(folder, "secret")
         secret.write_text("secret")
         secret.chmod(0o666)
-        yield {"secret": str(secret), "victim": str(os.getpid())}
+        Path(folder).chmod(0o777)
+        facts = f"{str(secret)!r}, {os.getpid()}, {module!r}, 16, own_numbers={way.mode == NAMESPACES}"
+        # The caller's own thread may run an event loop.
+        return thread.submit(asyncio.run, _look(way, f"{_PROBE.read_text()}\nlook({facts})")).result()
 
 
-def ask(way: Settings, reached: dict[str, str]) -> Inside:
-    """What a probe saw. Raises UnfitError."""
-    with ThreadPoolExecutor(1) as thread:  # the caller's own may run an event loop
-        return thread.submit(asyncio.run, _ask(way, reached)).result()
-
-
-async def _ask(way: Settings, reached: dict[str, str]) -> Inside:
+async def _look(way: Settings, code: str) -> DetectedInside:
     keeper = KeeperProcess(way)
-    ours, theirs = os.pipe2(os.O_CLOEXEC)
-    handle = os.memfd_create("job", os.MFD_CLOEXEC)
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    interpreter = Interpreter(keeper, JobLimits(10, 512, 16, 16, 16), 1 << 16)
     try:
-        os.write(handle, json.dumps(reached).encode())
-        async with asyncio.timeout(_SECONDS):
-            await keeper.start()
-            limits = JobLimits(10, 512, 16, 16, 16)
-            ending = await keeper.begin("probe", limits, [nothing, nothing, nothing, theirs, handle]).ended
-        os.set_blocking(ours, False)
-        with suppress(BlockingIOError):
-            return Inside(groups=keeper.groups, **json.loads(os.read(ours, 1 << 16)))
-        raise UnfitError(ending.error or "the walls couldn't be put up")
-    except TimeoutError:
-        raise UnfitError(f"the keeper didn't answer within {_SECONDS:g} s") from None
+        await keeper.start()
+        await interpreter.start()
+        outcome = await interpreter.execute(code, _SECONDS, last=True)
+        await interpreter.close()
     except (OSError, KeeperError) as error:
         raise UnfitError(str(error)) from error
     finally:
-        for number in (ours, theirs, handle, nothing):
-            os.close(number)
         await keeper.stop()
+    if outcome.kind != "ok":
+        raise UnfitError(f"the probe ended as {outcome.kind}: {outcome.head[-300:].decode(errors='replace')}")
+    return DetectedInside(groups=keeper.groups, **json.loads(outcome.head + outcome.tail))

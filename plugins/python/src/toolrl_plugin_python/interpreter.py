@@ -1,26 +1,29 @@
-"""The run's side of one isolated interpreter: it sends cells and takes what comes back, all of it as hostile bytes."""
+"""The run's side of isolated interpreters: one gets cells and answers them, all of it hostile bytes; a pool keeps some
+ready."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import secrets
 import time
+from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Literal
 
-from toolrl_plugin_python.channel import LineChannel
-from toolrl_plugin_python.drain import Drain
-from toolrl_plugin_python.jail.settings import JobLimits
-from toolrl_plugin_python.keeper_process import Ending, KeeperError, KeeperProcess, Running
+from toolrl_plugin_python.channel import Drain
+from toolrl_plugin_python.jail.settings import JobLimits, Settings
+from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
-READY_SECONDS = 30.0
 GRACE_SECONDS = 1.0
 """After its time an interpreter may say where it was; then it is killed."""
 _LONGEST_ANSWER = 400
+_log = logging.getLogger(__name__)
 
 Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "processes", "output", "ended", "garbled"]
 
@@ -52,41 +55,35 @@ class Interpreter:
         self._keeper = keeper
         self._limits = limits
         self._output_bytes = output_bytes
-        self._job: Running | None = None
-        self._output: Drain | None = None
-        self._channel: LineChannel | None = None
         self._flooded = False
 
     @property
     def alive(self) -> bool:
         """True until it ended or was closed."""
-        return self._job is not None and not self._job.ended.done() and self._keeper.alive
+        return self._job.alive
 
     async def start(self) -> None:
         """Make it and wait until it is ready for its first cell. Raises KeeperError."""
+        half = self._output_bytes // 2
+        output, output_end = os.pipe2(os.O_CLOEXEC)
+        self._output = Drain(output, self._output_bytes - half, half, on_flood=self._flood)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            channel = self._channel = await LineChannel.open(_LONGEST_ANSWER)
-            job = self._job = self._begin(channel)
-            async with asyncio.timeout(READY_SECONDS):
-                ready = await channel.receive()
-            if ready != b"ready\n":
-                ending = await self._keeper.end(job)
-                reason = ending.error or f"it ended with {ending.exit_code}"
-                raise KeeperError(f"an interpreter can't be isolated: {reason}")
-        except TimeoutError:
-            await self.close()
-            raise KeeperError(f"an isolated interpreter wasn't ready within {READY_SECONDS:g} s") from None
+            descriptors = [nothing, output_end, output_end]
+            self._job = await self._keeper.begin("interpreter", self._limits, descriptors, _LONGEST_ANSWER)
         except BaseException:
-            await self.close()
+            self._output.close()
             raise
+        finally:
+            os.close(nothing)
+            os.close(output_end)
+        # What it started may hold the channel open after it.
+        self._job.ended.add_done_callback(lambda _: self._job.channel.hang_up())
 
     async def execute(self, code: str, seconds: float, *, last: bool) -> CellOutcome:
         """Run a cell. Where it is the `last` one, or ends badly, the interpreter and all it started are gone when this
         returns; otherwise the interpreter is held still, and what it started is gone. Raises KeeperError.
         """
-        assert self._job is not None
-        assert self._output is not None
-        assert self._channel is not None
         begin = time.monotonic()
         token = secrets.token_hex(8)
         self._output.restart()
@@ -96,8 +93,8 @@ class Interpreter:
         detail = ""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + GRACE_SECONDS):
-                await self._channel.send(request)
-                kind, detail = _read_answer(await self._channel.receive(), token)
+                await self._job.channel.send(request)
+                kind, detail = _read_answer(await self._job.channel.receive(), token)
         took = time.monotonic() - begin
         if not last and kind in ("ok", "exception", "exit"):
             await self._keeper.pause(self._job)
@@ -106,53 +103,80 @@ class Interpreter:
                 return self._outcome(kind, detail, took)
         ending = await self._keeper.end(self._job)
         self._output.rest()
-        return self._ended(ending, kind, detail, took)
+        # The limit that it broke goes before all else.
+        if self._flooded or ending.reason:
+            kind, detail = "output" if self._flooded else ending.reason or kind, ""
+        return self._outcome(kind, detail, took, ending.exit_code)
 
     async def close(self) -> None:
         """End it with all it started."""
-        try:
-            if self._job is not None and self._keeper.alive:
-                await self._keeper.end(self._job)
-        finally:
-            if self._output is not None:
-                self._output.close()
-            if self._channel is not None:
-                await self._channel.close()
-
-    def _begin(self, channel: LineChannel) -> Running:
-        half = self._output_bytes // 2
-        output, output_end = os.pipe2(os.O_CLOEXEC)
-        self._output = Drain(output, self._output_bytes - half, half, on_flood=self._flood)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            descriptors = [nothing, output_end, output_end, channel.descriptor]
-            job = self._keeper.begin("interpreter", self._limits, descriptors)
-        finally:
-            os.close(nothing)
-            os.close(output_end)
-            channel.handed_over()
-        # What it started may hold the channel open after it.
-        job.ended.add_done_callback(lambda _: channel.hang_up())
-        return job
+        self._output.close()
+        await self._keeper.close(self._job)
 
     def _flood(self) -> None:
         self._flooded = True
-        if self._job is not None:
-            self._keeper.kill(self._job)
-
-    def _ended(self, ending: Ending, kind: Kind, detail: str, took: float) -> CellOutcome:
-        """The outcome of a cell whose interpreter is gone: the limit that it broke goes before all else."""
-        if ending.error:
-            raise KeeperError(f"an interpreter can't be isolated: {ending.error}")
-        if self._flooded:
-            kind, detail = "output", ""
-        elif ending.reason in ("memory", "cpu", "disk", "processes"):
-            kind, detail = ending.reason, ""
-        return self._outcome(kind, detail, took, ending.exit_code)
+        self._keeper.kill(self._job)
 
     def _outcome(self, kind: Kind, detail: str, took: float, exit_code: int | None = None) -> CellOutcome:
-        assert self._output is not None
         return CellOutcome(kind, detail, *self._output.parts(), self._output.left_out, took, exit_code)
+
+
+class Pool:
+    """Keeps `size` interpreters ready. `start` it before use, `stop` it on every path."""
+
+    def __init__(self, settings: Settings, limits: JobLimits, output_bytes: int, size: int) -> None:
+        self._limits = limits
+        self._output_bytes = output_bytes
+        self._size = size
+        self._ready: deque[asyncio.Task[Interpreter]] = deque()
+        self.keeper = KeeperProcess(settings)
+        self._keeper_lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Make the first interpreters. Raises KeeperError."""
+        await self.keeper.start()
+        self._ready.append(asyncio.create_task(self._make()))
+        self._refill()
+        await self._ready[0]
+
+    async def take(self) -> Interpreter:
+        """An interpreter of the caller's own, to be closed by it. Raises KeeperError."""
+        try:
+            while self._ready:
+                with suppress(KeeperError):  # made anew below, with what is wrong
+                    interpreter = await self._ready.popleft()
+                    if interpreter.alive:
+                        return interpreter
+                    await interpreter.close()
+            return await self._make()
+        finally:
+            self._refill()
+
+    def _refill(self) -> None:
+        # In a context of its own: a ready interpreter keeps nothing of the episode that took the one before.
+        while len(self._ready) < self._size:
+            self._ready.append(asyncio.create_task(self._make(), context=Context()))
+
+    async def stop(self) -> None:
+        """End every interpreter, also those that were taken."""
+        self._size = 0
+        for making in self._ready:
+            making.cancel()
+        for made in await asyncio.gather(*self._ready, return_exceptions=True):
+            if isinstance(made, Interpreter):
+                await made.close()
+        await self.keeper.stop()
+
+    async def _make(self) -> Interpreter:
+        async with self._keeper_lock:
+            if not self.keeper.alive:
+                _log.warning("the keeper of Python interpreters died; starting another one")
+                await self.keeper.stop()
+                self.keeper = KeeperProcess(self.keeper.settings)
+                await self.keeper.start()
+        interpreter = Interpreter(self.keeper, self._limits, self._output_bytes)
+        await interpreter.start()
+        return interpreter
 
 
 _ANSWER = re.compile(rb"([0-9a-f]{16}) (ok|stopped|exit|exception)(?: ([A-Za-z0-9_]{1,80}))?\n")

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from toolrl_plugin_python.channel import LineChannel
 from toolrl_plugin_python.jail import cgroups
-from toolrl_plugin_python.jail.remove import remove_tree
+from toolrl_plugin_python.jail.disk import remove_tree
 from toolrl_plugin_python.jail.settings import NAMESPACES, JobLimits, Settings
 
 _BEGIN = """
@@ -30,6 +31,8 @@ main(int(sys.argv[2]))
 _MAX_MESSAGE = 1 << 16
 SETTLE_SECONDS = 120.0
 """How long the keeper may take to begin: it imports what is preloaded."""
+BEGIN_SECONDS = 30.0
+"""How long a job's walls may take to stand, on a machine that is busy."""
 STOP_SECONDS = 10.0
 
 ENVIRONMENT = {
@@ -52,63 +55,37 @@ class KeeperError(RuntimeError):
     """The keeper can't begin, or has ended: no fault of what it runs."""
 
 
-@dataclass(eq=False)
-class Running:
-    """A job of the keeper."""
-
-    number: int
-    ended: asyncio.Future[Ending]
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a job's first process ended."""
 
     exit_code: int
     """As `os.waitstatus_to_exitcode` gives it: negative for a signal."""
-    reason: str = ""
+    reason: Literal["", "memory", "cpu", "disk", "processes"] = ""
     """The limit for which the keeper ended it: `memory`, `cpu`, `disk`, `processes`, or none."""
     error: str = ""
     """Why it couldn't begin."""
 
 
+@dataclass(eq=False)
+class Running:
+    """A job of the keeper."""
+
+    number: int
+    channel: LineChannel
+    """Its answers; an interpreter's requests, too."""
+    ended: asyncio.Future[Ending]
+    paused: asyncio.Future[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True until it ended, or its keeper did."""
+        return not self.ended.done()
+
+
 def interpreter() -> str:
     """The interpreter without the environment around it, as a path without links."""
     return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
-
-
-def _start_process(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
-    """A keeper that was sent its settings, the socket to it, and the file that its errors go to. It has to be called by
-    a thread that lives as long as the keeper shall: it dies with that."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    errors = os.memfd_create("keeper-errors")
-    try:
-        source = str(Path(__file__).parents[1])
-        command = [interpreter(), "-P", "-s", "-S", "-B", "-c", _BEGIN, source, str(theirs.fileno())]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env=ENVIRONMENT,
-            cwd="/",
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        ours.send(json.dumps({"op": "settings", **asdict(settings)}).encode())
-    except BaseException:
-        ours.close()
-        os.close(errors)
-        raise
-    finally:
-        theirs.close()
-    return process, ours, errors
-
-
-def _last_words(errors: int) -> str:
-    """The end of what a keeper wrote on stderr."""
-    size = os.fstat(errors).st_size
-    return os.pread(errors, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 
 
 class KeeperProcess:
@@ -118,7 +95,6 @@ class KeeperProcess:
         self.settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._running: dict[int, Running] = {}
-        self._paused: dict[int, asyncio.Future[None]] = {}
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         """Messages that wait, with copies of their descriptors."""
         self._count = 0
@@ -140,7 +116,7 @@ class KeeperProcess:
             self._scratch = Path(tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base))
             self._scratch.chmod(0o711)  # each folder in it belongs to the user of its job
             settings = replace(settings, scratch_base=str(self._scratch))
-        self._process, self._socket, self._errors = _start_process(settings)
+        self._start_process(settings)
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
@@ -154,15 +130,50 @@ class KeeperProcess:
             await self.stop()
             raise
 
-    def begin(self, kind: str, limits: JobLimits, descriptors: Sequence[int]) -> Running:
-        """Start a job with these as its descriptors 0, 1, 2, CHANNEL and JOB; they stay the caller's."""
-        if not self.alive:
-            raise KeeperError("the keeper of isolated programs isn't there any more")
-        self._count += 1
-        job = Running(self._count, self._loop.create_future())
+    def _start_process(self, settings: Settings) -> None:
+        """It dies with the thread that calls this."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        source = str(Path(__file__).parents[1])
+        with theirs:
+            self._process = subprocess.Popen(
+                [interpreter(), "-P", "-s", "-S", "-B", "-c", _BEGIN, source, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=ENVIRONMENT,
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._socket.send(json.dumps(asdict(settings)).encode())
+
+    async def begin(
+        self, kind: str, limits: JobLimits, descriptors: Sequence[int], longest: int, job_file: Sequence[int] = ()
+    ) -> Running:
+        """Start a job with these as its descriptors 0, 1 and 2, which stay the caller's, and wait until its walls
+        stand. A line of its channel has at most `longest` bytes. Raises KeeperError."""
+        channel = await LineChannel.open(longest)
+        job = Running(self._count, channel, asyncio.get_running_loop().create_future())
         job.ended.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._running[job.number] = job
-        self._send({"op": "start", "id": job.number, "kind": kind, "limits": asdict(limits)}, descriptors)
+        self._count += 1
+        try:
+            if not self.alive:
+                raise KeeperError("the keeper of isolated programs isn't there any more")
+            self._running[job.number] = job
+            message = {"op": "start", "id": job.number, "kind": kind, "limits": asdict(limits)}
+            self._send(message, [*descriptors, channel.descriptor, *job_file])
+            channel.handed_over()
+            async with asyncio.timeout(BEGIN_SECONDS):
+                if await channel.receive() != b"ready\n":
+                    ending = await self.end(job)
+                    raise KeeperError(f"code can't be isolated: {ending.error or f'it ended with {ending.exit_code}'}")
+        except TimeoutError:
+            await self.close(job)
+            raise KeeperError(f"no code could be isolated within {BEGIN_SECONDS:g} s") from None
+        except BaseException:
+            await self.close(job)
+            raise
         return job
 
     def watch(self, job: Running) -> None:
@@ -171,17 +182,25 @@ class KeeperProcess:
 
     async def pause(self, job: Running) -> None:
         """Hold an interpreter still and end all that it started; returns early where it has ended."""
-        paused = self._paused[job.number] = self._loop.create_future()
+        job.paused = self._loop.create_future()
         self._send({"op": "pause", "id": job.number})
-        try:
-            await asyncio.wait([paused, job.ended], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._paused.pop(job.number, None)
+        either: list[asyncio.Future[Any]] = [job.paused, job.ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self, job: Running) -> Ending:
-        """End a job with everything it started, if it hasn't ended, and wait for that."""
+        """End a job with everything it started, if it hasn't ended, and wait for that. Raises KeeperError where the
+        keeper is gone."""
         self.kill(job)
         return await asyncio.shield(job.ended)
+
+    async def close(self, job: Running) -> None:
+        """End a job, whatever became of it and of the keeper, and its channel."""
+        try:
+            if job.number in self._running:
+                with suppress(KeeperError):
+                    await self.end(job)
+        finally:
+            await job.channel.close()
 
     def kill(self, job: Running) -> None:
         """End a job without waiting."""
@@ -191,26 +210,20 @@ class KeeperProcess:
     async def stop(self) -> None:
         """End every job and the process."""
         process, self._process = self._process, None
-        if process is None:
-            self._remove_scratch()
-            return
-        if not self._dead:
-            self._lose("it was stopped")
         try:
-            with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, STOP_SECONDS)
+            if process is not None:
+                if not self._dead:
+                    self._lose("it was stopped")
+                with suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, STOP_SECONDS)
         finally:
-            process.kill()  # where it is still there, its jobs die with it
-            process.wait()
-            os.close(self._errors)
-            self._remove_scratch()
-            cgroups.remove_stale(cgroups.find())
-
-    def _remove_scratch(self) -> None:
-        # The keeper removes what is in it, unless it was killed.
-        scratch, self._scratch = self._scratch, None
-        if scratch is not None:
-            remove_tree(scratch)
+            if process is not None:
+                process.kill()  # where it is still there, its jobs die with it
+                process.wait()
+                self._errors.close()
+                cgroups.remove_stale(cgroups.find())
+            if self._scratch is not None:
+                remove_tree(self._scratch)  # the keeper removes what is in it, unless it was killed
 
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         if self._dead:
@@ -251,9 +264,9 @@ class KeeperProcess:
             if not job.ended.done():
                 job.ended.set_result(Ending(code, message["reason"], message["error"]))
         elif event == "paused":
-            paused = self._paused.pop(message["id"], None)
-            if paused is not None and not paused.done():
-                paused.set_result(None)
+            job = self._running[message["id"]]
+            if job.paused is not None and not job.paused.done():
+                job.paused.set_result(None)
         elif not self._settled.done():
             if event == "settled":
                 self.groups = bool(message["groups"])
@@ -269,7 +282,8 @@ class KeeperProcess:
         self._socket.close()
         while self._queue:
             _close_all(self._queue.popleft()[1])
-        why = why or f"it died: {_last_words(self._errors) or 'no reason is known'}"
+        said = os.pread(self._errors.fileno(), 2000, max(0, os.fstat(self._errors.fileno()).st_size - 2000))
+        why = why or f"it died: {said.decode(errors='replace').strip() or 'no reason is known'}"
         error = KeeperError(f"the keeper of isolated programs isn't there any more: {why}")
         for job in self._running.values():
             if not job.ended.done():

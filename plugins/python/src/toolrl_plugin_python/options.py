@@ -8,18 +8,28 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 
-class PythonOptions(BaseModel, extra="forbid"):
+class IsolationOptions(BaseModel, extra="forbid"):
+    """How code is isolated, and what it can import."""
+
+    isolation: Literal["auto", "namespaces", "landlock", "none"] = Field(
+        "auto",
+        description="How code is kept from the machine: `auto` takes the strongest that works here and refuses to "
+        "start where none does; `none` gives code all the rights of the run.",
+    )
+    packages: list[str] = Field(
+        [],
+        description="Distributions that code can import besides the standard library, with all they require, for "
+        "example `numpy`; `*` for everything that is installed beside toolrl.",
+    )
+
+
+class PythonOptions(IsolationOptions):
     """Options of the tools `python` and `code_interpreter`."""
 
     persistent: bool = Field(
         False,
         description="One interpreter an episode, whose variables and files stay from call to call; otherwise every "
         "call has a fresh one.",
-    )
-    isolation: Literal["auto", "namespaces", "landlock", "none"] = Field(
-        "auto",
-        description="How code is kept from the machine: `auto` takes the strongest that works here and refuses to "
-        "start where none does; `none` gives code all the rights of the run.",
     )
     timeout: float = Field(10.0, gt=0, le=3600, description="Seconds that the code of a call may run.")
     cpu_seconds: float = Field(
@@ -38,11 +48,6 @@ class PythonOptions(BaseModel, extra="forbid"):
     output_kb: int = Field(
         64, ge=1, le=65536, description="Kilobytes kept of what a call prints; the middle of more is left out."
     )
-    packages: list[str] = Field(
-        [],
-        description="Distributions that code can import besides the standard library, with all they require, for "
-        "example `numpy`; `*` for everything that is installed beside toolrl.",
-    )
     preload: list[str] = Field(
         [],
         description="Modules that are imported once, before interpreters are made, so that calls needn't wait for "
@@ -60,7 +65,7 @@ class PythonOptions(BaseModel, extra="forbid"):
     )
 
 
-class CodeOptions(BaseModel, extra="forbid"):
+class CodeOptions(IsolationOptions):
     """Options of the reward `code`."""
 
     cases: str | None = Field(
@@ -95,16 +100,6 @@ class CodeOptions(BaseModel, extra="forbid"):
         ge=0,
         lt=1,
         description="How far a decimal number may be from the expected one, absolutely or relatively; 0 for no way.",
-    )
-    isolation: Literal["auto", "namespaces", "landlock", "none"] = Field(
-        "auto",
-        description="How programs are kept from the machine: `auto` takes the strongest that works here and refuses to "
-        "start where none does; `none` gives them all the rights of the run.",
-    )
-    packages: list[str] = Field(
-        [],
-        description="Distributions that programs can import besides the standard library, with all they require; `*` "
-        "for everything that is installed beside toolrl.",
     )
     concurrency: int | None = Field(
         None, ge=1, description="Cases that run at once, others wait; None for the number of processors."

@@ -14,19 +14,11 @@ if TYPE_CHECKING:
 @hookimpl
 def toolrl_tools() -> Iterator[Component[Toolset]]:
     """The tool `python`, also under the name `code_interpreter`."""
-    yield Component(
-        "python",
-        "toolrl_plugin_python.tool:build_python",
-        summary="Runs Python code in an isolated interpreter.",
-        options="toolrl_plugin_python.options:PythonOptions",
-        check="toolrl_plugin_python.tool:check",
-    )
-    yield Component(
-        "code_interpreter",
-        "toolrl_plugin_python.tool:build_code_interpreter",
-        summary="The same as `python` under another name.",
-        options="toolrl_plugin_python.options:PythonOptions",
-    )
+    name, options = "toolrl_plugin_python.tool", "toolrl_plugin_python.options:PythonOptions"
+    summary = "Runs Python code in an isolated interpreter."
+    yield Component("python", f"{name}:build_python", summary=summary, options=options, check=f"{name}:check")
+    summary = "The same as `python` under another name."
+    yield Component("code_interpreter", f"{name}:build_code_interpreter", summary=summary, options=options)
 
 
 @hookimpl

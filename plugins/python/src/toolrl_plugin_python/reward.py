@@ -17,11 +17,11 @@ from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.cases import Case, read_cases
+from toolrl_plugin_python.fences import solution
 from toolrl_plugin_python.jail.settings import NONE
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions, PythonOptions
 from toolrl_plugin_python.sandbox import Sandbox
-from toolrl_plugin_python.solution import solution
 from toolrl_plugin_python.tool import settings_of
 from toolrl_plugin_python.trials import KINDS, TrialLimits, Trials, Verdict
 
@@ -37,21 +37,18 @@ class CodeReward:
         self._options = options or CodeOptions()
         self._name = context.name
         self._places = asyncio.Semaphore(self._options.concurrency or available_cores())
-        self._sandbox: Sandbox | None = None
         self._trials: Trials | None = None
         self._one_begins = asyncio.Lock()
 
     async def start(self) -> None:
         """Find out how programs can be isolated here, and keep ready for them. Raises ConfigError, KeeperError."""
-        await self._prepare()
-        assert self._sandbox is not None
-        await self._sandbox.start()
+        await (await self._prepare()).sandbox.start()
 
     async def stop(self) -> None:
         """End what `start` made."""
-        sandbox, self._sandbox, self._trials = self._sandbox, None, None
-        if sandbox is not None:
-            await sandbox.stop()
+        trials, self._trials = self._trials, None
+        if trials is not None:
+            await trials.sandbox.stop()
 
     async def score(self, episode: Episode) -> Score:
         """Raises DataError for tests that can't be run, RewardError where the sandbox fails, ConfigError where there is
@@ -79,58 +76,50 @@ class CodeReward:
 
     async def _prepare(self) -> Trials:
         """The trials; the first call finds out how to isolate."""
+        options = self._options
         async with self._one_begins:
             if self._trials is None:
-                self._sandbox, self._trials = await self._detected()
+                wanted = settings_of(PythonOptions(packages=options.packages))
+                settings, found = await asyncio.to_thread(detection.detect, options.isolation, wanted)
+                level = logging.WARNING if settings.mode == NONE else logging.INFO
+                _log.log(level, "reward %r: isolation: %s", self._name, found.text)
+                limits = TrialLimits(options.timeout, options.memory_mb, options.tolerance)
+                folders = paths.package_paths(options.packages)[1]
+                self._trials = Trials(Sandbox(settings, found), limits, folders)
             return self._trials
-
-    async def _detected(self) -> tuple[Sandbox, Trials]:
-        options = self._options
-        wanted = settings_of(PythonOptions(packages=options.packages))
-        settings, found = await asyncio.to_thread(detection.detect, options.isolation, wanted)
-        level = logging.WARNING if settings.mode == NONE else logging.INFO
-        _log.log(level, "reward %r: isolation: %s", self._name, found.text)
-        sandbox = Sandbox(settings, found)
-        limits = TrialLimits(options.timeout, options.memory_mb, options.tolerance)
-        return sandbox, Trials(sandbox, limits, paths.package_paths(options.packages)[1])
 
     async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str, task: str) -> list[Verdict]:
         """What became of the cases; where all have to pass, the first that doesn't is enough."""
         verdicts: list[Verdict] = []
-        tasks: list[asyncio.Task[None]] = []
-
-        async def run(case: Case) -> None:
-            verdict = await self._verdict(trials, case, program)
-            if verdict.kind == "unfit":
-                raise DataError(
-                    f"a test of it can't be run: {verdict.detail}",
-                    where=f"task {task!r}",
-                    hint="Its modules come with `packages`; arguments have to be plain values.",
-                )
-            verdicts.append(verdict)
-            if verdict.kind != "passed" and not self._options.continuous:
-                for other in tasks:
-                    if other is not asyncio.current_task():
-                        other.cancel()
-
+        running = [asyncio.create_task(self._verdict(trials, case, program)) for case in cases]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks.extend(group.create_task(run(case)) for case in cases)
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+            for done in asyncio.as_completed(running):
+                verdict = await done
+                if verdict.kind == "unfit":
+                    raise DataError(
+                        f"a test of it can't be run: {verdict.detail}",
+                        where=f"task {task!r}",
+                        hint="Its modules come with `packages`; arguments have to be plain values.",
+                    )
+                verdicts.append(verdict)
+                if verdict.kind != "passed" and not self._options.continuous:
+                    break
+        finally:
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         return verdicts
 
     async def _verdict(self, trials: Trials, case: Case, program: str) -> Verdict:
-        failures: list[Exception] = []
+        failure: Exception | None = None
         async with self._places:
-            while len(failures) < _ATTEMPTS:
+            for _ in range(_ATTEMPTS):
                 try:
                     return await trials.verdict(case, program)
                 except (KeeperError, OSError, TimeoutError) as error:
                     _log.warning("reward %r: the sandbox couldn't run a case: %s", self._name, error)
-                    failures.append(error)
-        error = failures[-1]
+                    failure = error
         raise RewardError(
-            f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
+            f"the sandbox couldn't run a test: {type(failure).__name__}: {failure}",
             hint="`toolrl doctor python` says what works here.",
-        ) from error
+        ) from failure

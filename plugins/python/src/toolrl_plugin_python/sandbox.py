@@ -16,22 +16,20 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from toolrl_plugin_python import detection, paths
-from toolrl_plugin_python.channel import LineChannel
-from toolrl_plugin_python.drain import Drain
+from toolrl_plugin_python.channel import Drain, LineChannel
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
-from toolrl_plugin_python.keeper_process import ENVIRONMENT, Ending, KeeperError, KeeperProcess, Running
+from toolrl_plugin_python.keeper_process import BEGIN_SECONDS, ENVIRONMENT, Ending, KeeperError, KeeperProcess, Running
 
 Isolation = Literal["auto", "namespaces", "landlock", "none"]
-_BEGIN_SECONDS = 30.0
-"""How long the walls may take to stand, on a machine that is busy."""
 _MB = 1 << 20
 _LONGEST_ANSWER = 1 << 16
+LONGEST_LINE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class Sandbox:
         there gives exit code 127 and a line on stderr. Raises ValueError for names of files that leave the scratch
         folder, KeeperError where the program couldn't be isolated.
         """
-        job = job_file(argv, files, environment(env), limits, fetch)
+        job = _job_file(argv, files, env, limits, fetch)
         try:
             async with self.keeper() as keeper:
                 return await _run(keeper, job, limits, stdin)
@@ -143,28 +141,27 @@ class Sandbox:
     @asynccontextmanager
     async def keeper(self) -> AsyncIterator[KeeperProcess]:
         """The keeper that `start` made; where there is none, or it died, one that ends with the block."""
-        keeper, own = self._keeper, None
-        if keeper is None or not keeper.alive:
-            keeper = own = KeeperProcess(self.settings)
+        if self._keeper is not None and self._keeper.alive:
+            yield self._keeper
+            return
+        keeper = KeeperProcess(self.settings)
+        await keeper.start()
         try:
-            if own is not None:
-                await own.start()
             yield keeper
         finally:
-            if own is not None:
-                await own.stop()
+            await keeper.stop()
 
 
-async def _run(keeper: KeeperProcess, job: int, limits: ProgramLimits, stdin: bytes) -> Finished:
+async def _run(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, stdin: bytes) -> Finished:
     """One program from start to end."""
-    exceeded, running, drains = "", None, []
+    exceeded, job, drains = "", None, []
     theirs = [_stdin_file(stdin)]
 
     def flooded() -> None:
         nonlocal exceeded
         exceeded = "output"
-        if running is not None:
-            keeper.kill(running)
+        if job is not None:
+            keeper.kill(job)
 
     async with AsyncExitStack() as stack:
         try:
@@ -173,7 +170,8 @@ async def _run(keeper: KeeperProcess, job: int, limits: ProgramLimits, stdin: by
                 theirs.append(other)
                 drains.append(Drain(ours, limits.output_bytes, on_flood=flooded))
                 stack.callback(drains[-1].close)
-            running, answers = await stack.enter_async_context(started(keeper, job, limits, theirs))
+            job = await _begin(keeper, job_file, limits, theirs)
+            stack.push_async_callback(keeper.close, job)
         finally:
             for number in theirs:
                 os.close(number)
@@ -181,17 +179,17 @@ async def _run(keeper: KeeperProcess, job: int, limits: ProgramLimits, stdin: by
         answer, timed_out = None, False
         try:
             async with asyncio.timeout(limits.wall_seconds):
-                answer = await answers.receive()
+                answer = await job.channel.receive()
         except TimeoutError:
             timed_out = True
-            keeper.kill(running)
+            keeper.kill(job)
         seconds = time.monotonic() - begin
-        async with asyncio.timeout(_BEGIN_SECONDS):  # nothing of the program's runs any more
-            files = await _files(answers) if answer else {}
-            ending = raise_error(await asyncio.shield(running.ended))
+        async with asyncio.timeout(BEGIN_SECONDS):  # nothing of the program's runs any more
+            files = await _files(job.channel) if answer else {}
+            ending = _checked(await asyncio.shield(job.ended))
         for drain in drains:
             drain.rest()
-        end = json.loads(answer) if answer else {"status": signal.SIGKILL, "seconds": seconds}
+        end: dict[str, Any] = json.loads(answer) if answer else {"status": signal.SIGKILL, "seconds": seconds}
         code = os.waitstatus_to_exitcode(end["status"])
         out, err = drains
         return Finished(
@@ -207,41 +205,77 @@ async def _run(keeper: KeeperProcess, job: int, limits: ProgramLimits, stdin: by
         )
 
 
-@asynccontextmanager
-async def started(
-    keeper: KeeperProcess, job: int, limits: ProgramLimits, descriptors: Sequence[int]
-) -> AsyncIterator[tuple[Running, LineChannel]]:
-    """A program behind its walls, with these descriptors as 0, 1 and 2, and the channel on which its end is answered.
-    `job` is what `job_file` gives. The program is gone when the block is left. Raises KeeperError."""
-    answers = await LineChannel.open(_LONGEST_ANSWER)
-    running: Running | None = None
-    try:
-        kept = JobLimits(
-            limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter=False
-        )
-        running = keeper.begin("program", kept, [*descriptors, answers.descriptor, job])
-        answers.handed_over()
-        try:
-            async with asyncio.timeout(_BEGIN_SECONDS):
-                begun = await answers.receive()
-        except TimeoutError:
-            raise KeeperError(f"no program could be isolated within {_BEGIN_SECONDS:g} s") from None
-        if not begun:
-            raise_error(await keeper.end(running))
-        keeper.watch(running)
-        yield running, answers
-    finally:
-        if running is not None and keeper.alive:
-            with suppress(KeeperError):
-                await keeper.end(running)
-        await answers.close()
+async def _begin(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, descriptors: Sequence[int]) -> Running:
+    """A program behind its walls, with these descriptors as 0, 1 and 2; its end is answered on the job's channel.
+    Raises KeeperError."""
+    kept = JobLimits(
+        limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter=False
+    )
+    job = await keeper.begin("program", kept, descriptors, _LONGEST_ANSWER, [job_file])
+    keeper.watch(job)
+    return job
 
 
-def raise_error(ending: Ending) -> Ending:
+def _checked(ending: Ending) -> Ending:
     """The ending of a program that could be isolated. Raises KeeperError for another one."""
     if ending.error:
-        raise KeeperError(f"a program can't be isolated: {ending.error}")
+        raise KeeperError(f"code can't be isolated: {ending.error}")
     return ending
+
+
+class LineProgram:
+    """A program that is talked to line by line. Made by `conversation`."""
+
+    def __init__(self, keeper: KeeperProcess, job: Running, channel: LineChannel) -> None:
+        self._keeper = keeper
+        self._job = job
+        self._channel = channel
+
+    async def send(self, line: bytes) -> None:
+        """Hand it a line; where it doesn't read, this waits. One that is gone reads nothing, which is no error."""
+        await self._channel.send(line)
+
+    async def receive(self) -> bytes | None:
+        """Its next line with the end of the line; None where it hung up, or its line was too long."""
+        return await self._channel.receive() or None
+
+    async def end(self) -> str:
+        """End it: the limit for which it had been ended before, `memory`, `cpu`, `disk`, `processes`, or none. Raises
+        KeeperError where it couldn't be isolated."""
+        return _checked(await self._keeper.end(self._job)).reason
+
+
+@asynccontextmanager
+async def conversation(
+    sandbox: Sandbox,
+    argv: Sequence[str],
+    *,
+    files: Mapping[str, bytes] = {},
+    env: Mapping[str, str] = {},
+    limits: ProgramLimits,
+) -> AsyncIterator[LineProgram]:
+    """A program that is talked to line by line, over its standard input and output, with `files` in its working folder.
+
+        async with conversation(sandbox, ["/usr/bin/cat"], limits=ProgramLimits()) as program:
+            await program.send(b"a line\\n")
+            assert await program.receive() == b"a line\\n"
+
+    Its lines are hostile bytes: a line longer than `LONGEST_LINE` ends the conversation. Its standard error is dropped.
+    It is gone, with all it started, when the block is left. `limits.wall_seconds` is the caller's to keep. Raises
+    KeeperError where it can't be isolated.
+    """
+    async with AsyncExitStack() as stack:
+        job_file = _job_file(argv, files, env, limits, ())
+        stack.callback(os.close, job_file)
+        nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        stack.callback(os.close, nothing)
+        keeper = await stack.enter_async_context(sandbox.keeper())
+        channel = await LineChannel.open(LONGEST_LINE)
+        stack.push_async_callback(channel.close)
+        job = await _begin(keeper, job_file, limits, [channel.descriptor, channel.descriptor, nothing])
+        stack.push_async_callback(keeper.close, job)
+        channel.handed_over()
+        yield LineProgram(keeper, job, channel)
 
 
 async def _files(answers: LineChannel) -> dict[str, bytes]:
@@ -256,25 +290,16 @@ async def _files(answers: LineChannel) -> dict[str, bytes]:
     return files
 
 
-def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a program."""
-    return {"PATH": ENVIRONMENT["PATH"], "LANG": ENVIRONMENT["LANG"], **env}
-
-
 def _stdin_file(data: bytes) -> int:
     """A descriptor to read this from."""
-    if not data:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    handle = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    _write(handle, data)
-    try:
+    with open(os.memfd_create("stdin", os.MFD_CLOEXEC), "wb") as file:  # noqa: PTH123
+        file.write(data)
+        file.flush()
         # Opened anew: a descriptor that can only be read.
-        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(handle)
+        return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def job_file(
+def _job_file(
     argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], limits: ProgramLimits, fetch: Sequence[str]
 ) -> int:
     """A descriptor of the job: a line of JSON, then the contents of the files one after another."""
@@ -286,18 +311,14 @@ def job_file(
         raise ValueError("a NUL character in argv or env")
     job = {
         "argv": list(argv),
-        "env": dict(env),
+        "env": {name: ENVIRONMENT[name] for name in ("PATH", "LANG")} | dict(env),
         "files": [(name, len(content)) for name, content in files.items()],
         "fetch": list(fetch),
         "fetch_bytes": limits.scratch_mb * _MB,
     }
     handle = os.memfd_create("job", os.MFD_CLOEXEC)
-    try:
-        for part in (json.dumps(job).encode() + b"\n", *files.values()):
-            _write(handle, part)
-    except BaseException:
-        os.close(handle)
-        raise
+    with open(handle, "wb", closefd=False) as file:
+        file.writelines([json.dumps(job).encode() + b"\n", *files.values()])
     return handle
 
 
@@ -310,9 +331,3 @@ def check_file_name(name: str) -> None:
         os.fsencode(name)
     except UnicodeEncodeError:
         raise ValueError(f"file name {name!r:.200}: it holds half a character") from None
-
-
-def _write(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,12 +14,11 @@ from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
-from toolrl_plugin_python import detection, paths, words
-from toolrl_plugin_python.code import runnable
-from toolrl_plugin_python.interpreter import Interpreter
+from toolrl_plugin_python import detection, paths
+from toolrl_plugin_python.fences import runnable
+from toolrl_plugin_python.interpreter import CellOutcome, Interpreter, Pool
 from toolrl_plugin_python.jail.settings import NONE, JobLimits, Settings
 from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.pool import Pool
 
 MAX_CODE = 1 << 20
 """Characters that the code of a call may have."""
@@ -76,7 +76,7 @@ class PythonToolset:
     async def take(self) -> Interpreter:
         """An interpreter for one call or one episode."""
         if self._pool is None:
-            raise RuntimeError(f"tool {self._name!r} isn't started")
+            raise RuntimeError("the tool isn't started")
         return await self._pool.take()
 
 
@@ -125,7 +125,7 @@ class _PythonSession:
             outcome = await interpreter.execute(code, self._options.timeout, last=True)
         finally:
             await uninterrupted(interpreter.close())
-        return words.answer(outcome, self._options, state_lost=False)
+        return answer(outcome, self._options, state_lost=False)
 
     async def _run_in_episode(self, code: str) -> ToolResult:
         if self._interpreter is not None and not self._interpreter.alive:
@@ -141,7 +141,7 @@ class _PythonSession:
         if not self._interpreter.alive:
             await self._lose()
         lost, self._state_lost = self._state_lost, False
-        return words.answer(outcome, self._options, state_lost=lost)
+        return answer(outcome, self._options, state_lost=lost)
 
     async def _lose(self) -> None:
         self._state_lost = True
@@ -221,3 +221,64 @@ async def _check() -> str:
     if outcome.kind != "ok" or outcome.head + outcome.tail != b"42\n":
         raise RuntimeError(f"6 * 7 ended as {outcome.kind}: {outcome.head[:300]!r}")
     return f"{toolset.isolation}; a call took {1000 * outcome.seconds:.0f} ms"
+
+
+STATE_LOST = "The interpreter was started anew: variables, imports and files of earlier calls are gone."
+
+
+def answer(outcome: CellOutcome, options: PythonOptions, *, state_lost: bool) -> ToolResult:
+    """The result of a call. An exception of the code is a result like any other: the model shall read it."""
+    notes = [note for note in (_note(outcome, options), STATE_LOST if state_lost else "") if note]
+    printed = _printed(outcome)
+    if not printed and not notes:
+        printed = "(no output)"
+    text = "\n".join(part for part in (printed, *(f"[{note}]" for note in notes)) if part)
+    metrics = {"exception": float(outcome.kind == "exception"), "stopped": float(_error(outcome) is not None)}
+    return ToolResult(text, error=_error(outcome), metrics=metrics)
+
+
+def _printed(outcome: CellOutcome) -> str:
+    # A cut may fall inside a character.
+    head = outcome.head.decode("utf-8", errors="replace")
+    if outcome.left_out:
+        tail = outcome.tail.decode("utf-8", errors="replace")
+        return f"{head}\n[{outcome.left_out} bytes left out]\n{tail}".rstrip("\n")
+    return (head + outcome.tail.decode("utf-8", errors="replace")).rstrip("\n")
+
+
+def _error(outcome: CellOutcome) -> str | None:
+    """The kind of `ToolResult.error`."""
+    if outcome.kind in ("ok", "exception", "exit"):
+        return None
+    if outcome.kind == "ended" and outcome.exit_code is not None and outcome.exit_code < 128:
+        return None
+    return "timeout" if outcome.kind == "timeout" else "tool_error"
+
+
+def _note(outcome: CellOutcome, options: PythonOptions) -> str:
+    """What has to be said besides, as a sentence."""
+    if outcome.kind == "exit":
+        return "" if outcome.detail == "0" else f"The code exited with status {outcome.detail}."
+    if outcome.kind == "ended":
+        return _how_it_ended(outcome.exit_code or 0, options)
+    return {
+        "ok": "",
+        "exception": "",
+        "timeout": f"The code was stopped after {options.timeout:g} s. Let it do less, or do it in a faster way.",
+        "memory": f"The code was stopped because it used more than {options.memory_mb} MB of memory.",
+        "cpu": f"The code was stopped because it used more than {options.cpu_seconds:g} s of processor time.",
+        "disk": f"The code was stopped because its files grew beyond {options.scratch_mb} MB.",
+        "processes": "The code was stopped because it kept starting processes.",
+        "output": "The code was stopped because it printed without end.",
+        "garbled": "The code was stopped because it disturbed its own interpreter.",
+    }[outcome.kind]
+
+
+def _how_it_ended(exit_code: int, options: PythonOptions) -> str:
+    if exit_code < 128:
+        return f"The interpreter's process exited with status {exit_code}." if exit_code else ""
+    number = exit_code - 128
+    if number == signal.SIGKILL:
+        return f"The interpreter was killed; the likely reason is its limit of {options.memory_mb} MB of memory."
+    name = signal.strsignal(number) if number < signal.NSIG else None
+    return f"The interpreter was ended by signal {number}{f' ({name})' if name else ''}."

@@ -7,6 +7,10 @@ Nothing that is expected ever comes to where the program runs, so there is nothi
 - A test program runs behind a wall of its own. When it calls the program's function, the arguments go to the program's
   process and a copy of the result comes back; lines of both go through here.
 
+Output is compared line by line and word by word: how words of a line are separated, blanks at a line's end and empty
+lines at the end of all don't matter. Two words are the same where their letters are; where the expected one is a number
+with a point or an exponent, a number within the tolerance is right as well. Whole numbers have to be exact.
+
 What the program does to its own process, patch builtins, write to any descriptor, exit, fork, ends in one of these:
 another value, or none.
 """
@@ -15,20 +19,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import re
 import secrets
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase
-from toolrl_plugin_python.compare import same_output, same_value
-from toolrl_plugin_python.conversation import LineProgram, conversation
 from toolrl_plugin_python.keeper_process import interpreter
-from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
-from toolrl_plugin_python.trial.values import dumps, encode
+from toolrl_plugin_python.sandbox import LineProgram, ProgramLimits, Sandbox, conversation
+from toolrl_plugin_python.trial.values import decode, dumps, encode
 
 Kind = Literal["passed", "wrong", "error", "timeout", "limit", "unfit"]
 KINDS: tuple[Kind, ...] = ("passed", "wrong", "error", "timeout", "limit")
@@ -39,6 +44,9 @@ _SPARE_OUTPUT = 64 << 10
 _LONGER = 8
 """How many times as long as the expected result, with the arguments, a result may be: tuples, sets and numbers have
 longer forms."""
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,4})?")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?")
+_LONGEST_NUMBER = 400
 _FOLDER = Path(__file__).parent / "trial"
 
 
@@ -65,24 +73,24 @@ class Trials:
     """Runs cases in one sandbox; `search_path` are folders of packages that programs can import."""
 
     def __init__(self, sandbox: Sandbox, limits: TrialLimits, search_path: Sequence[str] = ()) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._limits = limits
         self._clock = CLOCK_TIMES * limits.seconds + CLOCK_EXTRA
         self._python = [interpreter(), "-s", "-S", "-P", "-B"]
         self._env = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         if search_path:
             self._env["PYTHONPATH"] = os.pathsep.join(search_path)
-        helpers = {f"helpers/{name}.py": (_FOLDER / f"{name}.py").read_bytes() for name in ("values", "modules")}
-        self._solver = {**helpers, "helpers/main.py": (_FOLDER / "solver.py").read_bytes()}
-        self._tester = {**helpers, "helpers/main.py": (_FOLDER / "tester.py").read_bytes()}
+        values = (_FOLDER / "values.py").read_bytes()
+        self._solver, self._tester = (
+            {"helpers/values.py": values, "helpers/main.py": (_FOLDER / name).read_bytes()}
+            for name in ("solver.py", "tester.py")
+        )
 
     async def verdict(self, case: Case, source: str) -> Verdict:
         """Run one case. Raises KeeperError where the sandbox fails."""
         if isinstance(case, OutputCase):
             return await self._printed(case, source)
-        if isinstance(case, CallCase):
-            return await self._called(case, source)
-        return await self._asserted(case, source)
+        return await self._called(case, source)
 
     def _program_limits(self, output_bytes: int = _SPARE_OUTPUT) -> ProgramLimits:
         limits = self._limits
@@ -100,33 +108,50 @@ class Trials:
 
     async def _printed(self, case: OutputCase, source: str) -> Verdict:
         limits = self._program_limits(2 * len(case.expected.encode(errors="replace")) + _SPARE_OUTPUT)
-        done = await self._sandbox.run(
+        done = await self.sandbox.run(
             [*self._python, "solution.py"],
             files={"solution.py": _bytes(source)},
             stdin=_bytes(case.stdin),
             env=self._env,
             limits=limits,
         )
-        ended = _ended_badly(done)
-        if ended is not None:
-            return ended
+        if done.timed_out:
+            return Verdict("timeout")
+        if done.exceeded or done.output_cut:
+            return _gone(done.exceeded or "output")
+        if done.exit_code != 0:
+            return Verdict("error", done.stderr[-300:].decode("utf-8", errors="replace"))
         text = done.stdout.decode("utf-8", errors="replace")
         return Verdict("passed" if same_output(text, case.expected, self._limits.tolerance) else "wrong")
 
-    # A function.
+    # A function, called from here or by a test program.
 
-    async def _called(self, case: CallCase, source: str) -> Verdict:
-        async with self._talk(self._solver) as solver:
-            args = [encode(item) for item in case.arguments]
-            request = dumps({"call": case.function, "args": args, "kwargs": {}})
+    async def _called(self, case: CallCase | AssertCase, source: str) -> Verdict:
+        async with AsyncExitStack() as stack:
+            solver = await stack.enter_async_context(self._talk(self._solver))
+            tester = None
+            if isinstance(case, AssertCase):
+                tester = await stack.enter_async_context(self._talk(self._tester))
             try:
                 async with asyncio.timeout(self._clock):
                     loaded = await _ask(solver, dumps({"load": source}))
-                    reply = await _ask(solver, request) if loaded is not None and loaded[0] == b"loaded" else loaded
+                    if loaded is None:
+                        return _gone(await solver.end())
+                    if loaded[0] != b"loaded":
+                        return Verdict("error", _raised(_read(loaded[1][:_SPARE_OUTPUT])))
+                    if isinstance(case, AssertCase):
+                        assert tester is not None
+                        return await _tested(case, solver, tester)
+                    return await self._compared(case, solver)
             except TimeoutError:
                 return Verdict("timeout")
-            if reply is None:
-                return _gone(await solver.end())
+
+    async def _compared(self, case: CallCase, solver: LineProgram) -> Verdict:
+        args = [encode(item) for item in case.arguments]
+        request = dumps({"call": case.function, "args": args, "kwargs": {}})
+        reply = await _ask(solver, request)
+        if reply is None:
+            return _gone(await solver.end())
         kind, raw = reply
         if len(raw) > _SPARE_OUTPUT + _LONGER * (len(request) + len(repr(case.expected))):
             return Verdict("limit", "output")
@@ -136,22 +161,9 @@ class Trials:
         right = any(same_value(said["value"], expected, self._limits.tolerance) for expected in case.expected)
         return Verdict("passed" if right else "wrong")
 
-    # A test program.
-
-    async def _asserted(self, case: AssertCase, source: str) -> Verdict:
-        async with AsyncExitStack() as stack:
-            solver = await stack.enter_async_context(self._talk(self._solver))
-            tester = await stack.enter_async_context(self._talk(self._tester))
-            trial = _Trial(solver, tester)
-            try:
-                async with asyncio.timeout(self._clock):
-                    return await trial.run(case, source)
-            except TimeoutError:
-                return Verdict("timeout")
-
     def _talk(self, files: dict[str, bytes]) -> Any:
         return conversation(
-            self._sandbox,
+            self.sandbox,
             [*self._python, "helpers/main.py"],
             files=files,
             env=self._env,
@@ -159,40 +171,23 @@ class Trials:
         )
 
 
-class _Trial:
-    """A test and a program, each in its own process, and the lines between them."""
-
-    def __init__(self, solver: LineProgram, tester: LineProgram) -> None:
-        self._solver = solver
-        self._tester = tester
-        self._gone: Verdict | None = None
-
-    async def run(self, case: AssertCase, source: str) -> Verdict:
-        loaded = await _ask(self._solver, dumps({"load": source}))
-        if loaded is None:
-            return _gone(await self._solver.end())
-        if loaded[0] != b"loaded":
-            return Verdict("error", _raised(_read(loaded[1][:_SPARE_OUTPUT])))
-        said = await _ask(self._tester, b"test " + dumps({"test": case.test, "names": case.names}))
-        while said is not None and said[0] == b"call":
-            said = await _ask(self._tester, await self._answer(said[1]))
-        if said is None:
-            # It was ended for a limit, with what the program returned perhaps. It isn't passed in any case.
-            return self._gone or _gone(await self._tester.end())
-        return self._gone or _verdict(_read(said[1]))
-
-    async def _answer(self, call: bytes) -> bytes:
-        """What the program answers to a call, unread; that it has ended, where it has."""
-        reply = None if self._gone is not None else await _ask(self._solver, call)
-        if reply is not None and reply[0] in (b"value", b"raised"):
-            return b" ".join(reply)
-        self._gone = self._gone or _gone(await self._solver.end())
-        return b"ended " + dumps({"why": self._gone.detail})
-
-
-def _verdict(said: dict[str, Any]) -> Verdict:
+async def _tested(case: AssertCase, solver: LineProgram, tester: LineProgram) -> Verdict:
+    """A test and a program, each in its own process, and the lines between them. An answer of the program goes to the
+    test unread."""
+    gone: Verdict | None = None
+    said = await _ask(tester, b"test " + dumps({"test": case.test, "names": case.names}))
+    while said is not None and said[0] == b"call":
+        reply = None if gone else await _ask(solver, said[1])
+        if reply is None or reply[0] not in (b"value", b"raised"):
+            gone = gone or _gone(await solver.end())
+            reply = b"ended", dumps({"why": gone.detail})
+        said = await _ask(tester, b" ".join(reply))
+    if said is None:
+        # It was ended for a limit, with what the program returned perhaps. It isn't passed in any case.
+        return gone or _gone(await tester.end())
+    verdict = _read(said[1])
     kinds: dict[Any, Kind] = {"passed": "passed", "failed": "wrong", "error": "error", "unfit": "unfit"}
-    return Verdict(kinds.get(said.get("verdict"), "error"), str(said.get("detail", "")))
+    return gone or Verdict(kinds.get(verdict.get("verdict"), "error"), str(verdict.get("detail", "")))
 
 
 async def _ask(program: LineProgram, message: bytes) -> tuple[bytes, bytes] | None:
@@ -229,16 +224,78 @@ def _gone(reason: str) -> Verdict:
     return Verdict("error", "its process ended, or answered nonsense")
 
 
-def _ended_badly(done: Finished) -> Verdict | None:
-    if done.timed_out or done.exceeded == "cpu":
-        return Verdict("timeout")
-    if done.exceeded or done.output_cut:
-        return Verdict("limit", done.exceeded or "output")
-    if done.exit_code != 0:
-        return Verdict("error", done.stderr[-300:].decode("utf-8", errors="replace"))
-    return None
-
-
 def _bytes(text: str) -> bytes:
     # Half a character, as a tokenizer may give it, is no text that a file can hold.
     return text.encode("utf-8", errors="replace")
+
+
+def same_output(given: str, expected: str, tolerance: float) -> bool:
+    """Whether a program's output is right."""
+    lines, wanted = _lines(given), _lines(expected)
+    return len(lines) == len(wanted) and all(
+        _same_line(line, want, tolerance) for line, want in zip(lines, wanted, strict=True)
+    )
+
+
+def same_value(given: Any, expected: Any, tolerance: float) -> bool:
+    """Whether a function's result is right. `given` is as `trial.values.encode` gives it, `expected` a JSON value.
+
+    A tuple counts as a list, keys of objects are compared as text, True isn't 1, and a float within the tolerance of an
+    expected float is right. What JSON has no word for equals nothing.
+    """
+    try:
+        return _same(decode(given), expected, tolerance)
+    except (RecursionError, ValueError, TypeError, ArithmeticError):
+        return False
+
+
+def _lines(text: str) -> list[list[str]]:
+    lines = [line.split() for line in text.replace("\r\n", "\n").split("\n")]
+    while lines and not lines[-1]:
+        del lines[-1]
+    return lines
+
+
+def _same_line(words: list[str], wanted: list[str], tolerance: float) -> bool:
+    return len(words) == len(wanted) and all(
+        word == want or _near(word, want, tolerance) for word, want in zip(words, wanted, strict=True)
+    )
+
+
+def _near(word: str, want: str, tolerance: float) -> bool:
+    if not tolerance or len(word) > _LONGEST_NUMBER or not _DECIMAL.fullmatch(want) or not _NUMBER.fullmatch(word):
+        return False
+    return _close(float(word), float(want), tolerance)
+
+
+def _close(one: float, other: float, tolerance: float) -> bool:
+    return one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _same(given: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(given, list | tuple | deque | Iterator):
+        items = list(given)
+        return (
+            isinstance(expected, list)
+            and len(items) == len(expected)
+            and all(_same(one, other, tolerance) for one, other in zip(items, expected, strict=True))
+        )
+    if isinstance(given, dict):
+        # Keys of a JSON object are texts, and functions return numbers as keys.
+        named = {_key(key): value for key, value in given.items()}
+        return (
+            isinstance(expected, dict)
+            and named.keys() == expected.keys()
+            and all(_same(value, expected[key], tolerance) for key, value in named.items())
+        )
+    if type(given) in (int, float) and type(expected) in (int, float):
+        return _close(given, expected, tolerance) if isinstance(expected, float) else bool(given == expected)
+    return type(given) is type(expected) and bool(given == expected)
+
+
+def _key(key: Any) -> str:
+    if key is None or isinstance(key, bool):
+        return json.dumps(key)
+    if not isinstance(key, str | int | float):
+        raise TypeError("no key of a JSON object")
+    return str(key)

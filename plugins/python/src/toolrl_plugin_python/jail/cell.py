@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 
 from toolrl_plugin_python.jail import namespaces, system, walls
 from toolrl_plugin_python.jail.cgroups import ControlGroup
-from toolrl_plugin_python.jail.processes import read_forks
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.jail.walls import JobPlace
 
@@ -34,11 +33,12 @@ CHANNEL = 5
 """An interpreter's channel to the run; for a program, where the first answers."""
 JOB = 6
 """A program's job file."""
-TELL_FORKS = signal.SIGUSR1
-"""Has the first of an interpreter note how many processes were made in its namespace."""
+STOP_ALL = signal.SIGUSR1
+"""Has the first of an interpreter stop the program with all that it started, and note how many processes were made."""
+_SWEEPS = 10
+"""So many times is all stopped: what still runs on another processor may wake what was stopped already."""
 FAILED = 70
 """Exit status where the walls couldn't be put up."""
-_CHUNK = 1 << 18
 
 _programs: list[int] = []
 """Of the first: its children, as long as they haven't been waited for."""
@@ -76,9 +76,9 @@ def found(
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
+        counter = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        signal.signal(STOP_ALL, lambda *_: _stop_all(settings, place, counter))
         if settings.mode == NAMESPACES:
-            counter = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-            signal.signal(TELL_FORKS, lambda *_: _tell_forks(counter))
             namespaces.enter(settings, limits.scratch_mb)
             first = os.fork()
             if first:
@@ -122,17 +122,26 @@ def _end_all(user: int | None) -> NoReturn:
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
     if user is not None:
-        end_user(user)
+        signal_user(user, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(FAILED)
 
 
-def _tell_forks(counter: int) -> None:
-    count = 0  # where it can't be known, the keeper has its looks alone
-    with suppress(OSError, ValueError, IndexError):
-        count = read_forks(counter)
+def _stop_all(settings: Settings, place: JobPlace, counter: int) -> None:
+    begin, count = time.monotonic_ns(), 0
     with suppress(OSError):
-        os.write(NOTE, b"forks %d %d\n" % (count, time.monotonic_ns()))
+        if settings.mode == NAMESPACES:
+            # The number that was given to a process last, in this namespace. Elsewhere the keeper has its looks alone.
+            count = int(os.pread(counter, 200, 0).split()[-1])
+            for _ in range(_SWEEPS):
+                os.kill(-1, signal.SIGSTOP)
+        elif place.user is not None:
+            signal_user(place.user, signal.SIGSTOP, _SWEEPS)
+        else:
+            for child in _programs:
+                os.kill(child, signal.SIGSTOP)
+    with suppress(OSError):
+        os.write(NOTE, b"stopped %d %d\n" % (count, begin))
 
 
 def _note_failure(error: BaseException) -> None:
@@ -150,7 +159,7 @@ def inside(settings: Settings, limits: JobLimits, place: JobPlace, program: Prog
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return child
     try:
-        for number in (TELL_FORKS, signal.SIGTERM):
+        for number in (STOP_ALL, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if settings.mode != NAMESPACES:
@@ -179,15 +188,10 @@ def end_others(settings: Settings, place: JobPlace) -> None:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
     elif place.user is not None:
-        end_user(place.user)
+        signal_user(place.user, signal.SIGKILL)
     with suppress(ChildProcessError):
         while settings.mode != NONE:
             os.waitpid(-1, 0)
-
-
-def end_user(user: int) -> None:
-    """End every process of a user that belongs to one job; only root can."""
-    signal_user(user, signal.SIGKILL)
 
 
 def signal_user(user: int, number: int, times: int = 1) -> None:
@@ -225,7 +229,7 @@ def run_program(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
         environment = {"HOME": place.scratch, "TMPDIR": temporary, **job["env"]}
         os.execvpe(job["argv"][0], job["argv"], environment)
 
-    _answer({"started": True})
+    _write(b"ready\n")
     begin = time.monotonic()
     status = wait_for(inside(settings, limits, place, lambda: _or_say_why(program)))
     seconds = time.monotonic() - begin
@@ -257,9 +261,7 @@ def _read_job() -> tuple[dict[str, Any], int]:
 def _write_file(name: str, offset: int, size: int) -> None:
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o755)
-    while size > 0:
-        written = os.write(target, os.pread(JOB, min(size, _CHUNK), offset))
-        offset, size = offset + written, size - written
+    _copy(target, JOB, offset, size)
     os.close(target)
 
 
@@ -273,18 +275,17 @@ def _hand_back(names: list[str], left: int) -> None:
             if stat.S_ISREG(info.st_mode) and info.st_size <= left:
                 left -= info.st_size
                 _answer({"file": name, "size": info.st_size})
-                _copy(handle, info.st_size)
+                _copy(CHANNEL, handle, 0, info.st_size)
             os.close(handle)
 
 
-def _copy(handle: int, size: int) -> None:
-    """Nothing else runs any more, so the file keeps its size."""
+def _copy(target: int, source: int, offset: int, size: int) -> None:
+    """Copy so many bytes of a file."""
     while size > 0:
-        part = os.read(handle, min(size, _CHUNK))
-        if not part:
+        copied = os.sendfile(target, source, offset, size)
+        if not copied:
             os._exit(FAILED)
-        _write(part)
-        size -= len(part)
+        offset, size = offset + copied, size - copied
 
 
 def _answer(header: dict[str, object]) -> None:

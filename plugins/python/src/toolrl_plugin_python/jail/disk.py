@@ -1,10 +1,11 @@
 """What a job's files take where no file system of its own bounds them: those in its scratch folder, however deep and
-whatever their modes, and those that have no name any more and that a process holds open or mapped."""
+whatever their modes, and those that have no name any more and that a process holds open or mapped. Removing them."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -113,3 +114,29 @@ class DiskUsage:
                     prefix = os.fsencode(scratch) + b"/"
                     mapped |= {int(it[1]) for it in _DELETED.finditer(text) if it[2].startswith(prefix)}
         self.total += len(mapped - opened) * largest
+
+
+def remove_tree(top: Path) -> None:
+    """Remove a folder with all in it. Folders are moved up before they are emptied, so that depth costs nothing; links
+    are removed and never followed. Nothing may write to it meanwhile."""
+    waiting = [top]
+    count, mark = 0, secrets.token_hex(8)
+    while waiting:
+        folder = waiting.pop()
+        with suppress(OSError):
+            folder.chmod(0o700)
+            names = os.listdir(folder)  # noqa: PTH208 - hostile names, and many of them
+            for name in names:
+                path = folder / name
+                if not stat.S_ISDIR(path.lstat().st_mode):
+                    path.unlink()
+                    continue
+                count += 1
+                path.chmod(0o700)
+                moved = path if folder == top else path.rename(top / f".{mark}-{count}")
+                waiting.append(moved)
+        if folder != top:
+            with suppress(OSError):
+                folder.rmdir()
+    with suppress(OSError):
+        top.rmdir()

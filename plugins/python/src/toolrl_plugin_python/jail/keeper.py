@@ -4,7 +4,7 @@ It is forked from nothing: a fresh interpreter without the run's memory, descrip
 are quick and carry no secret. It takes JSON messages on a socket, with the descriptors of a job attached, and reports
 the end of each job. It lives as long as the run: the kernel kills it with its parent, and it kills its jobs likewise.
 
-    {"op": "settings", …}                        first; answered by {"event": "settled"} or {"event": "unsettled"}
+    {…}                                          first, the settings; answered by "settled" or "unsettled"
     {"op": "start", "id", "kind", "limits": …}   with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
     {"op": "watch", "id"}                        it goes on where it is paused; its use of memory and time counts
     {"op": "pause", "id"}                        hold an interpreter still and end what it started; answered by "paused"
@@ -27,15 +27,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolrl_plugin_python.jail import cell, cgroups, mounts, namespaces, system
+from toolrl_plugin_python.jail import cell, cgroups, namespaces, notebook, system
 from toolrl_plugin_python.jail.cgroups import ControlGroup
-from toolrl_plugin_python.jail.job import Cell, Pausing
-from toolrl_plugin_python.jail.processes import Trees, forks, kilobytes, send
-from toolrl_plugin_python.jail.remove import remove_tree
+from toolrl_plugin_python.jail.disk import remove_tree
+from toolrl_plugin_python.jail.processes import Process, Trees, kilobytes, send
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.jail.usage import Usage, most_memory
 from toolrl_plugin_python.jail.walls import MB, JobPlace
@@ -43,37 +42,73 @@ from toolrl_plugin_python.jail.walls import MB, JobPlace
 WATCH_SECONDS = 0.05
 _MAX_MESSAGE = 1 << 18
 _PAUSE_ROUNDS = 100
-_PAUSE_LOOKS, _PAUSE_SWEEPS = 3, 10
-"""So many looks in a row that find nothing else do where it can't be known whether something started meanwhile; before
-each, so many times is all stopped."""
-_KINDS = {
-    "program": ("toolrl_plugin_python.jail.cell", "run_program"),
-    "interpreter": ("toolrl_plugin_python.jail.notebook", "run_interpreter"),
-    "probe": ("toolrl_plugin_python.jail.probe", "run_probe"),
-}
-"""Where the code of each kind of job is; imported when one is first started, before its fork."""
+_PAUSE_LOOKS = 3
+"""So many looks in a row that find nothing else do where it can't be known whether something started meanwhile."""
+_RUN = {"program": cell.run_program, "interpreter": notebook.run_interpreter}
+"""What the first does, by the kind of the job."""
+
+
+@dataclass
+class Pausing:
+    """How far it is with holding an interpreter still."""
+
+    rounds: int = 0
+    looks: int = 0
+    """In a row that found the interpreter stopped and nothing else."""
+    clean_at: int = 0
+    """When the last of them ended."""
+    forks: int = -1
+    """As the first counted them before the last look."""
+
+
+@dataclass
+class Cell:
+    """One job, as the keeper sees it."""
+
+    number: int
+    place: JobPlace
+    usage: Usage
+    group: ControlGroup | None
+    founder: int
+    note: int
+    go: int | None
+    first: int | None = None
+    heard: bytes = b""
+    error: str = ""
+    reason: str = ""
+    watched: bool = False
+    program: Process | None = None
+    pausing: Pausing | None = None
+
+    def let_go(self, word: bytes = b"g") -> None:
+        """Say go, as this process is the first's parent now; nothing said ends the first."""
+        if self.go is not None:
+            with suppress(OSError):
+                os.write(self.go, word)
+            os.close(self.go)
+            self.go = None
 
 
 class Keeper:
     """The loop."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, settings: Settings) -> None:
         self._control = control
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(control, selectors.EVENT_READ, self._on_message)
+        self._settings = settings
+        self._base = _own_size()
+        self._groups = cgroups.find() if settings.mode != NONE else []  # where control groups can be made
+        cgroups.remove_stale(self._groups)
+        self._left: list[ControlGroup] = []  # of jobs that have ended, with processes that are still ending
         self._cells: dict[int, Cell] = {}
         self._removing: set[int] = set()
         """Processes that remove scratch folders; the last thing that this one waits for."""
         self._trees = Trees()
         self._next_watch = 0.0
-        self._settings: Settings | None = None
-        self._base = JobPlace("", None)
-        self._groups: list[Path] = []  # where control groups can be made
-        self._left: list[ControlGroup] = []  # of jobs that have ended, with processes that are still ending
-        self._mounts = False  # this process can mount scratch folders
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._on_message)
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
         self._open = True
         self._orders: dict[str, Callable[[Cell], None]] = {
@@ -84,6 +119,7 @@ class Keeper:
 
     def run(self) -> None:
         """Until the run closes the socket."""
+        self._tell(event="settled", groups=bool(self._groups))
         while self._open:
             timeout = None
             if any(it.watched for it in self._cells.values()):
@@ -117,9 +153,7 @@ class Keeper:
             self._open = False
             return
         message = json.loads(raw)
-        if message["op"] == "settings":
-            self._settle(message)
-        elif message["op"] == "start":
+        if message["op"] == "start":
             self._start(message, descriptors)
         elif message["id"] in self._cells:
             self._orders[message["op"]](self._cells[message["id"]])
@@ -131,36 +165,11 @@ class Keeper:
         with suppress(OSError):
             self._control.sendall(json.dumps(message).encode())
 
-    def _settle(self, message: dict[str, Any]) -> None:
-        fields: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in message.items()}
-        del fields["op"]
-        self._settings = Settings(**fields)
-        sys.path[:] = self._settings.search_path
-        try:
-            for name in self._settings.preload:
-                importlib.import_module(name)
-            self._base = _own_size()
-        except Exception as error:  # noqa: BLE001 - whatever a module raises is the answer
-            self._tell(event="unsettled", error=f"{type(error).__name__}: {error}"[:2000])
-            return
-        if self._settings.mode != NONE:
-            self._groups = cgroups.find()
-            cgroups.remove_stale(self._groups)
-        self._mounts = self._settings.mode == LANDLOCK and mounts.apart()
-        gc.collect()
-        gc.freeze()
-        self._tell(event="settled", groups=bool(self._groups))
-
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        assert self._settings is not None
         settings, limits = self._settings, JobLimits(**message["limits"])
-        module, function = _KINDS[message["kind"]]
-        run = getattr(sys.modules.get(module) or _import(module), function)
         scratch = "/scratch"
         if settings.mode != NAMESPACES:
             scratch = tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base)
-        if self._mounts:
-            mounts.mount_scratch(scratch, limits.scratch_mb)
         group = self._group(message["id"], limits)
         note, note_end = os.pipe2(os.O_CLOEXEC)
         go_end, go = os.pipe2(os.O_CLOEXEC)
@@ -168,7 +177,7 @@ class Keeper:
         if founder == 0:
             signal.set_wakeup_fd(-1)
             cell.arrange([*descriptors[:3], go_end, note_end, *descriptors[3:]])
-            cell.found(settings, limits, self._place(scratch, os.getpid()), run, group)
+            cell.found(settings, limits, self._place(scratch, os.getpid()), _RUN[message["kind"]], group)
         os.close(note_end)
         os.close(go_end)
         os.set_blocking(note, False)
@@ -179,14 +188,12 @@ class Keeper:
         self._selector.register(note, selectors.EVENT_READ, lambda: self._on_note(made))
 
     def _place(self, scratch: str, founder: int) -> JobPlace:
-        assert self._settings is not None
         user = namespaces.own_user(founder) if self._settings.own_user else None
         return replace(self._base, scratch=scratch, user=user)
 
     def _group(self, number: int, limits: JobLimits) -> ControlGroup | None:
-        assert self._settings is not None
         # Files in memory are the group's, too.
-        files = limits.scratch_mb * MB if self._mounts or self._settings.mode == NAMESPACES else 0
+        files = limits.scratch_mb * MB if self._settings.mode == NAMESPACES else 0
         most = most_memory(limits, self._base)
         with suppress(OSError):
             return ControlGroup(self._groups, number, limits, most and most + files) if self._groups else None
@@ -205,12 +212,12 @@ class Keeper:
         for line in lines:
             if line.startswith(b"failed "):
                 it.error = it.error or line[7:].decode(errors="replace")
-            elif line.startswith(b"forks ") and it.pausing is not None:
-                self._on_forks(it, it.pausing, *map(int, line.split()[1:]))
+            elif line.startswith(b"stopped ") and it.pausing is not None:
+                self._on_stopped(it, it.pausing, *map(int, line.split()[1:]))
             elif line.isdigit() and it.first is None:
                 it.first = int(line)
                 if it.first == it.founder:
-                    it.ready()
+                    it.let_go()
 
     def _reap(self, pid: int, status: int) -> None:
         it = next((it for it in self._cells.values() if pid in (it.founder, it.first)), None)
@@ -220,25 +227,22 @@ class Keeper:
         if it.first is None:
             self._on_note(it)
         if pid != it.first and it.first is not None and os.waitstatus_to_exitcode(status) == 0:
-            it.ready()
+            it.let_go()
             return
         self._ended(it, status)
 
     def _ended(self, it: Cell, status: int) -> None:
         self._on_note(it)
         del self._cells[it.number]
-        it.close_go()
+        it.let_go(b"")
         with suppress(KeyError):
             self._selector.unregister(it.note)
         os.close(it.note)
-        assert self._settings is not None
         if it.place.user is not None:
-            cell.end_user(it.place.user)
+            cell.signal_user(it.place.user, signal.SIGKILL)
         elif self._settings.mode not in (NAMESPACES, LANDLOCK):
             with suppress(OSError):
                 os.killpg(it.founder, signal.SIGKILL)
-        if self._mounts:
-            system.unmount(it.place.scratch)
         if self._settings.mode != NAMESPACES:
             self._removing.add(_remove_aside(it.place))
         reason = it.reason
@@ -252,17 +256,15 @@ class Keeper:
         it.watched, it.pausing = False, None
         if it.group is not None:
             it.group.let_go()
-        assert self._settings is not None
         # With Landlock alone nothing makes the rest go with it: it sees to that before it goes.
         number = signal.SIGTERM if self._settings.mode == LANDLOCK and it.first is not None else signal.SIGKILL
         with suppress(ProcessLookupError):
             os.kill(it.first if it.first is not None else it.founder, number)
-        it.close_go()
+        it.let_go(b"")
 
     def _watch(self) -> None:
         begin = time.process_time()
-        assert self._settings is not None
-        disk = self._settings.mode == LANDLOCK and not self._mounts
+        disk = self._settings.mode == LANDLOCK
         watched = {it.first: it for it in self._cells.values() if it.watched and it.first is not None}
         for first, processes in self._trees.of(set(watched)).items():
             watched[first].reason = watched[first].usage.excess(processes, disk=disk)
@@ -276,52 +278,38 @@ class Keeper:
         """Stop an interpreter between its cells, and end everything that it started.
 
         A look at /proc takes a while, and a process that forks and ends quickly enough is in no look. So a look counts
-        only where nothing was forked meanwhile; in a process namespace the first can tell.
+        only where nothing was forked meanwhile; in a process namespace the first can tell. Elsewhere several looks in
+        a row have to find nothing.
         """
         it.watched = False
         it.pausing = Pausing()
-        if it.program is not None:
-            send(it.program, signal.SIGSTOP)  # so that the first look may be the last
-        assert self._settings is not None
-        if self._settings.mode == NAMESPACES:
-            self._ask_for_forks(it)
-            return
-        user = it.place.user if self._settings.mode == LANDLOCK else None
-        looks, enough = 0, _PAUSE_LOOKS if user is not None else 1
-        for _ in range(_PAUSE_ROUNDS):
-            if user is not None:
-                cell.signal_user(user, signal.SIGSTOP, _PAUSE_SWEEPS)
-            before = forks()
-            looks = looks + 1 if self._is_still(it) else 0
-            if it.pausing is None:
-                return
-            if looks and (looks >= enough or forks() == before):
-                self._paused(it)
-                return
-            time.sleep(0.001)
-        it.reason = "processes"
-        self._end(it)
+        self._stop_all(it)
 
-    def _ask_for_forks(self, it: Cell) -> None:
+    def _stop_all(self, it: Cell) -> None:
         assert it.first is not None
         with suppress(ProcessLookupError):
-            os.kill(it.first, cell.TELL_FORKS)
+            os.kill(it.first, cell.STOP_ALL)
 
-    def _on_forks(self, it: Cell, pausing: Pausing, count: int, at: int) -> None:
-        """The first has counted. `at` is when, by the clock that all processes share: the program can make it count as
-        well, but not backwards in time."""
-        if count == pausing.forks and pausing.clean_at is not None and at > pausing.clean_at:
-            self._paused(it)
+    def _on_stopped(self, it: Cell, pausing: Pausing, forks: int, at: int) -> None:
+        """The first has stopped all and counted. `at` is when, by the clock that all processes share: the program can
+        make it count as well, but not backwards in time."""
+        if forks != pausing.forks or at <= pausing.clean_at:
+            pausing.looks = 0
+        if pausing.looks >= (_PAUSE_LOOKS if it.place.user is not None else 1):
+            it.pausing = None
+            it.usage.cpu.renew()
+            self._tell(event="paused", id=it.number)
             return
-        pausing.forks = count
+        pausing.forks = forks
         pausing.rounds += 1
         if pausing.rounds > _PAUSE_ROUNDS:
             it.reason = "processes"
             self._end(it)
             return
-        pausing.clean_at = time.monotonic_ns() if self._is_still(it) else None
+        pausing.looks = pausing.looks + 1 if self._is_still(it) else 0
+        pausing.clean_at = time.monotonic_ns()
         if it.pausing is not None:
-            self._ask_for_forks(it)
+            self._stop_all(it)
 
     def _is_still(self, it: Cell) -> bool:
         """Stop the program and kill whatever else is found; true where it was stopped already and there was nothing."""
@@ -340,11 +328,6 @@ class Keeper:
             send(one, signal.SIGKILL)
         it.usage.cpu.look(processes)
         return program.state == "T" and not others and not self._trees.unsure
-
-    def _paused(self, it: Cell) -> None:
-        it.pausing = None
-        it.usage.cpu.renew()
-        self._tell(event="paused", id=it.number)
 
     def _resume(self, it: Cell) -> None:
         if it.program is not None:
@@ -367,16 +350,6 @@ def _remove_aside(place: JobPlace) -> int:
     return child
 
 
-def _import(module: str) -> Any:
-    """A module of this package, which isn't on the path that interpreters have."""
-    here = str(Path(__file__).parents[2])
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module)
-    finally:
-        sys.path.remove(here)
-
-
 def _own_size() -> JobPlace:
     """What every fork begins with."""
     size = {name.decode(): 1024 * value for name, value in kilobytes("/proc/self/status").items()}
@@ -393,4 +366,17 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.umask(0o022)
     os.chdir("/")
-    Keeper(socket.socket(fileno=descriptor)).run()
+    control = socket.socket(fileno=descriptor)
+    fields: dict[str, Any] = json.loads(control.recv(_MAX_MESSAGE))
+    fields |= {key: tuple(it) for key, it in fields.items() if isinstance(it, list)}
+    settings = Settings(**fields)
+    sys.path[:] = settings.search_path
+    try:
+        for name in settings.preload:
+            importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - whatever a module raises is the answer
+        control.send(json.dumps({"event": "unsettled", "error": f"{type(error).__name__}: {error}"[:2000]}).encode())
+        return
+    gc.collect()
+    gc.freeze()
+    Keeper(control, settings).run()

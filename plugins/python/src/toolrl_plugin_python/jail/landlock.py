@@ -73,8 +73,12 @@ def restrict(paths: Paths) -> None:
     known = version()
     if known < 1:
         raise OSError(errno.EOPNOTSUPP, "the kernel has no Landlock")
-    handled = _handled(known)
-    ruleset = _create(handled, known)
+    handled = _ALL_OF_FIRST
+    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE)):
+        handled |= right if known >= since else 0
+    fields = [handled, *([_BIND_AND_CONNECT] if known >= 4 else []), *([_SCOPES] if known >= SCOPES_SIGNALS else [])]
+    raw = struct.pack(f"{len(fields)}Q", *fields)
+    ruleset = system.call("landlock_create_ruleset", raw, len(raw), 0)
     try:
         for group, access in (
             (paths.readable, READ),
@@ -87,23 +91,6 @@ def restrict(paths: Paths) -> None:
         system.call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
-
-
-def _handled(known: int) -> int:
-    rights = _ALL_OF_FIRST
-    for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE)):
-        rights |= right if known >= since else 0
-    return rights
-
-
-def _create(handled: int, known: int) -> int:
-    fields = [handled]
-    if known >= 4:
-        fields.append(_BIND_AND_CONNECT)
-    if known >= SCOPES_SIGNALS:
-        fields.append(_SCOPES)
-    raw = struct.pack(f"{len(fields)}Q", *fields)
-    return system.call("landlock_create_ruleset", raw, len(raw), 0)
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:

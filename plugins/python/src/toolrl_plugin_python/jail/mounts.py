@@ -65,26 +65,11 @@ def build_root(settings: Settings, scratch_mb: int, owner: tuple[int, int], show
     os.chdir("/")
 
 
-def apart() -> bool:
-    """Give this process mounts of its own, which go when it ends; false where it can't."""
-    try:
-        system.unshare(system.CLONE_NEWNS)
-        system.mount(None, "/", None, MS_REC | system.MS_SLAVE)  # what is unmounted outside shall go here as well
-    except OSError:
-        return False
-    return True
-
-
-def mount_scratch(target: str, size_mb: int) -> None:
-    """A file system in memory, whose size and number of files are fixed."""
-    limits = f"mode=755,size={size_mb}m,nr_inodes={1000 + INODES_PER_MB * size_mb}"
-    system.mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, limits)
-
-
 def _scratch(size_mb: int, owner: tuple[int, int]) -> None:
     """One file system for all that may be written, so that its size is the limit of everything together."""
     Path("/writable").mkdir()
-    mount_scratch("/writable", size_mb)
+    limits = f"mode=755,size={size_mb}m,nr_inodes={1000 + INODES_PER_MB * size_mb}"
+    system.mount("tmpfs", "/writable", "tmpfs", MS_NOSUID | MS_NODEV, limits)
     for target, name in WRITABLE.items():
         source = Path("/writable", name)
         source.mkdir(mode=0o700)
@@ -118,7 +103,8 @@ def _bind(real: str, *, needed: bool, flags: int) -> None:
         if needed:
             raise FileNotFoundError(2, "a path that has to be readable isn't there", real)
         return
-    _make_target(target, folder=Path(source).is_dir())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir(exist_ok=True) if Path(source).is_dir() else target.touch(exist_ok=True)
     system.mount(source, str(target), None, MS_BIND | MS_REC)
     system.restrict_mount(str(target), flags, recursive=True)
 
@@ -129,14 +115,6 @@ def _copy_link(path: str) -> None:
         leads_to = os.readlink(_OLD + path)  # noqa: PTH115 - Path.readlink would tidy the text
         if Path(_NEW, leads_to.lstrip("/")).exists() and not os.path.lexists(_NEW + path):
             Path(_NEW + path).symlink_to(leads_to)
-
-
-def _make_target(target: Path, *, folder: bool) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if folder:
-        target.mkdir(exist_ok=True)
-    else:
-        target.touch(exist_ok=True)
 
 
 def _resolve(path: str) -> str:

@@ -8,6 +8,7 @@ makes the limit of processes one of this job: the kernel counts it there.
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 from toolrl_plugin_python.jail import mounts, system
@@ -38,9 +39,8 @@ def own_user(founder: int) -> int | None:
     become one."""
     if os.geteuid() != 0 or not system.capabilities() & _CAP_SETUID:
         return None
-    highest = max(
-        int(first) + int(count) - 1 for first, _, count in (line.split() for line in _lines("/proc/self/uid_map"))
-    )
+    mapped = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
+    highest = max(int(first) + int(count) - 1 for first, _, count in mapped)
     first, count = _OWN_USERS if highest >= _OWN_USERS[0] + 2 * _OWN_USERS[1] else _FEW_USERS
     return first + founder % count
 
@@ -73,7 +73,7 @@ def enter(settings: Settings, scratch_mb: int) -> None:
             _map_ids(proc, user, group)
         inside = (INSIDE_ID, INSIDE_ID)
         mounts.build_root(settings, scratch_mb, inside, inside)
-        system.set_host_name(HOST_NAME)
+        socket.sethostname(HOST_NAME)
     system.drop_capabilities()
     # So that the keeper, with the rights of the same user, can read how much memory is used.
     system.prctl(system.PR_SET_DUMPABLE, 1)
@@ -84,7 +84,7 @@ def _enter_as_root(settings: Settings, scratch_mb: int) -> None:
     system.unshare(_ALL_BUT_USER)
     with _own_proc() as proc:
         mounts.build_root(settings, scratch_mb, (user, user), (INSIDE_ID, INSIDE_ID))
-        system.set_host_name(HOST_NAME)
+        socket.sethostname(HOST_NAME)
         become(user)
         system.prctl(system.PR_SET_DUMPABLE, 1)  # The files of /proc belong to root otherwise.
         try:
@@ -116,7 +116,3 @@ def _map_ids(proc: int, user: int, group: int) -> None:
             os.write(handle, text.encode())
         finally:
             os.close(handle)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()

@@ -1,7 +1,6 @@
-"""Whether the walls hold here: tried from inside, with what they promise.
+"""Whether the walls hold here: a cell of an isolated interpreter tries what they promise to refuse.
 
-The keeper's run hands over paths that must not be reachable and a process that must not be signalled. What is found
-wrong goes back as a list; an empty one is the pass.
+`detection` runs the text of this file and then `look`. It imports nothing that the keeper hasn't imported already.
 """
 
 from __future__ import annotations
@@ -14,63 +13,46 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toolrl_plugin_python.jail import cell, namespaces
-from toolrl_plugin_python.jail.settings import NAMESPACES, JobLimits, Settings
-from toolrl_plugin_python.jail.walls import JobPlace
+
+def look(secret: str, victim: int, module: str, processes: int, *, own_numbers: bool) -> None:
+    """Print what was found. `secret` and `victim` are a file and a process outside, `module` is one that has to be
+    importable, or empty; so many `processes` may be started. `own_numbers`: in a process namespace."""
+    started = _started(processes + 8)
+    wrong = list(_wrong(Path(secret), victim, module, own_numbers=own_numbers and os.getppid() == 1))
+    if started > processes:
+        wrong.append("more processes can be started than are allowed")
+    print(json.dumps({"wrong": wrong, "processes": started > 0, "user": os.getuid()}))
 
 
-def run_probe(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
-    """What the first does."""
-    raw = json.loads(os.pread(cell.JOB, 1 << 16, 0))
-
-    def look() -> None:
-        started = _started(limits.processes + 8)
-        processes = started > 0
-        wrong = list(_wrong(raw, settings, place))
-        if started > limits.processes:
-            wrong.append("more processes can be started than are allowed")
-        answer = {"wrong": wrong, "processes": processes, "own_users": os.getuid() == namespaces.INSIDE_ID}
-        os.write(cell.CHANNEL, json.dumps(answer).encode()[:60_000] + b"\n")
-
-    cell.wait_for(cell.inside(settings, limits, place, look))
-    cell.end_others(settings, place)
-    return 0
-
-
-def _wrong(raw: dict[str, str], settings: Settings, place: JobPlace) -> Iterator[str]:
-    secret = Path(raw["secret"])
-    if not _fails(lambda: os.close(os.open(secret, os.O_RDONLY))):
-        yield "a file outside can be read"
-    if not _fails(lambda: os.close(os.open(secret, os.O_WRONLY))):
-        yield "a file outside can be written"
-    if not _fails(lambda: (secret.parent / "new").write_text("x")):
-        yield "a file can be made outside"
-    if not _fails(lambda: secret.chmod(0o600)):
-        yield "a file outside can be changed"
-    if not _fails(lambda: socket.socket().close()):
-        yield "a socket can be made"
-    apart = settings.mode == NAMESPACES and os.getppid() == 1  # the same numbers stand for others here
-    if not apart and not _fails(lambda: os.kill(int(raw["victim"]), 0)):
-        yield "a process outside can be signalled"
-    if not _fails(lambda: os.close(os.open(f"/proc/{raw['victim']}/environ", os.O_RDONLY))):
-        yield "the environment of a process outside can be read"
+def _wrong(secret: Path, victim: int, module: str, *, own_numbers: bool) -> Iterator[str]:
+    outside: dict[str, Callable[[], object]] = {
+        "a file outside can be read": lambda: os.close(os.open(secret, os.O_RDONLY)),
+        "a file outside can be written": lambda: os.close(os.open(secret, os.O_WRONLY)),
+        "a file can be made outside": lambda: (secret.parent / "new").write_text("x"),
+        "a file outside can be changed": lambda: secret.chmod(0o600),
+        "a socket can be made": lambda: socket.socket().close(),
+        "a process outside can be signalled": lambda: os.kill(victim, 0),
+        "the environment of a process outside can be read": lambda: os.close(
+            os.open(f"/proc/{victim}/environ", os.O_RDONLY)
+        ),
+    }
+    if own_numbers:  # the same number stands for another process here
+        del outside["a process outside can be signalled"]
+    for what, action in outside.items():
+        try:
+            action()
+        except OSError:
+            continue
+        yield what
     try:
-        Path(place.scratch, "probe").write_text("x")
-        if raw["module"]:
-            importlib.import_module(raw["module"])
+        Path("probe").write_text("x")
+        if module:
+            importlib.import_module(module)
     except (OSError, ImportError) as error:
         yield f"the scratch folder or the interpreter can't be used: {error}"
     # Last: where it is allowed, the next signal stops this process.
     if ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0:
         yield "ptrace is allowed"
-
-
-def _fails(action: Callable[[], object]) -> bool:
-    try:
-        action()
-    except OSError:
-        return True
-    return False
 
 
 def _started(wanted: int) -> int:

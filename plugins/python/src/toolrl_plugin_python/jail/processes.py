@@ -115,17 +115,6 @@ def kilobytes(path: str) -> dict[bytes, int]:
     return {line.split(b":")[0]: int(line.split()[1]) for line in lines if line[:2] in (b"Vm", b"Ps")}
 
 
-def forks() -> int:
-    """A number that changes with every process and thread that is made, as far as this process sees them."""
-    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
-        return read_forks(file.fileno())
-
-
-def read_forks(handle: int) -> int:
-    """The same from /proc/loadavg opened before: the number is that of the reader's process namespace."""
-    return int(os.pread(handle, 200, 0).split()[-1])
-
-
 class Trees:
     """Finds descendants."""
 

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from toolrl_plugin_python.jail.numbers import OWN
-
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 32, 4096, 16384, 1 << 18, 1 << 19
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
-PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 2, 4, 15
+PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
 PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _CAPABILITY_VERSION = 0x20080522
 
+_SAME = {
+    "mount_setattr": 442, "landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446,
+}  # fmt: skip
+OWN: dict[str, dict[str, int]] = {
+    "x86_64": {"pivot_root": 155, "seccomp": 317, "capset": 126, **_SAME},
+    "aarch64": {"pivot_root": 41, "seccomp": 277, "capset": 91, **_SAME},
+}
+"""Calls that the walls themselves are built with; not allowed inside."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 MACHINE = os.uname().machine
 _numbers = OWN.get(MACHINE, {})
 
 
-class _MountAttributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns")]
-
-
 def call(name: str, *arguments: object) -> int:
-    """One of the system calls of `numbers.OWN`. Integers are passed as longs, None as a null pointer."""
+    """One of the system calls of `OWN`. Integers are passed as longs, None as a null pointer."""
     number = _numbers.get(name)
     if number is None:
         raise OSError(38, f"{name} isn't known on {MACHINE}")
@@ -75,10 +78,9 @@ def pivot_root(new: str, old: str) -> None:
 def restrict_mount(path: str, flags: int, *, recursive: bool) -> None:
     """Set MS_RDONLY, MS_NOSUID, MS_NODEV or MS_NOEXEC on a mount, and on those below it where `recursive` says so."""
     # The bits of mount_setattr are those of mount for these four.
-    attributes = _MountAttributes(flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC), 0, 0, 0)
+    attributes = struct.pack("4Q", flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC), 0, 0, 0)
     how = _AT_RECURSIVE if recursive else 0
-    size = ctypes.sizeof(attributes)
-    call("mount_setattr", _AT_FDCWD, os.fsencode(path), how, ctypes.byref(attributes), size)
+    call("mount_setattr", _AT_FDCWD, os.fsencode(path), how, attributes, len(attributes))
 
 
 def prctl(option: int, value: int = 0, third: int = 0) -> int:
@@ -87,28 +89,13 @@ def prctl(option: int, value: int = 0, third: int = 0) -> int:
     return _checked(_libc.prctl(ctypes.c_int(option), *arguments), f"prctl {option}")
 
 
-def set_host_name(name: str) -> None:
-    """The name of the machine in this namespace."""
-    raw = os.fsencode(name)
-    _checked(_libc.sethostname(raw, ctypes.c_size_t(len(raw))), "sethostname")
-
-
 def drop_capabilities() -> None:
     """Give up every capability, now and over any exec. Raises OSError where one stays."""
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == 22:  # beyond the last one that the kernel knows
-                break
-            if error.errno != 1:
-                raise
-            # No CAP_SETPCAP: no_new_privs keeps an exec from gaining any.
-    try:
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    except OSError as error:
-        if error.errno != 22:
-            raise
+    bounding = [(PR_CAPBSET_DROP, number) for number in range(64)]
+    for option, value in (*bounding, (PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)):
+        # The kernel may know fewer; without CAP_SETPCAP, no_new_privs keeps an exec from gaining any.
+        with suppress(OSError):
+            prctl(option, value)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     nothing = (ctypes.c_uint32 * 6)()
     call("capset", ctypes.byref(header), ctypes.byref(nothing))

@@ -21,7 +21,6 @@ import sys
 from typing import Any
 
 sys.path.insert(0, "helpers")  # below the working folder, beside this file
-import modules  # type: ignore[import-not-found]
 import values  # type: ignore[import-not-found]
 
 del sys.path[0]
@@ -123,7 +122,7 @@ def _change(item: Any, new: Any) -> None:
 def run(wire: Wire, test: str, names: list[str]) -> tuple[str, str]:
     """The verdict on a test, and a reason."""
     scope: dict[str, Any] = {"__name__": "__test__"}
-    for module in modules.MODULES:
+    for module in values.MODULES:
         scope[module] = importlib.import_module(module)
     for name in names:
         scope[name] = _remote(wire, name)

@@ -14,6 +14,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+MODULES = ("math", "cmath", "re", "sys", "random", "itertools", "functools", "collections", "string", "json",
+           "datetime", "time", "copy", "heapq", "bisect", "operator", "statistics", "decimal", "fractions")  # fmt: skip
+"""What a test may use without importing it, as the programs that tests were written for import it."""
 LONGEST_ITERATOR = 10_000
 _WORD = 1 << 63
 

@@ -1,11 +1,26 @@
-"""The program in a model's text: its last fenced block of Python, or its last block without a language."""
+"""Python in a model's text, out of the Markdown fences around it."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 
 _FENCE = re.compile(r"\s*+(`{3,}+|~{3,}+)\s*+([^\s`]*+)[^`]*+")
 _PYTHON = frozenset({"python", "python3", "py", "py3"})
+_CALLED = {"", "py", "python", "python3", "ipython", "pycon", "tool_code"}
+"""Languages of the fence that a call's code may be wrapped in."""
+
+
+def runnable(text: str) -> str:
+    """The code without the Markdown fence that it is wrapped in, and without an indentation that all of it has."""
+    lines = re.sub(r"\A(?:[ \t\r]*+\n)++", "", text.rstrip()).split("\n")
+    if lines[0].lstrip().startswith("```") and lines[0].strip()[3:].strip().lower() in _CALLED:
+        del lines[0]
+        if lines and lines[-1].strip() == "```":
+            del lines[-1]
+    code = "\n".join(lines)
+    first = next((line for line in lines if line.strip()), "")
+    return textwrap.dedent(code) if first[:1] in (" ", "\t") else code
 
 
 def solution(text: str) -> str | None:
