@@ -16,7 +16,7 @@ no mounts. `--as user` runs it as an ordinary user.
 The exit status is 0 where no attack succeeds and every next call works, 1 where not, and 2 where nothing could be
 examined, because code can't be isolated here: the tool refuses to start then, and the reasons are printed. Where the
 machine itself stops an attack (the filter of a container, an old kernel, a single processor), that attack is listed as
-not real here, with the error that stopped it; it says nothing of the tool.
+not real here, with the error that stopped it; it proves nothing about the tool.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The text is first brought into Python's notation (`notation.py`), parsed by `ast.parse`, and walked; nothing is ever
 executed. Work is bounded before it is done: the text's length, the tree's depth, and the digits of every number on the
 way. A power, a factorial or a literal's exponent is refused by an estimate of its size, never by trying. All failures
-are a `ToolError` whose text tells the model what to write instead.
+are a `ToolError` whose text is what the model should write instead.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _test(test: str, row: Mapping[str, Any], *, called: bool = False) -> AssertC
     defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
     if defined and (called or not any(isinstance(node, ast.Name) and node.id == "check" for node in ast.walk(tree))):
         if not entry:
-            raise _WrongError("define check(candidate), and no `entry_point` says what it is called with")
+            raise _WrongError("define check(candidate), and no `entry_point` names its argument")
         tree.body += _tree(f"check({entry})").body
     try:
         tree = ast.fix_missing_locations(_Methods().visit(tree))

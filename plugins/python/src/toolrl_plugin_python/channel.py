@@ -103,7 +103,7 @@ class Drain:
         return bytes(self._head), bytes(self._tail[-self._tail_size :] if self._tail_size else b"")
 
     def rest(self) -> None:
-        """Read what is there now: as much as a pipe can hold, so that this ends even where a writer goes on."""
+        """Read what is there now: as much as a pipe can hold, so that this ends even with a busy writer."""
         for _ in range(_MOST_PIECES):
             if not self._read():
                 break

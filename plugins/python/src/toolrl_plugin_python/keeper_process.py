@@ -275,7 +275,7 @@ class KeeperProcess:
                 self._settled.set_exception(KeeperError(f"a module can't be preloaded: {message['error']}"))
 
     def _lose(self, why: str) -> None:
-        """The connection is over: no job goes on."""
+        """The connection is over, and every job with it."""
         self._dead = True
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)

@@ -121,5 +121,5 @@ class CodeReward:
                     failure = error
         raise RewardError(
             f"the sandbox couldn't run a test: {type(failure).__name__}: {failure}",
-            hint="`toolrl doctor python` says what works here.",
+            hint="`toolrl doctor python` lists what works here.",
         ) from failure

@@ -100,7 +100,7 @@ def found(
 
 
 def _wait_for_go(settings: Settings, place: JobPlace) -> None:
-    """The keeper says go when it is this process's parent; from then on its death is this one's."""
+    """Wait for the keeper to be this process's parent; from then on its death is this one's."""
     if not os.read(GO, 1):
         os._exit(FAILED)
     death = signal.SIGKILL

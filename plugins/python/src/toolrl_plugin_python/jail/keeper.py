@@ -6,7 +6,7 @@ the end of each job. It lives as long as the run: the kernel kills it with its p
 
     {…}                                          first, the settings; answered by "settled" or "unsettled"
     {"op": "start", "id", "kind", "limits": …}   with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
-    {"op": "watch", "id"}                        it goes on where it is paused; its use of memory and time counts
+    {"op": "watch", "id"}                        resume it where it is paused; its use of memory and time counts
     {"op": "pause", "id"}                        hold an interpreter still and end what it started; answered by "paused"
     {"op": "end", "id"}
     ← {"event": "ended", "id", "status", "reason", "error"}
@@ -361,7 +361,7 @@ def main(descriptor: int) -> None:
     """Begin as the keeper: the socket to the run is this descriptor."""
     system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's; it says when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's, which ends this process
     # A look at a deep folder holds many open.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.umask(0o022)

@@ -81,7 +81,7 @@ def _stat(path: str) -> list[bytes] | None:
 
 
 def _living_thread(pid: int) -> str | None:
-    """The folder of a thread that goes on where the first one has ended: what /proc shows of memory is the thread's."""
+    """The folder of a living thread where the first one has ended: what /proc shows of memory is the thread's."""
     try:
         threads = [f"/proc/{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
     except OSError:

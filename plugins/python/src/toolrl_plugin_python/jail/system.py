@@ -76,7 +76,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def restrict_mount(path: str, flags: int, *, recursive: bool) -> None:
-    """Set MS_RDONLY, MS_NOSUID, MS_NODEV or MS_NOEXEC on a mount, and on those below it where `recursive` says so."""
+    """Set MS_RDONLY, MS_NOSUID, MS_NODEV or MS_NOEXEC on a mount, and, with `recursive`, on those below it."""
     # The bits of mount_setattr are those of mount for these four.
     attributes = struct.pack("4Q", flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC), 0, 0, 0)
     how = _AT_RECURSIVE if recursive else 0
