@@ -151,7 +151,7 @@ def test_64_workers_on_three_nodes_never_exceed_the_limit(crowd: list[Any]) -> N
     ]
     held = [span for spans in ray.get(running) for span in spans]
     assert len(held) == WORKERS * 5
-    assert most_at_once(held) == 5
+    assert 1 < most_at_once(held) <= 5
     ray.get([it.leave.remote() for it in crowd])
     with pytest.raises(ValueError, match="Failed to look up actor"):
         for _ in range(600):  # With its last client it ends.
