@@ -65,7 +65,7 @@ print("<{number}>")
 """
 PROGRAM = """
 def answer(number):
-    main = caller("main")
+    main = caller("serve")
     for one in HOW.get(number, ()):
         mischief(
             one, main["nonce"], lambda nonce: b'%b value {"value": %d, "args": [null]}\\n' % (nonce, number),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from toolrl.errors import DataError
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase, read_cases
 from toolrl_plugin_python.fences import runnable, solution
-from toolrl_plugin_python.trial.values import LONGEST_ITERATOR, decode, encode
+from toolrl_plugin_python.trial_child import LONGEST_ITERATOR, decode, encode
 from toolrl_plugin_python.trials import same_output, same_value
 from toolrl_testing import make_task
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.types import Task
-from toolrl_plugin_python.trial.values import MODULES
+from toolrl_plugin_python.trial_child import MODULES
 
 COMPANIONS = ("fn_name", "entry_point", "test_setup_code", "test_imports")
 """Fields of a row that say more of its cases."""

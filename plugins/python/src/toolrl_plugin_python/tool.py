@@ -206,21 +206,21 @@ def description(options: PythonOptions) -> str:
 
 def check() -> str:
     """For `toolrl doctor`: which isolation works here, tried with a call."""
-    return asyncio.run(_check())
 
+    async def tried() -> str:
+        toolset = PythonToolset(PythonOptions(pool_size=1), "python")
+        try:
+            await toolset.start()
+            interpreter = await toolset.take()
+            outcome = await interpreter.execute("6 * 7", toolset.options.timeout, last=True)
+            await interpreter.close()
+        finally:
+            await toolset.stop()
+        if outcome.kind != "ok" or outcome.head + outcome.tail != b"42\n":
+            raise RuntimeError(f"6 * 7 ended as {outcome.kind}: {outcome.head[:300]!r}")
+        return f"{toolset.isolation}; a call took {1000 * outcome.seconds:.0f} ms"
 
-async def _check() -> str:
-    toolset = PythonToolset(PythonOptions(pool_size=1), "python")
-    try:
-        await toolset.start()
-        interpreter = await toolset.take()
-        outcome = await interpreter.execute("6 * 7", toolset.options.timeout, last=True)
-        await interpreter.close()
-    finally:
-        await toolset.stop()
-    if outcome.kind != "ok" or outcome.head + outcome.tail != b"42\n":
-        raise RuntimeError(f"6 * 7 ended as {outcome.kind}: {outcome.head[:300]!r}")
-    return f"{toolset.isolation}; a call took {1000 * outcome.seconds:.0f} ms"
+    return asyncio.run(tried())
 
 
 STATE_LOST = "The interpreter was started anew: variables, imports and files of earlier calls are gone."
@@ -233,17 +233,16 @@ def answer(outcome: CellOutcome, options: PythonOptions, *, state_lost: bool) ->
     if not printed and not notes:
         printed = "(no output)"
     text = "\n".join(part for part in (printed, *(f"[{note}]" for note in notes)) if part)
-    metrics = {"exception": float(outcome.kind == "exception"), "stopped": float(_error(outcome) is not None)}
-    return ToolResult(text, error=_error(outcome), metrics=metrics)
+    error = _error(outcome)
+    metrics = {"exception": float(outcome.kind == "exception"), "stopped": float(error is not None)}
+    return ToolResult(text, error=error, metrics=metrics)
 
 
 def _printed(outcome: CellOutcome) -> str:
     # A cut may fall inside a character.
-    head = outcome.head.decode("utf-8", errors="replace")
-    if outcome.left_out:
-        tail = outcome.tail.decode("utf-8", errors="replace")
-        return f"{head}\n[{outcome.left_out} bytes left out]\n{tail}".rstrip("\n")
-    return (head + outcome.tail.decode("utf-8", errors="replace")).rstrip("\n")
+    head, tail = (part.decode("utf-8", errors="replace") for part in (outcome.head, outcome.tail))
+    cut = f"\n[{outcome.left_out} bytes left out]\n" if outcome.left_out else ""
+    return f"{head}{cut}{tail}".rstrip("\n")
 
 
 def _error(outcome: CellOutcome) -> str | None:

@@ -25,15 +25,16 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from toolrl_plugin_python import trial_child
 from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase
 from toolrl_plugin_python.keeper_process import interpreter
 from toolrl_plugin_python.sandbox import LineProgram, ProgramLimits, Sandbox, conversation
-from toolrl_plugin_python.trial.values import decode, dumps, encode
+from toolrl_plugin_python.trial_child import decode, dumps, encode
 
 Kind = Literal["passed", "wrong", "error", "timeout", "limit", "unfit"]
 KINDS: tuple[Kind, ...] = ("passed", "wrong", "error", "timeout", "limit")
@@ -47,7 +48,6 @@ longer forms."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,4})?")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?")
 _LONGEST_NUMBER = 400
-_FOLDER = Path(__file__).parent / "trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,6 @@ class Trials:
         self._env = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         if search_path:
             self._env["PYTHONPATH"] = os.pathsep.join(search_path)
-        values = (_FOLDER / "values.py").read_bytes()
-        self._solver, self._tester = (
-            {"helpers/values.py": values, "helpers/main.py": (_FOLDER / name).read_bytes()}
-            for name in ("solver.py", "tester.py")
-        )
 
     async def verdict(self, case: Case, source: str) -> Verdict:
         """Run one case. Raises KeeperError where the sandbox fails."""
@@ -128,10 +123,10 @@ class Trials:
 
     async def _called(self, case: CallCase | AssertCase, source: str) -> Verdict:
         async with AsyncExitStack() as stack:
-            solver = await stack.enter_async_context(self._talk(self._solver))
+            solver = await stack.enter_async_context(self._talk("program"))
             tester = None
             if isinstance(case, AssertCase):
-                tester = await stack.enter_async_context(self._talk(self._tester))
+                tester = await stack.enter_async_context(self._talk("test"))
             try:
                 async with asyncio.timeout(self._clock):
                     loaded = await _ask(solver, dumps({"load": source}))
@@ -161,11 +156,11 @@ class Trials:
         right = any(same_value(said["value"], expected, self._limits.tolerance) for expected in case.expected)
         return Verdict("passed" if right else "wrong")
 
-    def _talk(self, files: dict[str, bytes]) -> Any:
+    def _talk(self, role: str) -> AbstractAsyncContextManager[LineProgram]:
         return conversation(
             self.sandbox,
-            [*self._python, "helpers/main.py"],
-            files=files,
+            [*self._python, "helpers/main.py", role],
+            files={"helpers/main.py": Path(trial_child.__file__).read_bytes()},
             env=self._env,
             limits=self._program_limits(),
         )
@@ -238,7 +233,7 @@ def same_output(given: str, expected: str, tolerance: float) -> bool:
 
 
 def same_value(given: Any, expected: Any, tolerance: float) -> bool:
-    """Whether a function's result is right. `given` is as `trial.values.encode` gives it, `expected` a JSON value.
+    """Whether a function's result is right. `given` is as `trial_child.encode` gives it, `expected` a JSON value.
 
     A tuple counts as a list, keys of objects are compared as text, True isn't 1, and a float within the tolerance of an
     expected float is right. What JSON has no word for equals nothing.
