@@ -48,6 +48,7 @@ def test_devices_that_are_there_are_taken(
             "leave devices out",
         ),
         ({"devices": [2, 3]}, 2, None, "torch sees 2: there are numbers 0 to 1", "CUDA_VISIBLE_DEVICES"),
+        ({"memory_fraction": 0.6}, 1, 0.5, "worker_gpus 0.5 puts 2 workers on one GPU", "less than 0.5"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(

@@ -52,6 +52,13 @@ def check(options: VllmEngineOptions, seen: int, gpus: float | None) -> None:
             where="engine.options.tensor_parallel",
             hint=more if worker else f"Take at most {seen}.",
         )
+    if options.memory_fraction is not None and sharers(gpus) * options.memory_fraction > 1:
+        raise ConfigError(
+            f"memory_fraction is {options.memory_fraction:g}, and cluster.worker_gpus {gpus:g} puts {sharers(gpus)} "
+            "workers on one GPU",
+            where="engine.options.memory_fraction",
+            hint=f"Take less than {1 / sharers(gpus):.2g}, as each worker's own model needs room too; or leave it out.",
+        )
     if gpus is not None and set(range(seen)) - {0, *used}:
         _log.warning(
             "cluster.worker_gpus lends each worker %d GPUs, and its engine uses number %s; the others are idle. "
