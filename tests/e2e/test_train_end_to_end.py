@@ -239,7 +239,11 @@ def test_a_run_is_not_written_over(trained: Any, here: Any) -> None:
         ),
         ("train", {"model": {"path": "runs/nowhere"}}, "model.path: there is no folder 'runs/nowhere' here"),
         ("train", {"model": {"path": "./nowhere"}}, "model.path: there is no folder './nowhere' here"),
-        ("train", {"model": {"path": "runs"}}, "model.path: the folder 'runs' has no config.json; it holds: "),
+        (
+            "train",
+            {"model": {"path": "runs"}},
+            "model.path: 'runs' is no whole model: it has no config.json; it holds: ",
+        ),
         ("train", {"model": {"path": "runs/grpo-eval"}}, "model.path: the run 'runs/grpo-eval' has no checkpoint"),
         ("train", {"rollout": {"max_episode_tokens": 4096}}, "rollout.max_episode_tokens: 4096 tokens, but the model"),
         ("train", {"device": "abacus"}, "device: 'abacus' is no device"),

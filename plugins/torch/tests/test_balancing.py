@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from toolrl.types import Group, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.batch import Sample, pack, split
+from toolrl_plugin_torch.batch import balance, split
 from toolrl_plugin_torch.options import TrainerConfig
-from toolrl_plugin_torch.sharding.balancing import balance, empty_batch, pad_passes, rank_share
 from toolrl_plugin_torch.trainer import PolicyTrainer
 
 LENGTHS = (40, 3, 4, 3, 4, 3, 4, 3)
@@ -88,15 +87,4 @@ def test_whole_groups_are_dealt_where_there_are_enough() -> None:
     apart = balance(groups, costs, 4, together=True)
     assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
     assert max(sum(costs[position] for position in part) for part in apart) == 5
-    shares = [rank_share(rank, 5, ["a", "a", "b"], [3, 2, 1], together=True) for rank in range(5)]
-    assert shares == [[0], [1], [2], [], []]
-
-
-def test_an_empty_batch_is_scored_and_counts_for_nothing() -> None:
-    batch = empty_batch(0)
-    assert batch.samples == ()
-    assert batch.trained_tokens == 1
-    one = pack([Sample([1, 2, 3], [0, 0, 1], [0.0, 0.0, -1.0], [0.0, 0.0, 1.0])], 8)
-    filled = pad_passes(one, 3, 0)
-    assert len(filled) == 3
-    assert [batch.samples for batch in filled] == [(0,), (), ()]
+    assert balance(["a", "a", "b"], [3, 2, 1], 5, together=True) == [[0], [1], [2]]

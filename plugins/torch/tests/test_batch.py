@@ -45,7 +45,7 @@ def test_every_sample_once_under_the_budget(all_masks: list[list[int]], budget: 
             assert (batch.input_ids_BT[row, length:] == 7).all()
             assert not batch.loss_mask_BT[row, length:].any()
             assert not batch.advantages_BT[row, length:].any()
-    assert sum(batch.trained_tokens for batch in batches) == sum(map(sum, all_masks))
+    assert sum(int(batch.loss_mask_BT.sum()) for batch in batches) == sum(map(sum, all_masks))
 
 
 def test_neighbours_in_length_share_a_micro_batch() -> None:

@@ -64,7 +64,7 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(ConfigError, match=r"the folder .* has no config\.json") as caught:
+    with pytest.raises(ConfigError, match=r"has no config\.json") as caught:
         load(str(tmp_path))
     assert "notes.txt" in str(caught.value)
 

@@ -19,7 +19,7 @@ on the loss and is cut off.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
@@ -81,10 +81,6 @@ class MicroBatch:
     def positions(self) -> int:
         """What a forward pass costs: B · T, or the tokens of the tree."""
         return int(self.input_ids_BT.numel()) if self.tree is None else self.tree.positions
-
-    @property
-    def trained_tokens(self) -> int:
-        return int(self.loss_mask_BT.sum())
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same on a device."""
@@ -218,8 +214,6 @@ def split(costs: Iterable[int], parts: int, *, even: bool = False) -> list[list[
     """Positions of `costs` dealt into at most `parts` lists of nearly equal sums: the dearest first, each to the list
     that has least so far. With `even` every list gets one before any gets another, so that they are as long as each
     other too, or one longer. Deterministic; each list keeps the order of positions, and none is empty.
-
-    For the updates of one step, and for the ranks of a data-parallel trainer.
     """
     if parts < 1:
         raise ValueError(f"parts is {parts}, expected at least 1")
@@ -232,3 +226,23 @@ def split(costs: Iterable[int], parts: int, *, even: bool = False) -> list[list[
         # At least 1, so that items that cost nothing are dealt out too.
         heapq.heappush(heap, (rounds + even, total + max(cost, 1), number))
     return [sorted(chosen) for chosen in lists]
+
+
+def balance(
+    groups: Sequence[Hashable], costs: Sequence[int], parts: int, *, together: bool, even: bool = False
+) -> list[list[int]]:
+    """Positions of samples in at most `parts` lists of nearly equal cost, for the updates of a step and for the ranks.
+
+    `groups` names the group of each; with `together` those of one stay together where there are as many groups as
+    parts. With `even` all lists get as many samples, or groups, or one more: where the loss is averaged over sequences,
+    a long one alone in its update would weigh as much as all the short ones of another. The result depends on the
+    arguments alone, so ranks that hold the same samples agree on the shares without an exchange.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for position, group in enumerate(groups):
+        members.setdefault(group, []).append(position)
+    if not together or len(members) < parts:
+        return split(costs, parts, even=even)
+    whole = list(members.values())
+    dealt = split([sum(costs[position] for position in positions) for positions in whole], parts, even=even)
+    return [[position for group in part for position in whole[group]] for part in dealt]

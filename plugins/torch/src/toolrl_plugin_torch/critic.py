@@ -17,6 +17,7 @@ Advantages of a step are shifted to mean 0 and divided by their standard deviati
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
@@ -25,8 +26,8 @@ from typing import Any
 import torch
 
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.types import Episode, Group
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig
+from toolrl.types import Episode, Group, Turn
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig, OverlongConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.head import probe_head
 from toolrl_plugin_torch.objective.advantage import EPSILON
@@ -62,25 +63,43 @@ def value_loss(
     return error_N / 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Valued:
-    """An episode with the critic's values, by turn in which anything was sampled."""
+    """The turns of an episode in which anything was sampled, with the critic's values; zeros until it was asked."""
 
     episode: Episode
-    turns: Sequence[int]
-    """Indices of these turns."""
-    starts: Sequence[int]
-    """Where each begins among the tokens."""
+    turns: Sequence[Turn]
     values: Sequence[float]
     advantages: Sequence[float]
+
+    @classmethod
+    def of(cls, episode: Episode) -> _Valued:
+        turns = [turn for turn in episode.turns if turn.sampled_tokens]
+        return cls(episode, turns, [0.0] * len(turns), [0.0] * len(turns))
 
     def sample(self) -> Sample:
         """What the critic learns from: at the first token of each turn the return, and the value as it was."""
         ids, length = self.episode.ids, len(self.episode.ids)
         mask, old, returns = [0] * length, [0.0] * length, [0.0] * length
-        for start, value, advantage in zip(self.starts, self.values, self.advantages, strict=True):
+        for turn, value, advantage in zip(self.turns, self.values, self.advantages, strict=True):
+            spans = (segment.tokens for segment in turn.segments if segment.origin == "model")
+            start = next(start for start, end in spans if end > start)
             mask[start], old[start], returns[start] = 1, value, value + advantage
         return Sample(ids, mask, old, returns, self.episode.media)
+
+    def rewards(self, overlong: OverlongConfig | None) -> list[float]:
+        """What each turn earned. A reward of another turn goes to the one before it; what was given for the whole
+        episode goes to the last."""
+        indices = [turn.index for turn in self.turns]
+        rewards = [0.0] * len(indices)
+        if not indices:
+            return rewards
+        for entry in self.episode.rewards:
+            place = len(indices) if entry.turn is None else bisect_right(indices, entry.turn)
+            rewards[max(place - 1, 0)] += entry.weight * entry.value
+        if overlong is not None:
+            rewards[-1] += overlong_penalty(self.episode.sampled_tokens, overlong)
+        return rewards
 
 
 class Values(torch.nn.Module):  # type: ignore[misc]
@@ -119,13 +138,12 @@ class Critic:
             )
         assert algorithm.critic is not None, "the config fills it in"
         base, head, _ = parts
-        self.head = torch.nn.Linear(head.in_features, 1, device=head.weight.device, dtype=torch.float32)
+        self._device = head.weight.device
+        wide = torch.promote_types(head.weight.dtype, torch.float32)
+        self.head = torch.nn.Linear(head.in_features, 1, device=self._device, dtype=wide)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        if head.weight.dtype == torch.float64:
-            self.head.double()
         self._parallel, self._ranks = parallel, parallel.ranks
-        self._device = head.weight.device
         self._values = parallel.critic(Values, base, self.head)
         self.body = self._values.body
         named = [*self.body.named_parameters(prefix="body"), *self.head.named_parameters(prefix="head")]
@@ -137,7 +155,7 @@ class Critic:
         self._on_device = offloaded(
             "critic" in settings.offload,
             lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
-            head.weight.device,
+            self._device,
         )
         self._algorithm = algorithm
         self._settings = settings
@@ -147,13 +165,14 @@ class Critic:
 
     def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
         """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
-        episodes = [episode for group in groups for episode in group.scored]
+        self._valued = [_Valued.of(episode) for group in groups for episode in group.scored]
         with self._on_device:
-            self._valued = self._value(episodes)
+            self._value()
         shift, scale = self._normalisation()
         by_id = {
             id(item.episode): {
-                turn: (advantage - shift) / scale for turn, advantage in zip(item.turns, item.advantages, strict=True)
+                turn.index: (advantage - shift) / scale
+                for turn, advantage in zip(item.turns, item.advantages, strict=True)
             }
             for item in self._valued
         }
@@ -211,24 +230,19 @@ class Critic:
         frozen = {name for name, parameter in self.body.named_parameters() if not parameter.requires_grad}
         return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
 
-    def _value(self, episodes: Sequence[Episode]) -> list[_Valued]:
-        turns = [_sampled_turns(episode) for episode in episodes]
-        rows = [
-            Sample(e.ids, _marks(len(e.ids), found.values()), [0.0] * len(e.ids), [0.0] * len(e.ids), e.media)
-            for e, found in zip(episodes, turns, strict=True)
-        ]
-        values: list[list[float]] = [[] for _ in episodes]
-        for part in self._ranks.gather(self._values_of(rows), "the critic's values"):
-            for index, estimated in part.items():
-                values[index] = estimated
-        return [
-            _Valued(e, list(found), list(found.values()), values_e, self._gae(e, list(found), values_e))
-            for e, found, values_e in zip(episodes, turns, values, strict=True)
-        ]
+    def _value(self) -> None:
+        """Ask for the value before each turn, and compute the advantages."""
+        samples = [item.sample() for item in self._valued]
+        for part in self._ranks.gather(self._values_of(samples), "the critic's values"):
+            for index, values in part.items():
+                self._valued[index].values = values
+        for item in self._valued:
+            rewards = item.rewards(self._algorithm.overlong)
+            item.advantages = gae(rewards, item.values, self._algorithm.discount, self._config.gae_lambda)
 
-    def _values_of(self, rows: Sequence[Sample]) -> dict[int, list[float]]:
+    def _values_of(self, samples: Sequence[Sample]) -> dict[int, list[float]]:
         """The values at the marks of this rank's share of these, by position."""
-        batches, mine = self._batches(rows)
+        batches, mine = self._batches(samples)
         values: dict[int, list[float]] = {}
         for batch in batches:
             with torch.no_grad():
@@ -239,29 +253,14 @@ class Critic:
                     values[mine[index]] = part.tolist()
         return values
 
-    def _gae(self, episode: Episode, turns: Sequence[int], values: Sequence[float]) -> list[float]:
-        rewards = _turn_rewards(episode, turns)
-        if rewards and self._algorithm.overlong is not None:
-            rewards[-1] += overlong_penalty(episode.sampled_tokens, self._algorithm.overlong)
-        return gae(rewards, values, self._algorithm.discount, self._config.gae_lambda)
-
     def _normalisation(self) -> tuple[float, float]:
         """What to take off the advantages and to divide them by: their mean and deviation over sampled tokens."""
-        if self._algorithm.scale != "advantage_std":
+        advantages = torch.tensor([value for item in self._valued for value in item.advantages], dtype=torch.float64)
+        counts = torch.tensor([turn.sampled_tokens for item in self._valued for turn in item.turns], dtype=torch.int64)
+        advantages_N = advantages.repeat_interleave(counts)
+        if self._algorithm.scale != "advantage_std" or len(advantages_N) < 2:
             return 0.0, 1.0
-        advantages: list[float] = []
-        counts: list[int] = []
-        for item in self._valued:
-            tokens = {turn.index: turn.sampled_tokens for turn in item.episode.turns}
-            advantages += item.advantages
-            counts += [tokens[turn] for turn in item.turns]
-        if sum(counts) < 2:
-            return 0.0, 1.0
-        values_N = torch.tensor(advantages, dtype=torch.float64)
-        counts_N = torch.tensor(counts, dtype=torch.float64)
-        mean = (values_N * counts_N).sum() / counts_N.sum()
-        variance = ((values_N - mean).square() * counts_N).sum() / (counts_N.sum() - 1)
-        return float(mean), float(variance.sqrt()) + EPSILON
+        return float(advantages_N.mean()), float(advantages_N.std()) + EPSILON
 
     def _batches(self, samples: Sequence[Sample]) -> tuple[list[MicroBatch], Sequence[int]]:
         """This rank's micro-batches, as many as any rank has; and which of the samples are its own."""
@@ -280,14 +279,11 @@ class Critic:
 
     def _backward(self, batch: MicroBatch, count: int) -> torch.Tensor:
         """Add the gradients of one micro-batch out of `count` turns; the sum of its errors."""
-        values_N = self._forward(batch)
-        if not batch.samples:
-            nothing = values_N.sum() * 0.0
-            nothing.backward()
-            return nothing.detach().double()
-        mask_BT = batch.loss_mask_BT
+        mask_BT, values_N = batch.loss_mask_BT, self._forward(batch)
         old_N, returns_N = (part[mask_BT].to(values_N) for part in (batch.rollout_logprobs_BT, batch.advantages_BT))
         loss_N = value_loss(values_N, old_N, returns_N, self._config.value_clip)
+        if not batch.samples:
+            loss_N = loss_N * 0.0
         (loss_N.sum() / count).backward()
         return loss_N.detach().double().sum()
 
@@ -298,35 +294,3 @@ class Critic:
         returns = [value + advantage for value, advantage in zip(values, advantages, strict=True)]
         spread = pvariance(returns)
         return 1.0 - pvariance(advantages) / spread if spread > 1e-12 else None
-
-
-def _sampled_turns(episode: Episode) -> dict[int, int]:
-    """By index of a turn in which anything was sampled: the place of its first sampled token."""
-    starts: dict[int, int] = {}
-    for turn in episode.turns:
-        spans = [segment.tokens for segment in turn.segments if segment.origin == "model"]
-        first = next((start for start, end in spans if end > start), None)
-        if first is not None:
-            starts[turn.index] = first
-    return starts
-
-
-def _turn_rewards(episode: Episode, turns: Sequence[int]) -> list[float]:
-    """What each of these turns earned. A reward of another turn goes to the one before it; what was given for the whole
-    episode goes to the last."""
-    rewards = [0.0] * len(turns)
-    if not turns:
-        return rewards
-    for entry in episode.rewards:
-        place = len(turns) - 1
-        if entry.turn is not None:
-            place = max(sum(turn <= entry.turn for turn in turns) - 1, 0)
-        rewards[place] += entry.weight * entry.value
-    return rewards
-
-
-def _marks(length: int, places: Any) -> list[int]:
-    marks = [0] * length
-    for place in places:
-        marks[place] = 1
-    return marks

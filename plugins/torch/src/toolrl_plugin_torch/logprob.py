@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,7 @@ class TokenScorer:
         the model, for images among the tokens. `tree`: the rows as a tree, computed in their place, which takes
         `over_trees` around this and the backward pass.
 
-        The mask is aligned with the tokens and must be 0 on each row's first. Entropies carry a gradient too; it costs
-        nothing where the loss doesn't use them.
+        The mask is aligned with the tokens and must be 0 on each row's first. Entropies carry a gradient too.
         """
         if bool(loss_mask_BT[:, 0].any()):
             raise ValueError("the loss mask is 1 on the first token of a row, which nothing predicts")
@@ -226,7 +225,6 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 entropy_N[rows] = log_total.squeeze(1) - shifted.mul_(exponential).sum(dim=1) / total.squeeze(1)
         ctx.settings = settings
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept)
-        ctx.set_materialize_grads(False)
         if not settings.entropy:
             ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
@@ -234,16 +232,13 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(
-        ctx: Any, grad_logprobs_N: torch.Tensor | None, grad_entropy_N: torch.Tensor | None
+        ctx: Any, grad_logprobs_N: torch.Tensor, grad_entropy_N: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         hidden_NH, weight_VH, bias_V, labels_N, entropy_N, total_N1, *kept = ctx.saved_tensors
         settings: _Settings = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        if kept and grad_logprobs_N is not None and grad_entropy_N is None and hidden_NH.dtype == settings.wide:
-            factor_N = grad_logprobs_N * (settings.transform.scale / settings.temperature)
-            return _grads_of_logprobs(
-                factor_N, kept, total_N1, hidden_NH, weight_VH, bias_V, labels_N, settings, ctx.needs_input_grad
-            )
+        if kept and not settings.entropy and hidden_NH.dtype == settings.wide:
+            return _grads_of_logprobs(ctx, grad_logprobs_N * (settings.transform.scale / settings.temperature))
         grad_hidden = torch.empty_like(hidden_NH) if needs_hidden else None
         # Sums over chunks are kept wide: in bfloat16 the later chunks would be rounded away.
         grad_weight = torch.zeros_like(weight_VH, dtype=settings.wide) if needs_weight else None
@@ -257,13 +252,12 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 logits = settings.logits(hidden, weight_VH, bias_V)
                 capped = logits * settings.temperature if settings.transform.softcap is not None else None
                 probabilities = logits.softmax(dim=1)
-            grad = _grad_logits(
-                probabilities,
-                labels_N[rows],
-                entropy_N[rows],
-                None if grad_logprobs_N is None else grad_logprobs_N[rows],
-                None if grad_entropy_N is None else grad_entropy_N[rows],
-            )
+            grad = probabilities * -grad_logprobs_N[rows, None]
+            grad.scatter_add_(1, labels_N[rows, None], grad_logprobs_N[rows, None])
+            if settings.entropy:
+                from_entropy = torch.xlogy(probabilities, probabilities)
+                from_entropy.addcmul_(probabilities, entropy_N[rows, None])
+                grad.sub_(from_entropy.mul_(grad_entropy_N[rows, None]))
             grad = settings.transform.backward_(grad.div_(settings.temperature), capped).to(hidden.dtype)
             if grad_hidden is not None:
                 torch.mm(grad, weight_VH, out=grad_hidden[rows])
@@ -283,30 +277,22 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         )
 
 
-def _grads_of_logprobs(
-    factor_N: torch.Tensor,
-    kept: Sequence[torch.Tensor],
-    total_N1: torch.Tensor,
-    hidden_NH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    bias_V: torch.Tensor | None,
-    labels_N: torch.Tensor,
-    settings: _Settings,
-    needed: Sequence[bool],
-) -> tuple[torch.Tensor | None, ...]:
+def _grads_of_logprobs(ctx: Any, factor_N: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Gradients of hidden states, weight and bias from that of each raw label's logit, where the exponentials of logits
     are kept with their totals, and nothing else has a gradient.
 
     The gradient of logits f · (onehot(y) − p) is never made, nor is p = exponential / total: f and the total go to the
     hidden states, which are narrower, and the onehot part is a row of the weight.
     """
+    hidden_NH, weight_VH, bias_V, labels_N, _, total_N1, *kept = ctx.saved_tensors
+    needed = ctx.needs_input_grad
     scaled_NH = hidden_NH * factor_N[:, None]
     grad_hidden = torch.empty_like(hidden_NH) if needed[0] else None
     grad_weight = torch.zeros_like(weight_VH).index_add_(0, labels_N, scaled_NH) if needed[1] else None
     grad_bias = torch.zeros_like(bias_V).index_add_(0, labels_N, factor_N) if needed[2] else None
     scaled_NH.div_(total_N1)
     share_N = factor_N / total_N1[:, 0]
-    for rows, exponentials in zip(settings.chunks(hidden_NH.shape[0]), kept, strict=True):
+    for rows, exponentials in zip(ctx.settings.chunks(hidden_NH.shape[0]), kept, strict=True):
         if grad_hidden is not None:
             torch.mm(exponentials, weight_VH, out=grad_hidden[rows])
         if grad_weight is not None:
@@ -317,25 +303,6 @@ def _grads_of_logprobs(
         grad_hidden.mul_(-share_N[:, None])
         grad_hidden.addcmul_(weight_VH.index_select(0, labels_N), factor_N[:, None])
     return grad_hidden, grad_weight, grad_bias, None, None
-
-
-def _grad_logits(
-    probabilities: torch.Tensor,
-    labels: torch.Tensor,
-    entropy: torch.Tensor,
-    grad_logprobs: torch.Tensor | None,
-    grad_entropy: torch.Tensor | None,
-) -> torch.Tensor:
-    """The gradient of z from those of log p_y and of H, rows by vocabulary."""
-    from_entropy = None
-    if grad_entropy is not None:
-        from_entropy = torch.xlogy(probabilities, probabilities)
-        from_entropy.addcmul_(probabilities, entropy[:, None]).mul_(-grad_entropy[:, None])
-    if grad_logprobs is None:
-        return torch.zeros_like(probabilities) if from_entropy is None else from_entropy
-    grad = probabilities * -grad_logprobs[:, None]
-    grad.scatter_add_(1, labels[:, None], grad_logprobs[:, None])
-    return grad if from_entropy is None else grad.add_(from_entropy)
 
 
 def _reduce_logits(

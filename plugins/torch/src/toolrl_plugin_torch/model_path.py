@@ -9,21 +9,24 @@ import importlib.util
 import json
 import logging
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from toolrl.loop.checkpoints import list_checkpoints
+from toolrl.runs.folder import run_and_checkpoint
 
 _log = logging.getLogger(__name__)
 _HUB_SECONDS = 5.0
 _CONFIGS = ("config.json", "adapter_config.json")
+_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+"""How names of a tokenizer's files begin."""
 
 
 def missing_model(path: str) -> str | None:
     """The problem of a model that is missing or can't be read; None where a run can load it."""
-    run, _, name = path.rpartition(":")  # RUN:best
-    if _is_run(Path(path)):
-        return _missing_checkpoint(path, "last")
-    if run and _is_run(Path(run)) and not Path(path).is_dir():
-        return _missing_checkpoint(run, name)
+    if (found := run_and_checkpoint(path)) is not None:
+        return _missing_checkpoint(*found)
     return broken_model(path) if Path(path).is_dir() or _is_missing_folder(path) else _missing_on_hub(path)
 
 
@@ -34,11 +37,15 @@ def broken_model(source: str) -> str | None:
 
 
 def _problem(source: str) -> str | None:
-    if Path(source).is_dir():
-        return _broken_folder(Path(source))
     if _is_missing_folder(source):
         return f"there is no folder {source!r} here; relative paths start at {str(Path.cwd())!r}"
-    return None
+    if not Path(source).is_dir():
+        return None
+    try:
+        fault = next(_faults(Path(source)), None)
+    except OSError as error:
+        fault = f"it can't be read: {error.strerror or error}"
+    return fault and f"{source!r} is no whole model: {fault}"
 
 
 def _is_missing_folder(source: str) -> bool:
@@ -50,81 +57,68 @@ def _is_missing_folder(source: str) -> bool:
     return like_a_path or Path(path.parts[0]).is_dir()
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "config.yaml").is_file()
-
-
-def _missing_checkpoint(run: str, name: str) -> str | None:
+def _missing_checkpoint(run: Path, name: str) -> str | None:
     """The problem of a run without a checkpoint of this name: `last`, `best`, or a step's."""
-    folder = Path(run) / "checkpoints"
-    there = sorted(path.name for path in folder.glob("step-*") if path.is_dir())
+    folder = run / "checkpoints"
+    there = [path.name for path in list_checkpoints(folder)]
     step = name.removeprefix("step-")
-    if name == "last":
-        found = bool(there)
-    elif name == "best":
-        found = (folder / "best.json").is_file()
+    if not there and not (name == "best" and (folder / "best.json").is_file()):
+        return f"model.path: the run {str(run)!r} has no checkpoint yet"
+    if name == "best":
+        found, what = (folder / "best.json").is_file(), "best checkpoint, which trainer.keep_best keeps"
     else:
-        found = step.isdecimal() and f"step-{int(step):06d}" in there
-    if found:
-        return None
-    if not there:
-        return f"model.path: the run {run!r} has no checkpoint yet"
-    what = f"checkpoint {name!r}" if name != "best" else "best checkpoint, which trainer.keep_best keeps"
-    return f"model.path: the run {run!r} has no {what}; there are: {', '.join(there)}"
+        found = name == "last" or (step.isdecimal() and f"step-{int(step):06d}" in there)
+        what = f"checkpoint {name!r}"
+    return None if found else f"model.path: the run {str(run)!r} has no {what}; there are: {', '.join(there)}"
 
 
-def _broken_folder(folder: Path) -> str | None:
-    """What a model's folder lacks: a config, whole weights, a tokenizer; None for nothing."""
-    try:
-        inside = sorted(path.name for path in folder.iterdir())
-        holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
-        config = next((folder / name for name in _CONFIGS if name in inside), None)
-        if config is None:
-            return f"the folder {str(folder)!r} has no config.json{holds}"
-        wrong = _not_an_object(config) or broken_weights(folder)
-        if wrong is None and not any(name.endswith((".safetensors", ".bin")) for name in inside):
-            wrong = f"it has no weights, model.safetensors{holds}"
-        if wrong is None and config.name == _CONFIGS[1]:
-            wrong = _broken_base(json.loads(config.read_bytes()).get("base_model_name_or_path"))
-        words = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
-        if wrong is None and config.name == _CONFIGS[0] and not any(name.startswith(words) for name in inside):
-            wrong = f"it has no tokenizer{holds}"
-    except OSError as error:
-        wrong = f"it can't be read: {error.strerror or error}"
-    return wrong and f"{str(folder)!r} is no whole model: {wrong}"
+def _faults(folder: Path) -> Iterator[str]:
+    """What a model's folder lacks: a config, whole weights, a tokenizer. Raises OSError."""
+    inside = sorted(path.name for path in folder.iterdir())
+    holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
+    config = next((folder / name for name in _CONFIGS if name in inside), None)
+    if config is None:
+        yield f"it has no config.json{holds}"
+        return
+    yield from _not_an_object(config)
+    yield from _broken_weights(folder, inside)
+    if not any(name.endswith((".safetensors", ".bin")) for name in inside):
+        yield f"it has no weights, model.safetensors{holds}"
+    if config.name == _CONFIGS[1]:
+        yield from _broken_base(json.loads(config.read_bytes()).get("base_model_name_or_path"))
+    elif not any(name.startswith(_TOKENIZERS) for name in inside):
+        yield f"it has no tokenizer{holds}"
 
 
-def _broken_base(base: Any) -> str | None:
+def _broken_base(base: Any) -> Iterator[str]:
     """The problem of the model that an adapter was made for."""
     if not isinstance(base, str) or not base:
-        return "adapter_config.json doesn't say which model it was made for: write it into base_model_name_or_path"
-    if (Path(base) / _CONFIGS[1]).exists():
-        return f"its base_model_name_or_path is an adapter itself, {base!r}: merge that one first, by `toolrl export`"
-    return _problem(base)
+        yield "adapter_config.json doesn't say which model it was made for: write it into base_model_name_or_path"
+    elif (Path(base) / _CONFIGS[1]).exists():
+        yield f"its base_model_name_or_path is an adapter itself, {base!r}: merge that one first, by `toolrl export`"
+    elif (problem := _problem(base)) is not None:
+        yield problem
 
 
-def _not_an_object(file: Path) -> str | None:
+def _not_an_object(file: Path) -> Iterator[str]:
     try:
-        if isinstance(json.loads(file.read_bytes()), dict):
-            return None
+        if not isinstance(json.loads(file.read_bytes()), dict):
+            yield f"{file.name} holds no JSON object"
     except (ValueError, RecursionError) as error:
-        return f"{file.name} is no JSON: {error}"
-    return f"{file.name} holds no JSON object"
+        yield f"{file.name} is no JSON: {error}"
 
 
-def broken_weights(folder: Path) -> str | None:
-    """Which safetensors file of a folder is missing or cut off. Raises OSError for one that can't be read."""
-    inside = sorted(path.name for path in folder.iterdir())
+def _broken_weights(folder: Path, inside: Sequence[str]) -> Iterator[str]:
+    """Which safetensors file of a folder is missing or cut off."""
     index = folder / "model.safetensors.index.json"
     if index.name in inside:
-        if (wrong := _not_an_object(index)) is not None:
-            return wrong
+        yield from _not_an_object(index)
         shards = json.loads(index.read_bytes()).get("weight_map", {})
         lacking = sorted({str(name) for name in shards.values()} - set(inside)) if isinstance(shards, dict) else []
         if lacking:
-            return f"{index.name} names {lacking[0]}, which isn't there"
+            yield f"{index.name} names {lacking[0]}, which isn't there"
     if importlib.util.find_spec("safetensors") is None:
-        return None
+        return
     from safetensors import SafetensorError, safe_open
 
     for name in inside:
@@ -133,8 +127,7 @@ def broken_weights(folder: Path) -> str | None:
             try:
                 safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
             except (SafetensorError, OSError) as error:
-                return f"{name} is broken or cut off ({error}); copy or download it again"
-    return None
+                yield f"{name} is broken or cut off ({error}); copy or download it again"
 
 
 def _missing_on_hub(name: str) -> str | None:

@@ -56,7 +56,6 @@ class PolicyOptimizer:
         self._names: list[str] = []
         self._parameters: list[torch.nn.Parameter] = []
         self._masters: list[torch.nn.Parameter] = []
-        self._hooks: list[Any] = []
         self._sums: dict[int, torch.Tensor] = {}
         """By id of a parameter: its gradient for its master."""
         for name, parameter in named_parameters:
@@ -153,12 +152,6 @@ class PolicyOptimizer:
                 hint="Resume with the model that the run started from, or start a new run from these weights.",
             )
 
-    def close(self) -> None:
-        """Let go of the model, so that another optimizer may train it. This one is of no use any more."""
-        self.clear()
-        for hook in self._hooks:
-            hook.remove()
-
     def _master(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """The float32 copy that stands for a parameter of lower precision, or the parameter itself.
 
@@ -179,7 +172,7 @@ class PolicyOptimizer:
                 total.add_(source.grad)
             source.grad = None
 
-        self._hooks.append(parameter.register_post_accumulate_grad_hook(accumulate))
+        parameter.register_post_accumulate_grad_hook(accumulate)
         return master
 
     def _hand_over(self) -> None:

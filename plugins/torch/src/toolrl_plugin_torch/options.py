@@ -13,15 +13,43 @@ from pydantic import Field, field_validator
 
 from toolrl.config.frame import Frame
 from toolrl.config.model import Config, ModelFrame, SftFrame, TrainerFrame
-from toolrl_plugin_torch.adapters.options import LoraConfig
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.model_path import missing_model
-from toolrl_plugin_torch.remarks import remarks
 
 _SHARE_PREFIX = (
     "Compute what sequences have in common at the start, such as a group's prompt, once in an update. auto: where the "
     "model allows it, with a warning where it doesn't; true: an error where it doesn't."
 )
+
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LoraConfig(Frame):
+    """Train low-rank additions to linear layers (arXiv 2106.09685) and leave the model's own weights as they are."""
+
+    rank: int = Field(16, ge=1, description="r: columns of A and rows of B of each addition.")
+    alpha: float = Field(
+        32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times (alpha / √rank: `rslora`)."
+    )
+    rslora: bool = Field(False, description="Scale by alpha / √rank, so that a higher rank learns no slower.")
+    dropout: float = Field(
+        0.0, ge=0, le=1, description="0 only: dropout would train another policy than the one that samples."
+    )
+    target_modules: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
+        "all-linear",
+        description="Which linear layers: all-linear (all but the head), names such as [q_proj, v_proj], or a regular "
+        "expression that a layer's whole path matches.",
+    )
+
+    @field_validator("dropout")
+    @classmethod
+    def _none(cls, dropout: float) -> float:
+        if dropout:
+            raise ValueError(
+                "expected 0: with dropout the trainer's log-probabilities aren't those that episodes were sampled with"
+            )
+        return dropout
 
 
 class ModelConfig(ModelFrame, Frame):
@@ -41,7 +69,7 @@ class OptimizerConfig(Frame):
     learning_rate: float = Field(
         1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up."
     )
-    betas: tuple[float, float] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
+    betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="Decay of AdamW's two running averages.")
     eps: float = Field(1e-8, gt=0, description="Added to AdamW's denominator.")
     weight_decay: float = Field(0.0, ge=0, description="On matrices only.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -52,14 +80,6 @@ class OptimizerConfig(Frame):
     )
     min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
-
-    @field_validator("betas")
-    @classmethod
-    def _averages(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        """AdamW would refuse others too, when the model is loaded."""
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"expected two numbers of at least 0 and below 1, got {betas[0]:g} and {betas[1]:g}")
-        return betas
 
 
 class TrainerConfig(TrainerFrame, OptimizerConfig):
@@ -93,7 +113,32 @@ class TorchOptions(Frame):
     @classmethod
     def remarks(cls, config: Config) -> Iterator[str]:
         """Remarks on settings whose effect may surprise, a line each."""
-        return remarks(config)
+        algorithm: Any = config.algorithm
+        trainer: Any = config.trainer
+        for name in ("drop_flat_groups", "dynamic_sampling"):
+            learns = algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic")
+            if learns and getattr(algorithm, name):
+                yield (
+                    f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
+                    "too, and are left out"
+                )
+        stale = config.rollout.max_staleness
+        if stale and algorithm.importance is None and algorithm.old_logprobs != "sampled":
+            yield (
+                f"rollout.max_staleness {stale}: stale samples are trained on as if the policy had just drawn them; "
+                "set `algorithm.importance: {}` to weigh them"
+            )
+        episodes = trainer.prompts_per_step * algorithm.group_size
+        if trainer.updates_per_step > episodes:
+            yield (
+                f"trainer.updates_per_step {trainer.updates_per_step}: a step has {episodes} episodes "
+                f"({trainer.prompts_per_step} prompts_per_step × group_size {algorithm.group_size}), so there are no "
+                "more updates than that"
+            )
+        if "reference" in trainer.offload and not algorithm.kl_coef:
+            yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"
+        if "critic" in trainer.offload and algorithm.baseline != "critic":
+            yield "trainer.offload: critic: there is none in this algorithm"
 
     @classmethod
     def missing(cls, config: Config) -> Iterator[str]:

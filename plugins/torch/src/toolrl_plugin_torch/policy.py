@@ -123,9 +123,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     try:
         model, processor = _load_model(config, base or source, words, tokenizer, dtype)
     except Exception as error:
-        if config.attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
-            raise _attention_error(config.attention, error) from error
-        raise _load_error("model", base or source, error) from error
+        raise _load_error("model", base or source, error, config.attention) from error
     if base is not None and config.lora is None:
         check_base(Path(source), base, fingerprints(Path(base)))
         model = merge_from(model, Path(source))
@@ -200,12 +198,10 @@ def _without_dropout(config: Any) -> Any:
     return config
 
 
-def _load_error(what: str, source: str, error: Exception) -> ConfigError:
+def _load_error(what: str, source: str, error: Exception, attention: str | None = None) -> ConfigError:
+    if attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
+        return ConfigError(
+            f"model.attention: the model can't be loaded with {attention!r}: {first_line(error)}",
+            hint="Leave it out for transformers' default, or install what it needs.",
+        )
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first_line(error)}")
-
-
-def _attention_error(attention: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"model.attention: the model can't be loaded with {attention!r}: {first_line(error)}",
-        hint="Leave it out for transformers' default, or install what it needs.",
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.base_trainer import BaseTrainer, within_memory
-from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, supervised_sample
+from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_sample, supervised_sample
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
@@ -34,7 +35,6 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
-from toolrl_plugin_torch.sharding.balancing import balance
 
 
 @dataclass
@@ -82,7 +82,7 @@ class PolicyTrainer(BaseTrainer):
         )
         self._trainer = settings
         self._algorithm = algorithm
-        self._estimator = estimator and self._parallel.estimator(estimator)
+        self._estimator = estimator and _Rank0Estimator(estimator, ranks)
         self._custom_loss = custom_loss
         self._temperature = temperature
         self._longest = longest
@@ -198,6 +198,20 @@ class PolicyTrainer(BaseTrainer):
         batch = batch.to(self.policy.device)
         with torch.no_grad(), self._computing(batch):
             return self._scored(score, batch, temperature=self._temperature).logprobs_BT
+
+
+class _Rank0Estimator:
+    """Runs an `AdvantageEstimator` on the first rank alone and broadcasts its advantages: it may draw random numbers or
+    call a server."""
+
+    def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
+        self.label = type(estimator).__name__
+        self._estimator = estimator
+        self._ranks = ranks
+
+    def advantages(self, groups: Sequence[Group]) -> Any:
+        """As the estimator's."""
+        return self._ranks.by_first(lambda: [list(of) for of in self._estimator.advantages(groups)], "the advantages")
 
 
 class SupervisedTrainer(BaseTrainer):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl_plugin_torch.adapters.options import LoraConfig
+from toolrl_plugin_torch.options import LoraConfig
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -210,18 +210,11 @@ def copy_sharing_frozen(module: Any) -> Any:
 
 
 def adapter_base(source: str | Path) -> str | None:
-    """The model that the adapter in a folder was made for; None where the folder holds no adapter. Raises
-    ConfigError."""
+    """The model that the adapter in a folder was made for; None where the folder holds no adapter, or one that names no
+    model. Raises ConfigError."""
     if not (Path(source) / CONFIG_FILE).is_file():
         return None
-    base = read_config(Path(source)).get("base_model_name_or_path")
-    if not base:
-        raise ConfigError(
-            "model.path: the adapter doesn't say which model it was made for",
-            where=str(Path(source) / CONFIG_FILE),
-            hint="Write the model's folder into base_model_name_or_path.",
-        )
-    return str(base)
+    return read_config(Path(source)).get("base_model_name_or_path") or None
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
@@ -263,39 +256,26 @@ def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
     read_tensors(folder)  # without them peft would ask a hub, or read a pickle
+    dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
     try:
+        for parameter in model.parameters():  # to be rounded once; in lower precision peft rounds several times
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
         wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
         # Once more, since only this reports tensors that don't fit.
         fit = wrapped.load_adapter(str(folder), _NAME, autocast_adapter_dtype=False)
         strange = [*fit.missing_keys, *(name for name in fit.unexpected_keys if ".lora_" in name)]
         if strange:
             raise ValueError(f"{len(strange)} of its tensors and the layers that it names don't fit: {strange[0]} …")
-        return _merged_in(model, wrapped)
+        merged = wrapped.merge_and_unload()
     except Exception as error:
         text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {_in_short(error)}"
         raise ConfigError(
             text, where=str(folder), hint=f"See whether {CONFIG_FILE} is what was written with the weights beside it."
         ) from error
-
-
-def _merged_in(model: Any, wrapped: Any) -> Any:
-    layers = [part for part in model.modules() if hasattr(part, "lora_A")]
-    if layers and all(map(_is_plain, layers)) and not wrapped.peft_config[_NAME].modules_to_save:
-        for layer in layers:
-            weight = layer.get_base_layer().weight
-            weight.data = _merged(weight, layer).detach()
-        merged = wrapped.unload()
-    else:  # an adapter of another kind; in lower precision peft rounds more than once
-        merged = wrapped.merge_and_unload()
+    for name, parameter in merged.named_parameters():
+        parameter.data = parameter.data.to(dtypes[name])
     # peft froze the model's own weights.
     return merged.requires_grad_(True)
-
-
-def _is_plain(layer: Any) -> bool:
-    """Whether `_merged` computes all that a layer adds."""
-    if type(layer).__name__ != "Linear" or _NAME in getattr(layer, "lora_variant", {}):
-        return False
-    return layer.lora_B[_NAME].bias is None
 
 
 def _check_plain(folder: Path, written: Mapping[str, Any]) -> None:

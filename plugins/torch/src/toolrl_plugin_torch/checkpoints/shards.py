@@ -13,8 +13,8 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,8 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
     what = f"the checkpoint of step {step}"
     try:
         ranks.by_first(make_room, what)
-        with warnings.catch_warnings():
-            # torch warns where it works without a process group, which is intended.
-            warnings.simplefilter("ignore", UserWarning)
-            writer = FileSystemWriter(folder)
-            dcp.save(
-                _tensors(optimizers), storage_writer=writer, process_group=_group(ranks), no_dist=_group(ranks) is None
-            )
+        with _together(ranks) as options:
+            dcp.save(_tensors(optimizers), storage_writer=FileSystemWriter(folder), **options)
     except (OSError, dcp.api.CheckpointException) as error:
         if ranks.first:
             shutil.rmtree(folder, ignore_errors=True)
@@ -107,9 +102,8 @@ def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ra
                 where=str(checkpoint),
                 hint="Resume with the model and the algorithm that the run began with.",
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            dcp.load(tensors, storage_reader=reader, process_group=_group(ranks), no_dist=_group(ranks) is None)
+        with _together(ranks) as options:
+            dcp.load(tensors, storage_reader=reader, **options)
     except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"it can't be read: {first_line(error)}", where=str(checkpoint / FOLDER)) from error
     for optimizer in optimizers.values():
@@ -151,6 +145,11 @@ def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tenso
     return {f"{name}/{key}": value for name, one in optimizers.items() for key, value in one.tensors().items()}
 
 
-def _group(ranks: Ranks) -> Any:
-    """The process group that reads and writes together; None for one process."""
-    return getattr(ranks, "control", None)
+@contextmanager
+def _together(ranks: Ranks) -> Iterator[dict[str, Any]]:
+    """Gives what torch needs to know of the processes that read or write together."""
+    group = getattr(ranks, "control", None)
+    with warnings.catch_warnings():
+        # torch warns where it works without a process group, which is intended.
+        warnings.simplefilter("ignore", UserWarning)
+        yield {"process_group": group, "no_dist": group is None}

@@ -57,36 +57,30 @@ def credit(
     re-sampling); with `mask_truncated`, episodes that ran out of tokens (section 3.4 there). Raises RewardError where
     the estimator gives anything but a finite number for each episode or turn.
     """
-    numbered = [(number, episode) for number, group in enumerate(groups) for episode in group.episodes]
-    if not numbered:
+    rewards = _Rewards(groups, algorithm.overlong)
+    if not rewards.episodes:
         return CreditedEpisodes((), (), {"groups/flat": 0.0, "episodes/trained": 0.0})
-    parts = _Parts.of(numbered, algorithm.overlong)
     if estimator is not None:
         advantages = _estimated(estimator, groups)
     elif algorithm.credit == "turn":
-        advantages = _by_turn(parts, numbered, algorithm)
+        advantages = rewards.by_turn(algorithm)
     else:
-        whole_B = parts.outcomes_B + parts.steps_B
-        advantages = _compared(whole_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    flat = _flat(parts, numbered, apart=_apart(algorithm)).tolist()
+        advantages = rewards.compared(rewards.totals_B, algorithm).tolist()
     if algorithm.drop_flat_groups:
         flat = [is_flat(group, algorithm) for group in groups]
+    else:
+        flat = rewards.flat(algorithm).tolist()
     kept = [
         (episode, advantage)
-        for (number, episode), advantage in zip(numbered, advantages, strict=True)
+        for episode, number, advantage in zip(rewards.episodes, rewards.groups_B.tolist(), advantages, strict=True)
         if episode.failure is None
         and not (algorithm.drop_flat_groups and flat[number])
         and not (algorithm.mask_truncated and episode.stop_reason in TRUNCATED)
     ]
-    return CreditedEpisodes(
-        [episode for episode, _ in kept],
-        [advantage for _, advantage in kept],
-        {
-            "groups/flat": sum(flat) / max(len(groups), 1),
-            "episodes/trained": float(len(kept)),
-            **(parts.metrics if algorithm.overlong else {}),
-        },
-    )
+    metrics = {"groups/flat": sum(flat) / max(len(groups), 1), "episodes/trained": float(len(kept))}
+    if algorithm.overlong and rewards.valid_B.any():
+        metrics["overlong/penalty"] = float(rewards.penalties_B[rewards.valid_B].mean())
+    return CreditedEpisodes([episode for episode, _ in kept], [advantage for _, advantage in kept], metrics)
 
 
 def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
@@ -101,12 +95,11 @@ def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
 def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     """Whether the filter leaves a group out: all of its answers are correct or all wrong, or its rewards, as `credit`
     compares them but without the penalty for length, are all equal. Else brevity alone would be learned from it."""
-    numbered = [(0, episode) for episode in group.episodes]
     correct = {episode.correct for episode in group.scored}
     judged = algorithm.filter_metric == "correct" and None not in correct
-    if not numbered or (judged and len(correct) < 2):
+    if not group.episodes or (judged and len(correct) < 2):
         return True
-    return bool(_flat(_Parts.of(numbered, None), numbered, apart=_apart(algorithm))[0])
+    return bool(_Rewards([group], None).flat(algorithm)[0])
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -133,35 +126,58 @@ def token_advantages(episode: Episode, advantage: Credit) -> list[float]:
     return [advantage if sampled else 0.0 for sampled in episode.loss_mask]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The rewards of all episodes of a step: B episodes."""
+class _Rewards:
+    """The rewards of a step's episodes: B episodes in the order of their groups, N turns that were given any."""
 
-    groups_B: torch.Tensor
-    valid_B: torch.Tensor
-    outcomes_B: torch.Tensor
-    """What was given for the whole episode, less what its calls cost."""
-    steps_B: torch.Tensor
-    """What was given for its turns, added up."""
-    metrics: Mapping[str, float]
-
-    @classmethod
-    def of(cls, numbered: Sequence[tuple[int, Episode]], overlong: OverlongConfig | None) -> _Parts:
-        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for _, e in numbered]
+    def __init__(self, groups: Sequence[Group], overlong: OverlongConfig | None) -> None:
+        self.episodes = [episode for group in groups for episode in group.episodes]
+        self.groups_B = torch.tensor([number for number, group in enumerate(groups) for _ in group.episodes])
+        self.valid_B = torch.tensor([episode.failure is None for episode in self.episodes])
+        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for e in self.episodes]
+        self.penalties_B = torch.tensor(penalties, dtype=torch.float64)
         outcomes = [
             sum(entry.weight * entry.value for entry in episode.rewards if not _of_turn(entry)) + penalty
-            for (_, episode), penalty in zip(numbered, penalties, strict=True)
+            for episode, penalty in zip(self.episodes, penalties, strict=True)
         ]
-        steps = [sum(_step_rewards(episode).values()) for _, episode in numbered]
-        valid_B = torch.tensor([episode.failure is None for _, episode in numbered])
-        kept = [penalty for penalty, (_, episode) in zip(penalties, numbered, strict=True) if episode.failure is None]
-        return cls(
-            torch.tensor([number for number, _ in numbered]),
-            valid_B,
-            torch.tensor(outcomes, dtype=torch.float64),
-            torch.tensor(steps, dtype=torch.float64),
-            {"overlong/penalty": sum(kept) / len(kept)} if kept else {},
-        )
+        self.outcomes_B = torch.tensor(outcomes, dtype=torch.float64)
+        """What was given for the whole episode, less what its calls cost."""
+        steps = [_step_rewards(episode) for episode in self.episodes]
+        self.totals_B = self.outcomes_B + torch.tensor([sum(of.values()) for of in steps], dtype=torch.float64)
+        """With what was given for its turns."""
+        self._turns = [(row, turn) for row, of in enumerate(steps) for turn in of]
+        self._rewards_N = torch.tensor([value for of in steps for value in of.values()], dtype=torch.float64)
+        self._rows_N = torch.tensor([row for row, _ in self._turns], dtype=torch.int64)
+
+    def compared(self, rewards_B: torch.Tensor, algorithm: AlgorithmConfig) -> torch.Tensor:
+        """Advantages of the episodes by these rewards."""
+        return _compared(rewards_B, self.groups_B, self.valid_B, algorithm)
+
+    def by_turn(self, algorithm: AlgorithmConfig) -> list[Credit]:
+        """An advantage for each turn: the episode's own, and the discounted sum of those of the turn and of later
+        ones."""
+        outcomes = self.compared(self.outcomes_B, algorithm).tolist()
+        compared = _compared(self._rewards_N, self.groups_B[self._rows_N], self.valid_B[self._rows_N], algorithm)
+        steps = dict(zip(self._turns, compared.tolist(), strict=True))
+        credited: list[Credit] = []
+        for row, (episode, outcome) in enumerate(zip(self.episodes, outcomes, strict=True)):
+            of_turns: dict[int, float] = {}
+            later = 0.0
+            for turn in reversed(episode.turns):
+                later = steps.get((row, turn.index), 0.0) + algorithm.discount * later
+                of_turns[turn.index] = outcome + later
+            credited.append(of_turns)
+        return credited
+
+    def flat(self, algorithm: AlgorithmConfig) -> torch.Tensor:
+        """Groups that teach nothing, bool [G]: equal rewards, or with the credit of turns equal outcomes and equal
+        rewards of turns. A plugin's estimator is judged by their sum."""
+        if algorithm.credit != "turn" or algorithm.advantage is not None:
+            return flat_groups(self.totals_B, self.groups_B, self.valid_B)
+        flat_G = flat_groups(self.outcomes_B, self.groups_B, self.valid_B)
+        # Groups after the last that has rewards of turns aren't in what this gives.
+        of_turns = flat_groups(self._rewards_N, self.groups_B[self._rows_N], self.valid_B[self._rows_N])
+        flat_G[: len(of_turns)] &= of_turns
+        return flat_G
 
 
 def _of_turn(entry: RewardEntry) -> bool:
@@ -178,76 +194,15 @@ def _step_rewards(episode: Episode) -> dict[int, float]:
 
 
 def _compared(
-    rewards_B: torch.Tensor, groups_B: torch.Tensor, valid_B: torch.Tensor, algorithm: AlgorithmConfig
+    rewards: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor, algorithm: AlgorithmConfig
 ) -> torch.Tensor:
     assert algorithm.baseline != "critic", "a critic is an estimator of its own"
-    return group_advantages(rewards_B, groups_B, valid_B, baseline=algorithm.baseline, scale=algorithm.scale)
-
-
-def _by_turn(parts: _Parts, numbered: Sequence[tuple[int, Episode]], algorithm: AlgorithmConfig) -> list[Credit]:
-    """An advantage for each turn of each episode."""
-    outcomes = _compared(parts.outcomes_B, parts.groups_B, parts.valid_B, algorithm).tolist()
-    rows = _turn_rows(numbered)
-    compared = _compared(*_of_turns(rows, numbered), algorithm).tolist()
-    by_row: list[dict[int, float]] = [{} for _ in numbered]
-    for (row, turn, _), value in zip(rows, compared, strict=True):
-        by_row[row][turn] = value
-    return [
-        _discounted([turn.index for turn in episode.turns], steps, outcome, algorithm.discount)
-        for (_, episode), steps, outcome in zip(numbered, by_row, outcomes, strict=True)
-    ]
-
-
-def _turn_rows(numbered: Sequence[tuple[int, Episode]]) -> list[tuple[int, int, float]]:
-    """What turns were given: the episode's position, the turn's index, the reward."""
-    return [
-        (row, turn, value)
-        for row, (_, episode) in enumerate(numbered)
-        for turn, value in _step_rewards(episode).items()
-    ]
-
-
-def _of_turns(
-    rows: Sequence[tuple[int, int, float]], numbered: Sequence[tuple[int, Episode]]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rewards of turns, their groups, and whether their episodes count: N rewards."""
-    return (
-        torch.tensor([value for *_, value in rows], dtype=torch.float64),
-        torch.tensor([numbered[row][0] for row, *_ in rows], dtype=torch.int64),
-        torch.tensor([numbered[row][1].failure is None for row, *_ in rows], dtype=torch.bool),
-    )
-
-
-def _discounted(turns: Sequence[int], steps: Mapping[int, float], outcome: float, discount: float) -> dict[int, float]:
-    """By turn: the episode's own advantage, and the discounted sum of those of the turn and of later ones."""
-    credited: dict[int, float] = {}
-    later = 0.0
-    for turn in reversed(turns):
-        later = steps.get(turn, 0.0) + discount * later
-        credited[turn] = outcome + later
-    return credited
-
-
-def _apart(algorithm: AlgorithmConfig) -> bool:
-    """Whether rewards of turns count apart from the whole episode's; a plugin's estimator is judged by their sum."""
-    return algorithm.credit == "turn" and algorithm.advantage is None
-
-
-def _flat(parts: _Parts, numbered: Sequence[tuple[int, Episode]], *, apart: bool) -> torch.Tensor:
-    """Groups that teach nothing, bool [G]: equal rewards, with `apart` equal outcomes and equal rewards of turns."""
-    if not apart:
-        return flat_groups(parts.outcomes_B + parts.steps_B, parts.groups_B, parts.valid_B)
-    flat_G = flat_groups(parts.outcomes_B, parts.groups_B, parts.valid_B)
-    rewards_N, groups_N, valid_N = _of_turns(_turn_rows(numbered), numbered)
-    # Groups after the last that has rewards of turns aren't in what this gives.
-    of_turns = flat_groups(rewards_N, groups_N, valid_N)
-    flat_G[: len(of_turns)] &= of_turns
-    return flat_G
+    return group_advantages(rewards, groups, valid, baseline=algorithm.baseline, scale=algorithm.scale)
 
 
 def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[Credit]:
     """The advantages of a plugin's estimator, checked: a NaN here would end in the weights."""
-    label = f"the advantage estimator {type(estimator).__name__}"
+    label = f"the advantage estimator {getattr(estimator, 'label', type(estimator).__name__)}"
     answers = list(estimator.advantages(groups))
     if len(answers) != len(groups):
         raise RewardError(f"{label} gave {len(answers)} entries for {len(groups)} groups")

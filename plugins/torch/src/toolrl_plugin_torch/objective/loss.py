@@ -209,7 +209,16 @@ def _surrogate(
     """The surrogate of each token, [B, T], and what it does to the ratios."""
     logprobs_BT, advantages_BT, mask_BT = terms.logprobs_BT, terms.advantages_BT, terms.mask_BT
     token_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, "token")
-    statistics = _ratio_statistics(token_BT.detach(), trained_BT)
+    distance_BT = token_BT.detach()
+    now_BT = ratio_of(distance_BT)
+    statistics = LossStatistics(
+        means={
+            "ratio/mean": _mean(now_BT, trained_BT),
+            # k3 again, here of KL(old policy ‖ policy): how far the updates of this step went.
+            "approx_kl": _mean(now_BT - 1.0 - distance_BT, trained_BT),
+        },
+        maxima={"ratio/max": _greatest(now_BT, trained_BT)},
+    )
     if custom is not None:
         losses_BT = custom.token_losses(terms)
         if not isinstance(losses_BT, torch.Tensor) or losses_BT.shape != mask_BT.shape:
@@ -253,18 +262,6 @@ def _off_policy(
         token_loss_BT = torch.where(rejected_BT, 0.0, token_loss_BT)
         statistics.means["importance/rejected"] = _mean(rejected_BT, trained_BT)
     return token_loss_BT
-
-
-def _ratio_statistics(log_ratio_BT: torch.Tensor, trained_BT: torch.Tensor) -> LossStatistics:
-    ratio_BT = ratio_of(log_ratio_BT)
-    return LossStatistics(
-        means={
-            "ratio/mean": _mean(ratio_BT, trained_BT),
-            # k3 again, here of KL(old policy ‖ policy): how far the updates of this step went.
-            "approx_kl": _mean(ratio_BT - 1.0 - log_ratio_BT, trained_BT),
-        },
-        maxima={"ratio/max": _greatest(ratio_BT, trained_BT)},
-    )
 
 
 def mismatch_statistics(

@@ -125,14 +125,11 @@ def reason_by_trial(score: TokenScorer, tokenizer: Any = None) -> str | None:
     if allowed is not None:
         off = float(difference.max())
     else:
-        off, allowed = typical(difference), _allowed(score, samples)
+        off = typical(difference)
+        allowed = allowed_rounding(score.model, lambda: _logprobs(score, samples, share=False))
     if off <= allowed:
         return None
     return f"log-probabilities of a trial were off by {off:.3g}, more than {allowed:.3g}"
-
-
-def _allowed(score: TokenScorer, samples: Sequence[Sample]) -> float:
-    return allowed_rounding(score.model, lambda: _logprobs(score, samples, share=False))
 
 
 def _trial(model: Any, tokenizer: Any) -> list[Sample]:

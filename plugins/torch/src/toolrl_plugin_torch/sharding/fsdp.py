@@ -21,7 +21,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
-from toolrl_plugin_torch.sharding.dtensor import full, put
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 
 T = TypeVar("T")
@@ -156,20 +155,3 @@ def _materialise(block: torch.nn.Module, sources: Mapping[int, torch.nn.Paramete
             module._parameters[name] = made[id(parameter)]
             low = source.dtype if source.dtype != parameter.dtype else low
     return low
-
-
-def copy_into(module: torch.nn.Module, whole: torch.nn.Module) -> None:
-    """Gather the trained weights of a sharded module into a whole one of the same names, in its precision. All ranks
-    together."""
-    for (name, parameter), (other, target) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
-        assert name == other, "a copy has the names of what it was copied from"
-        if parameter.requires_grad:
-            with torch.no_grad():
-                target.copy_(full(parameter))
-
-
-def load_from(module: torch.nn.Module, whole: torch.nn.Module) -> None:
-    """Take each rank's part of the weights of a whole module."""
-    for (name, parameter), (other, source) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
-        assert name == other, "a copy has the names of what it was copied from"
-        put(source, parameter)

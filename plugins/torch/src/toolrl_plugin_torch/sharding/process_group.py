@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import os
 import pickle
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError
-from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
+from toolrl.loop.ranks import TOKEN, LostRanksError, OtherRankError, RankError, Ranks
 from toolrl_plugin_torch.device import pick_device
 from toolrl_plugin_torch.error_text import first_line
-from toolrl_plugin_torch.sharding.rendezvous import SharedToken, Signer, rendezvous
+from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
 
 T = TypeVar("T")
 
@@ -37,14 +36,13 @@ _READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
 _TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
 """Words of transport failures in the RuntimeErrors of torch.distributed, in small letters."""
-_GRACE = 5.0
-"""Seconds that a rank which lost another waits for that rank's reason."""
-_ALIKE = 2.0
-"""Seconds within which the first rank would report the same mistake."""
+_GRACE = timedelta(seconds=5)
+"""A rank that lost another waits so long for that rank's reason."""
+_DIGEST = 32
+"""Bytes of a signature."""
 
 
-@dataclass(frozen=True)
-class _Failure:
+class _Failure(NamedTuple):
     """Why a rank ended, as it reports it to the others."""
 
     rank: int
@@ -83,12 +81,11 @@ class ProcessGroup(Ranks):
         # By its number: other threads of this process have another current device.
         self.device_name = f"cuda:{local}" if device == "cuda" else None
         self._store = store
-        self._signer = Signer(token, rank)
+        self._token = token
         self._sent = 0
         self._timeout = timeout
         self._part: asyncio.Future[Any] | None = None
         self._interrupted = False
-        self._failed = False
         wait = timedelta(seconds=timeout)
         # Shards that are kept in the host's memory are summed up there.
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
@@ -154,28 +151,41 @@ class ProcessGroup(Ranks):
         finally:
             self._part = None
         # An interruption that came too late for the part itself still ends the run here.
-        values = await asyncio.to_thread(self._gather, _Interrupted() if self._interrupted else value, own, what)
+        sent: Any = _Interrupted() if self._interrupted else value
+        values: list[Any] = await asyncio.to_thread(self._gather, sent, own, what)
         if any(isinstance(each, _Interrupted) for each in values):
             self._interrupted = True
             raise asyncio.CancelledError
         return values
 
     async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
-        return (await self.all_of(_nothing() if work is None else work, what))[0]
+        values: list[Any] = await self.all_of(_nothing() if work is None else work, what)
+        return values[0]  # type: ignore[no-any-return]
 
     def _exchange(self, data: bytes) -> list[bytes]:
         """The bytes of each rank, their signatures checked."""
         self._sent += 1
-        point = str(self._sent)
-        mine = torch.frombuffer(bytearray(self._signer.sign(data, point)), dtype=torch.uint8)
+        mine = torch.frombuffer(bytearray(self._signature(data, self.rank) + data), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.control)
-        found = []
-        for rank, size in enumerate(map(int, sizes)):
-            part = mine if rank == self.rank else torch.empty(size, dtype=torch.uint8)
+        parts = [
+            mine if rank == self.rank else torch.empty(int(size), dtype=torch.uint8) for rank, size in enumerate(sizes)
+        ]
+        for rank, part in enumerate(parts):
             dist.broadcast(part, src=rank, group=self.control)
-            found.append(self._signer.checked(part.numpy().tobytes(), point, rank))
+        found = []
+        for rank, signed in enumerate(part.numpy().tobytes() for part in parts):
+            if not hmac.compare_digest(signed[:_DIGEST], self._signature(signed[_DIGEST:], rank)):
+                raise RankError(
+                    f"what came as rank {rank}'s isn't signed with this run's token",
+                    hint=f"Set {TOKEN} to the same secret for all processes; strangers may reach the ranks' ports.",
+                )
+            found.append(signed[_DIGEST:])
         return found
+
+    def _signature(self, data: bytes, rank: int) -> bytes:
+        """What a rank signs `data` with at this point of the run."""
+        return hmac.digest(self._token, f"{rank}\0{self._sent}\0".encode() + data, "sha256")
 
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
@@ -202,10 +212,8 @@ class ProcessGroup(Ranks):
             # It failed by itself, and lost the others while it cleaned up.
             error = before
         # Where a rank is gone, gloo and NCCL raise RuntimeError.
-        if isinstance(error, RankError | RuntimeError) and not self._failed:
-            found = None
-            with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-                found = self._read(_FAILED, _GRACE)
+        if isinstance(error, RankError | RuntimeError):
+            found = self._reported()
             if found is not None and found.rank != self.rank:
                 return found.error()
             if not isinstance(error, RankError) and _is_of_transport(error):
@@ -224,26 +232,21 @@ class ProcessGroup(Ranks):
         del self.control, self.mesh
 
     def _report(self, error: Exception) -> Exception:
-        """Report an error to the other ranks. Of a mistake that all ranks make, the first rank's error is kept."""
-        self._failed = True
+        """Report an error to the other ranks. Where one reported the same before, return that rank's: ranks often make
+        a mistake together."""
         failure = _Failure.of(self.rank, error)
-        text = json.dumps(asdict(failure))
         with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-            if self.first:
-                self._store.set(f"{_FAILED}/first", text)
-            self._store.compare_set(_FAILED, "", text)
-            found = None if self.first else self._read(f"{_FAILED}/first", _ALIKE)
-            if found is not None and found.message == failure.message:
-                return found.error()
+            first = _Failure(*json.loads(self._store.compare_set(_FAILED, "", json.dumps(failure))))
+            if first.rank != self.rank and first.message == failure.message:
+                return first.error()
         return error
 
-    def _read(self, key: str, patience: float) -> _Failure | None:
-        end = time.monotonic() + patience
-        while not self._store.check([key]):
-            if time.monotonic() >= end:
-                return None
-            time.sleep(0.1)
-        return _Failure(**json.loads(self._store.get(key)))
+    def _reported(self) -> _Failure | None:
+        """What the first rank that failed reported, within `_GRACE`."""
+        with contextlib.suppress(RuntimeError):  # It is late, or the store is gone with the process that held it.
+            self._store.wait([_FAILED], _GRACE)
+            return _Failure(*json.loads(self._store.get(_FAILED)))
+        return None
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
         return LostRanksError(
@@ -254,13 +257,12 @@ class ProcessGroup(Ranks):
 
     def _last_points(self) -> str:
         """The last known points of the other ranks, for a message."""
-        seen = []
+        seen = ""
         with contextlib.suppress(RuntimeError):
             for rank in range(self.size):
-                key = f"{_AT}/{rank}"
-                if rank != self.rank and self._store.check([key]):
-                    seen.append(f"rank {rank} was last at {self._store.get(key).decode()!r}")
-        return f"; {', '.join(seen)}" if seen else ""
+                if rank != self.rank and self._store.check([f"{_AT}/{rank}"]):
+                    seen += f"; rank {rank} was last at {self._store.get(f'{_AT}/{rank}').decode()!r}"
+        return seen
 
 
 def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
@@ -277,24 +279,19 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
             raise problem
         return ProcessGroup(dist.HashStore(), 0, 1, *_pick(device, local, size), timeout)
     try:
-        store, rank, size = rendezvous(wait)
+        store = rendezvous(rank, wait)
         store.set_timeout(wait)
         store = dist.PrefixStore("toolrl", store)
-        token = None
-        kind = ""
-        try:
-            token = SharedToken(store, rank, folder)
-            if problem is None:
-                kind, local = _pick(device, local, size)
-        except ConfigError as error:
-            problem = problem or error
-        try:
+        kind, token = "", b""
+        with contextlib.ExitStack() as until_met:
+            try:
+                token = until_met.enter_context(shared_token(store, rank, folder))
+                if problem is None:
+                    kind, local = _pick(device, local, size)
+            except ConfigError as error:
+                problem = problem or error
             _check_ready(store, rank, size, problem)
-        finally:
-            if token is not None:
-                token.forget()
-        assert token is not None
-        return ProcessGroup(store, rank, size, kind, local, timeout, token.token)
+        return ProcessGroup(store, rank, size, kind, local, timeout, token)
     except (RuntimeError, ValueError) as error:
         raise LostRanksError(
             f"rank {rank} of {size} didn't meet the others: {first_line(error)}",
@@ -305,14 +302,11 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
 
 def _check_ready(store: dist.Store, rank: int, size: int, problem: Exception | None) -> None:
     """Return if all ranks can start. Of a mistake that all ranks make, the first rank's error is raised."""
-    failure = None if problem is None else _Failure.of(rank, problem)
-    store.set(f"{_READY}/{rank}", "" if failure is None else json.dumps(asdict(failure)))
-    reported = [store.get(f"{_READY}/{other}").decode() for other in range(size)]
-    broken = [_Failure(**json.loads(text)) for text in reported if text]
-    if broken and problem is not None and broken[0].rank == rank:
-        raise problem
-    if broken:
-        raise broken[0].error()
+    store.set(f"{_READY}/{rank}", json.dumps(problem and _Failure.of(rank, problem)))
+    reported = [json.loads(store.get(f"{_READY}/{other}")) for other in range(size)]
+    broken = next((_Failure(*fields) for fields in reported if fields), None)
+    if broken is not None:
+        raise problem if problem is not None and broken.rank == rank else broken.error()
 
 
 _VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,13 @@ import torch
 
 from toolrl.errors import DataError
 from toolrl.loop.ranks import Ranks
-from toolrl.protocols import AdvantageEstimator
-from toolrl.types import Group
-from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
+from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, pack
 from toolrl_plugin_torch.checkpoints.shards import write_shards
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import PolicyModel
-from toolrl_plugin_torch.sharding.balancing import pad_passes, rank_share
-from toolrl_plugin_torch.sharding.fsdp import ShardedScorer, copy_into, load_from, meta_copy, shard
+from toolrl_plugin_torch.sharding.dtensor import full, put
+from toolrl_plugin_torch.sharding.fsdp import ShardedScorer, meta_copy, shard
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
@@ -46,9 +45,6 @@ class Sharded(SingleProcess):
         shard(root, sources, self.ranks, cpu_offload=self._cpu_offload, whole=[head])
         return root
 
-    def estimator(self, estimator: AdvantageEstimator) -> AdvantageEstimator:
-        return _Rank0Estimator(estimator, self.ranks)
-
     def micro_batches(
         self, samples: Sequence[Sample], groups: Sequence[Hashable], budget: int, *, pad_id: int, share: bool, what: str
     ) -> tuple[list[MicroBatch], Sequence[int]]:
@@ -58,33 +54,30 @@ class Sharded(SingleProcess):
                 "sequences with images are trained on in one process only",
                 hint="Run `toolrl train` without torchrun, or leave the images out.",
             )
-        costs = [len(sample.ids) for sample in samples]
-        mine = rank_share(self.ranks.rank, self.ranks.size, groups, costs, together=share)
+        shares = balance(groups, [len(sample.ids) for sample in samples], self.ranks.size, together=share)
+        mine = shares[self.ranks.rank] if self.ranks.rank < len(shares) else []
         batches = pack([samples[index] for index in mine], budget, pad_id=pad_id, share=share)
-        passes = self.ranks.largest(len(batches), what)
-        return pad_passes(batches, passes, pad_id), mine
+        # All ranks make each pass together. The second token of an empty batch is scored, so that every weight is used.
+        nothing = Sample([pad_id, pad_id], [0, 1], [0.0, 0.0], [0.0, 0.0])
+        empty = replace(pack([nothing], 2)[0], samples=())
+        return batches + [empty] * (self.ranks.largest(len(batches), what) - len(batches)), mine
 
     def write_back(self, score: TokenScorer, model: Any) -> None:
-        copy_into(score.model, model)
+        for sharded, whole in _pairs(score.model, model):
+            if sharded.requires_grad:
+                put(full(sharded), whole)
 
     def gather_state(self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer]) -> Path | None:
         self.ranks.use_device()
         return write_shards(directory, step, optimizers, self.ranks)
 
     def read_from(self, score: TokenScorer, model: Any) -> None:
-        load_from(score.model, model)
+        for sharded, whole in _pairs(score.model, model):
+            put(whole, sharded)
 
 
-class _Rank0Estimator:
-    """Runs an `AdvantageEstimator` on rank 0 alone and broadcasts its advantages: it may draw random numbers or call a
-    server."""
-
-    def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
-        self._estimator = estimator
-        self._ranks = ranks
-
-    def advantages(self, groups: Sequence[Group]) -> Any:
-        """As the estimator's."""
-        return self._ranks.by_first(
-            lambda: [list(given) for given in self._estimator.advantages(groups)], "the plugin's advantages"
-        )
+def _pairs(sharded: Any, whole: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The parameters of a sharded copy, and of the module that it was copied from."""
+    for (name, one), (other, two) in zip(sharded.named_parameters(), whole.named_parameters(), strict=True):
+        assert name == other, "a copy has the names of what it was copied from"
+        yield one, two

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from toolrl.loop.ranks import Ranks
-from toolrl.protocols import AdvantageEstimator
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
@@ -40,10 +39,6 @@ class SingleProcess:
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
         """`make` of a copy of the body, which is trained, and of the head."""
         return make(copy_sharing_frozen(body), head)
-
-    def estimator(self, estimator: AdvantageEstimator) -> AdvantageEstimator:
-        """The plugin's estimator, with the same answers on all ranks."""
-        return estimator
 
     def micro_batches(
         self, samples: Sequence[Sample], groups: Sequence[Hashable], budget: int, *, pad_id: int, share: bool, what: str
