@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolrl.types import Episode, EpisodeFailure, Message, RewardEntry, Segment, Task, Turn
+from toolrl.types import Episode, EpisodeFailure, Group, Message, RewardEntry, Segment, Task, Turn
 
 if TYPE_CHECKING:
     import torch
 
     from toolrl_plugin_torch.policy import PolicyModel
+    from toolrl_plugin_torch.trainer import PolicyTrainer
 
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, ("torch", "transformers"))) else ["test_*.py"]
 """Without `toolrl[train]` there is nothing to test here."""
@@ -108,6 +109,68 @@ class Tiny:
         return folder
 
     @staticmethod
+    def load(folder: Path, lora: Mapping[str, Any] | None = None, **fields: Any) -> PolicyModel:
+        """The policy of a model's or an adapter's folder. `fields`: of the config's section `model`."""
+        import torch
+
+        from toolrl_plugin_torch.options import ModelConfig
+        from toolrl_plugin_torch.policy import load_policy
+
+        torch.manual_seed(0)
+        return load_policy(ModelConfig(path=str(folder), lora=lora, **fields), str(folder), torch.device("cpu"))
+
+    @staticmethod
+    def logits(model: Any) -> torch.Tensor:
+        """Of a few tokens."""
+        import torch
+
+        with torch.no_grad():
+            found: torch.Tensor = model(input_ids=torch.tensor([[5, 6, 7, 8, 9, 10]])).logits
+        return found
+
+    @classmethod
+    def group(
+        cls,
+        rewards: Sequence[float | None],
+        seed: int = 0,
+        *,
+        prompt: int = 4,
+        lengths: Sequence[int] = (9, 14, 6, 11),
+        **fields: Any,
+    ) -> Group:
+        """Episodes of one prompt with two turns, a tool's answer between them; None as reward is a failure."""
+        import torch
+
+        chance = torch.Generator().manual_seed(seed)
+
+        def draw(count: int) -> list[int]:
+            return torch.randint(3, VOCABULARY, (count,), generator=chance).tolist()
+
+        beginning, name, episodes = draw(prompt), f"group-{seed}", []
+        for index, reward in enumerate(rewards):
+            length = lengths[index % len(lengths)]
+            ids = (*beginning, *draw(length))
+            mask = [0] * prompt + [1] * (length // 2 - 1) + [0] * 2 + [1] * (length - length // 2 - 1)
+            known = {"index": index, "group": name, "id": f"{name}#{index}", "failed": reward is None}
+            episodes.append(_make_episode(mask, reward=reward or 0.0, ids=ids, **known, **fields))
+        return Group(name, Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
+
+    @classmethod
+    def trainer(
+        cls, folder: Path, policy: PolicyModel | None = None, algorithm: Mapping[str, Any] | None = None, **fields: Any
+    ) -> PolicyTrainer:
+        """A trainer of a policy, or of a new one. `fields`: its own, and those of the config's section."""
+        from toolrl_plugin_torch.algorithm import AlgorithmConfig
+        from toolrl_plugin_torch.options import TrainerConfig
+        from toolrl_plugin_torch.trainer import PolicyTrainer
+
+        own = {"temperature": 1.0, "longest": 16}
+        own |= {name: fields.pop(name) for name in (*own, "estimator", "custom_loss", "ranks") if name in fields}
+        settings = TrainerConfig(**{"learning_rate": 1e-3, "steps": 10, **fields})
+        config = AlgorithmConfig(**(algorithm or {"preset": "grpo"}))
+        return PolicyTrainer(policy or cls.policy(), settings, config, folder, **own)
+
+    @staticmethod
     def naive(
         model: Any, input_ids_BT: torch.Tensor, attention_mask_BT: torch.Tensor, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,49 +207,51 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def tiny() -> type[Tiny]:
     return Tiny
 
 
-EpisodeMaker = Callable[..., Episode]
+def _make_episode(
+    mask: Sequence[int] = (0, 0, 1, 1), *, reward: float = 0.0, failed: bool = False, **fields: Any
+) -> Episode:
+    """An episode from a loss mask: ids count from 1, each stretch of sampled tokens is a turn."""
+    turns: list[Turn] = []
+    start = None
+    for position, sampled in enumerate((*mask, 0)):
+        if sampled and start is None:
+            start = position
+        elif not sampled and start is not None:
+            segment = Segment("model", "x" * (position - start), (start, position))
+            turns.append(Turn(len(turns), (segment,), (), (), "stop"))
+            start = None
+    defaults: dict[str, Any] = {
+        "id": "task#0",
+        "task": Task("task", (Message("user", "?"),)),
+        "environment": "default",
+        "group": "group",
+        "index": 0,
+        "ids": tuple(range(1, len(mask) + 1)),
+        "loss_mask": tuple(mask),
+        "logprobs": tuple(-0.5 * sampled for sampled in mask),
+        "weight_versions": tuple(0 if sampled else -1 for sampled in mask),
+        "prompt_length": next((i for i, sampled in enumerate(mask) if sampled), len(mask)),
+        "turns": tuple(turns),
+        "messages": (),
+        "stop_reason": "error" if failed else "answer",
+        "rewards": (RewardEntry(None, "reward:exact", reward),),
+        "failure": EpisodeFailure("tool", "box", "it died") if failed else None,
+    }
+    return Episode(**{**defaults, **fields})
 
 
 @pytest.fixture
-def make_episode() -> EpisodeMaker:
-    """An episode from a loss mask: ids count from 1, each stretch of sampled tokens is a turn."""
-
-    def make(
-        mask: Sequence[int] = (0, 0, 1, 1), *, reward: float = 0.0, failed: bool = False, **fields: Any
-    ) -> Episode:
-        turns: list[Turn] = []
-        start = None
-        for position, sampled in enumerate((*mask, 0)):
-            if sampled and start is None:
-                start = position
-            elif not sampled and start is not None:
-                segment = Segment("model", "x" * (position - start), (start, position))
-                turns.append(Turn(len(turns), (segment,), (), (), "stop"))
-                start = None
-        defaults: dict[str, Any] = {
-            "id": "task#0",
-            "task": Task("task", (Message("user", "?"),)),
-            "environment": "default",
-            "group": "group",
-            "index": 0,
-            "ids": tuple(range(1, len(mask) + 1)),
-            "loss_mask": tuple(mask),
-            "logprobs": tuple(-0.5 * sampled for sampled in mask),
-            "weight_versions": tuple(0 if sampled else -1 for sampled in mask),
-            "prompt_length": next((i for i, sampled in enumerate(mask) if sampled), len(mask)),
-            "turns": tuple(turns),
-            "messages": (),
-            "stop_reason": "error" if failed else "answer",
-            "rewards": (RewardEntry(None, "reward:exact", reward),),
-            "failure": EpisodeFailure("tool", "box", "it died") if failed else None,
-        }
-        return Episode(**{**defaults, **fields})
-
-    return make
+def make_episode() -> Callable[..., Episode]:
+    return _make_episode
 
 
 def _on_ranks(size: int, command: Sequence[str], variables: Sequence[Mapping[str, str]] = ({},) * 8) -> None:

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.types import Group, Task
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.batch import balance, split
-from toolrl_plugin_torch.options import TrainerConfig
-from toolrl_plugin_torch.trainer import PolicyTrainer
 
 LENGTHS = (40, 3, 4, 3, 4, 3, 4, 3)
 """Sampled tokens: one episode is longer than all others together."""
@@ -63,16 +60,8 @@ def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     loss: Any, updates: list[tuple[int, int]], tiny: Any, make_episode: Any, tmp_path: Path
 ) -> None:
     noting = Noting()
-    policy = tiny.policy()
-    trainer = PolicyTrainer(
-        policy,
-        TrainerConfig(updates_per_step=2, share_prefix=False, steps=10),
-        AlgorithmConfig(policy_loss="noting", loss_aggregation=loss),
-        tmp_path,
-        temperature=1.0,
-        longest=64,
-        custom_loss=noting,
-    )
+    algorithm = {"policy_loss": "noting", "loss_aggregation": loss}
+    trainer = tiny.trainer(tmp_path, None, algorithm, updates_per_step=2, share_prefix=False, custom_loss=noting)
     episodes = [
         make_episode((0, *[1] * length), reward=float(index % 2), index=index, ids=(4, *[5 + index] * length))
         for index, length in enumerate(LENGTHS)

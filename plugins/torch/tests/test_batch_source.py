@@ -1,12 +1,15 @@
-"""Where groups come from: nothing lost, nothing twice, nothing older than allowed, whatever finishes first."""
+"""Where groups come from: nothing lost, nothing twice, nothing older than allowed, whatever finishes first. Groups that
+are trained on more than once, and what a checkpoint keeps of finished ones."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,16 +18,20 @@ from hypothesis import strategies as st
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.batches import DataPosition, Demand, FixedRows, SynchronousBatches, staleness_metrics
+from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.overlap import OverlappingBatches
 from toolrl.rollout.environment import Limits
-from toolrl.types import Group, RewardEntry, Task
+from toolrl.runs.records import episode_to_json
+from toolrl.types import Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_testing.fakes import make_episode, make_task
 
+pytestmark = pytest.mark.anyio
+
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
-TASKS = [make_task(id=f"t{number}") for number in range(1000)]
+TASKS = [make_task(f"question {number}", id=f"t{number}") for number in range(1000)]
 
 
 def demand(*, dynamic: bool = False, **changes: Any) -> Demand:
@@ -32,12 +39,13 @@ def demand(*, dynamic: bool = False, **changes: Any) -> Demand:
     return Demand(**{"steps": 6, "rows": 2, "group_size": 2, "limits": LIMITS, "flat": flat, **changes})
 
 
-def make_group(task: Task, name: str, *, flat: bool = False) -> Group:
-    episodes = tuple(
-        make_episode("x", task=task, index=index, rewards=(RewardEntry(None, "reward:r", float(index and not flat)),))
-        for index in range(2)
-    )
-    return Group(name, task, episodes)
+def make_group(row: int, name: str = "g", *, flat: bool = False, **fields: Any) -> Group:
+    episodes = []
+    for index in (0, 1):
+        outcome = RewardEntry(None, "reward:r", float(index and not flat), 0.5)
+        fields |= {"index": index, "group": name, "rewards": (RewardEntry(0, "step:t", 0.25), outcome)}
+        episodes.append(make_episode("x", task=TASKS[row], **fields))
+    return Group(name, TASKS[row], tuple(episodes))
 
 
 class Rows:
@@ -48,7 +56,8 @@ class Rows:
         self.flat = set(flat)
         self.started: list[int] = []
         self.cancelled: list[int] = []
-        self.told: list[str] = []
+        self.told: list[int] = []
+        self.checked = 0
         self.names: list[str] = []
 
     async def run(self, tasks: Sequence[Task], size: int, limits: Limits, *, round_id: str) -> list[Group]:
@@ -66,28 +75,39 @@ class Rows:
         except asyncio.CancelledError:
             self.cancelled.append(row)
             raise
-        return make_group(task, f"{round_id}/{number}/{task.id}", flat=row in self.flat)
+        return make_group(row, f"{round_id}/{number}/{task.id}", flat=row in self.flat)
 
     def gate(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(1000)
 
     def check(self, groups: Sequence[Group]) -> None:
-        pass
+        self.checked += len(groups)
 
     def notify(self, groups: Iterable[Group]) -> None:
-        self.told += [group.task.id for group in groups]
+        self.told += rows_of(groups)
 
 
 def order() -> EndlessOrder[Task]:
     return EndlessOrder(TASKS, seed=0, shuffle=False)
 
 
-def rows_of(groups: Sequence[Group]) -> list[int]:
+def rows_of(groups: Iterable[Group]) -> list[int]:
     return [int(group.task.id[1:]) for group in groups]
 
 
-def overlapping(runner: Rows, staleness: int = 2, **changes: Any) -> OverlappingBatches:
-    return OverlappingBatches(runner, order(), demand(**changes), max_staleness=staleness)  # type: ignore[arg-type]
+def overlapping(
+    runner: Rows, staleness: int = 2, *, replay: float = 0.0, data: EndlessOrder[Task] | None = None, **changes: Any
+) -> OverlappingBatches:
+    wanted = demand(**changes)
+    return OverlappingBatches(
+        runner, data or order(), wanted, max_staleness=staleness, replay=replay  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def replaying(
+    runner: Rows, *, replay: float = 0.5, staleness: int = 2, rows: int = 4, **changes: Any
+) -> OverlappingBatches:
+    return overlapping(runner, staleness, replay=replay, steps=8, rows=rows, **changes)
 
 
 def turns(runner: Rows, **changes: Any) -> SynchronousBatches:
@@ -102,63 +122,58 @@ async def step_of(supply: OverlappingBatches | SynchronousBatches, step: int) ->
     return rows
 
 
+async def new_and_again(supply: OverlappingBatches, step: int) -> tuple[list[int], list[int]]:
+    """Rows that are trained on first in this step, and those that are again."""
+    rows = await step_of(supply, step)
+    new = len(rows) - supply.replayed
+    return rows[:new], rows[new:]
+
+
 def in_flight(supply: OverlappingBatches, step: int) -> DataPosition:
-    """The position without finished groups, as where these hold images; test_replay.py has those that are kept."""
+    """The position without finished groups, as where these hold images."""
     return replace(supply.position(step), buffer=())
 
 
 # Turns.
 
 
-def test_each_step_takes_the_next_rows() -> None:
-    async def main() -> None:
-        supply = turns(Rows())
-        assert [await step_of(supply, step) for step in (1, 2)] == [[0, 1], [2, 3]]
-        assert supply.position(2) == DataPosition(4)
-        assert supply.metrics() == {}
-
-    asyncio.run(main())
+async def test_each_step_takes_the_next_rows() -> None:
+    supply = turns(Rows())
+    assert [await step_of(supply, step) for step in (1, 2)] == [[0, 1], [2, 3]]
+    assert supply.position(2) == DataPosition(4)
+    assert supply.metrics() == {}
 
 
-def test_rows_of_a_step_that_was_not_trained_on_are_taken_again() -> None:
-    async def main() -> None:
-        supply = turns(Rows())
-        await step_of(supply, 1)
-        await supply.take(2)
-        assert supply.position(1) == DataPosition(2)
-
-    asyncio.run(main())
+async def test_rows_of_a_step_that_was_not_trained_on_are_taken_again() -> None:
+    supply = turns(Rows())
+    await step_of(supply, 1)
+    await supply.take(2)
+    assert supply.position(1) == DataPosition(2)
 
 
-def test_rows_that_a_checkpoint_left_in_flight_need_a_supply_that_overlaps() -> None:
-    async def main() -> None:
-        position = DataPosition(5, pending=(1, 3))
-        with pytest.raises(CheckpointError, match="2 in-flight rows") as refused:
-            turns(Rows()).resume(2, position)
-        assert "rollout.max_staleness" in str(refused.value.hint)
-        supply = overlapping(Rows(), 1)
-        supply.resume(2, position)
-        assert await step_of(supply, 3) == [1, 3]
-        await supply.close()
-
-    asyncio.run(main())
+async def test_rows_that_a_checkpoint_left_in_flight_need_a_supply_that_overlaps() -> None:
+    position = DataPosition(5, pending=(1, 3))
+    with pytest.raises(CheckpointError, match="2 in-flight rows") as refused:
+        turns(Rows()).resume(2, position)
+    assert "rollout.max_staleness" in str(refused.value.hint)
+    supply = overlapping(Rows(), 1)
+    supply.resume(2, position)
+    assert await step_of(supply, 3) == [1, 3]
+    await supply.close()
 
 
-def test_flat_groups_are_set_aside_and_others_sampled() -> None:
-    async def main() -> None:
-        runner = Rows(flat=[0, 1, 3])
-        supply = turns(runner, dynamic=True)
-        assert await step_of(supply, 1) == [2, 4]
-        assert runner.names == ["train-1", "train-1.1", "train-1.2"]
-        assert supply.metrics() == {"groups/set_aside": 3.0}
-        assert supply.position(1) == DataPosition(5)
-        assert await step_of(supply, 2) == [5, 6]
+async def test_flat_groups_are_set_aside_and_others_sampled() -> None:
+    runner = Rows(flat=[0, 1, 3])
+    supply = turns(runner, dynamic=True)
+    assert await step_of(supply, 1) == [2, 4]
+    assert runner.names == ["train-1", "train-1.1", "train-1.2"]
+    assert supply.metrics() == {"groups/set_aside": 3.0}
+    assert supply.position(1) == DataPosition(5)
+    assert await step_of(supply, 2) == [5, 6]
 
-        again = turns(Rows(), dynamic=True)
-        again.resume(1, DataPosition(5))
-        assert await step_of(again, 2) == [5, 6]
-
-    asyncio.run(main())
+    again = turns(Rows(), dynamic=True)
+    again.resume(1, DataPosition(5))
+    assert await step_of(again, 2) == [5, 6]
 
 
 def test_where_everything_is_flat_the_run_stops() -> None:
@@ -180,212 +195,186 @@ def test_another_batch_size_and_rows_in_flight_are_refused(position: DataPositio
 # Overlapping.
 
 
-def test_it_starts_no_more_than_can_be_trained_on_in_time() -> None:
-    async def main() -> None:
-        runner = Rows()
-        supply = overlapping(runner)
-        assert await step_of(supply, 1) == [0, 1]
-        assert runner.started == list(range(6)), "versions 0 to 2 can train on what is sampled now"
-        assert await step_of(supply, 2) == [2, 3]
+async def test_it_starts_no_more_than_can_be_trained_on_in_time() -> None:
+    runner = Rows()
+    supply = overlapping(runner)
+    assert await step_of(supply, 1) == [0, 1]
+    assert runner.started == list(range(6)), "versions 0 to 2 can train on what is sampled now"
+    assert await step_of(supply, 2) == [2, 3]
+    await asyncio.sleep(0)
+    assert runner.started == list(range(10))
+    for step in range(3, 7):
+        await step_of(supply, step)
+    assert runner.started == list(range(12)), "there are six steps"
+    await supply.close()
+
+
+async def test_a_slow_group_is_overtaken_until_its_last_step() -> None:
+    slow = asyncio.Event()
+
+    async def hold(row: int) -> None:
+        if row == 0:
+            await slow.wait()
+
+    runner = Rows(hold)
+    supply = overlapping(runner)
+    assert await step_of(supply, 1) == [1, 2]
+    assert await step_of(supply, 2) == [3, 4]
+    assert in_flight(supply, 2) == DataPosition(8, (0, 5, 6, 7))
+    third = asyncio.create_task(step_of(supply, 3))
+    for _ in range(10):
         await asyncio.sleep(0)
-        assert runner.started == list(range(10))
-        for step in range(3, 7):
-            await step_of(supply, step)
-        assert runner.started == list(range(12)), "there are six steps"
-        await supply.close()
-
-    asyncio.run(main())
+    assert not third.done(), "at step 4 it would be three versions old"
+    slow.set()
+    assert await third == [0, 5]
+    await supply.close()
 
 
-def test_a_slow_group_is_overtaken_until_its_last_step() -> None:
-    async def main() -> None:
-        slow = asyncio.Event()
-
-        async def hold(row: int) -> None:
-            if row == 0:
-                await slow.wait()
-
-        runner = Rows(hold)
-        supply = overlapping(runner)
-        assert await step_of(supply, 1) == [1, 2]
-        assert await step_of(supply, 2) == [3, 4]
-        assert in_flight(supply, 2) == DataPosition(8, (0, 5, 6, 7))
-        third = asyncio.create_task(step_of(supply, 3))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not third.done(), "at step 4 it would be three versions old"
-        slow.set()
-        assert await third == [0, 5]
-        await supply.close()
-
-    asyncio.run(main())
+async def test_episodes_are_told_of_when_their_group_is_taken() -> None:
+    runner = Rows(flat=[1])
+    supply = overlapping(runner, dynamic=True)
+    await supply.take(1)
+    assert sorted(runner.told) == [0, 1, 2]
+    assert supply.metrics()["groups/set_aside"] == 1.0
+    await supply.close()
 
 
-def test_episodes_are_told_of_when_their_group_is_taken() -> None:
-    async def main() -> None:
-        runner = Rows(flat=[1])
-        supply = overlapping(runner, dynamic=True)
+async def test_closing_cancels_what_is_in_flight() -> None:
+    async def hold(row: int) -> None:
+        if row > 1:
+            await asyncio.Event().wait()
+
+    runner = Rows(hold)
+    supply = overlapping(runner)
+    await step_of(supply, 1)
+    await asyncio.sleep(0)
+    await supply.close()
+    assert sorted(runner.cancelled) == list(range(2, 8))
+
+
+async def test_what_ends_a_group_ends_the_step() -> None:
+    async def hold(row: int) -> None:
+        raise ValueError(f"row {row}")
+
+    supply = overlapping(Rows(hold))
+    with pytest.raises(ValueError, match="row"):
         await supply.take(1)
-        assert sorted(runner.told) == ["t0", "t1", "t2"]
-        assert supply.metrics()["groups/set_aside"] == 1.0
-        await supply.close()
-
-    asyncio.run(main())
+    await supply.close()
 
 
-def test_closing_cancels_what_is_in_flight() -> None:
-    async def main() -> None:
-        async def hold(row: int) -> None:
-            if row > 1:
-                await asyncio.Event().wait()
-
-        runner = Rows(hold)
-        supply = overlapping(runner)
-        await step_of(supply, 1)
-        await asyncio.sleep(0)
-        await supply.close()
-        assert sorted(runner.cancelled) == list(range(2, 8))
-
-    asyncio.run(main())
-
-
-def test_what_ends_a_group_ends_the_step() -> None:
-    async def main() -> None:
-        async def hold(row: int) -> None:
-            raise ValueError(f"row {row}")
-
-        supply = overlapping(Rows(hold))
-        with pytest.raises(ValueError, match="row"):
-            await supply.take(1)
-        await supply.close()
-
-    asyncio.run(main())
-
-
-def test_where_everything_in_flight_is_flat_the_run_stops() -> None:
-    async def main() -> None:
-        supply = overlapping(Rows(flat=range(1000)), dynamic=True)
-        with pytest.raises(RunStoppedError, match="nothing to learn"):
-            await supply.take(1)
-        await supply.close()
-
-    asyncio.run(main())
-
-
-def test_groups_that_are_set_aside_count_in_the_rate_of_failures() -> None:
-    async def main() -> None:
-        checked: list[int] = []
-
-        class Checks(Rows):
-            def check(self, groups: Sequence[Group]) -> None:
-                checked.append(len(groups))
-
-        supply = overlapping(Checks(flat=[1]), dynamic=True)
+async def test_where_everything_in_flight_is_flat_the_run_stops() -> None:
+    supply = overlapping(Rows(flat=range(1000)), dynamic=True)
+    with pytest.raises(RunStoppedError, match="nothing to learn"):
         await supply.take(1)
-        await supply.close()
-        assert checked == [3]
+    await supply.close()
 
-        class Dead(Rows):
-            def check(self, groups: Sequence[Group]) -> None:
-                raise RunStoppedError("the engine is dead")
 
-        supply = overlapping(Dead(flat=range(1000)), dynamic=True)
-        with pytest.raises(RunStoppedError, match="the engine is dead"):
-            await supply.take(1)
-        await supply.close()
+async def test_groups_that_are_set_aside_count_in_the_rate_of_failures() -> None:
+    runner = Rows(flat=[1])
+    supply = overlapping(runner, dynamic=True)
+    await supply.take(1)
+    await supply.close()
+    assert runner.checked == 3
 
-        dead = Dead()
-        supply = overlapping(dead)
-        with pytest.raises(RunStoppedError, match="the engine is dead"):
-            await supply.take(1)
-        await supply.close()
-        assert dead.told == ["t0", "t1"], "the episodes that say why are kept"
+    class Dead(Rows):
+        def check(self, groups: Sequence[Group]) -> None:
+            raise RunStoppedError("the engine is dead")
 
-    asyncio.run(main())
+    supply = overlapping(Dead(flat=range(1000)), dynamic=True)
+    with pytest.raises(RunStoppedError, match="the engine is dead"):
+        await supply.take(1)
+    await supply.close()
+
+    dead = Dead()
+    supply = overlapping(dead)
+    with pytest.raises(RunStoppedError, match="the engine is dead"):
+        await supply.take(1)
+    await supply.close()
+    assert dead.told == [0, 1], "the episodes that say why are kept"
 
 
 @pytest.mark.parametrize(("staleness", "rows"), [(1, 4), (3, 1), (1, 2), (3, 4)])
-def test_a_run_goes_on_with_smaller_steps_or_less_staleness(staleness: int, rows: int) -> None:
+async def test_a_run_goes_on_with_smaller_steps_or_less_staleness(staleness: int, rows: int) -> None:
     """More rows are pending than may be in flight now."""
+    before = overlapping(Rows(), 3, rows=4)
+    await step_of(before, 1)
+    position = in_flight(before, 1)
+    await before.close()
+    assert position == DataPosition(16, tuple(range(4, 16)))
 
-    async def main() -> None:
-        before = overlapping(Rows(), 3, rows=4)
-        await step_of(before, 1)
-        position = in_flight(before, 1)
-        await before.close()
-        assert position == DataPosition(16, tuple(range(4, 16)))
-
-        runner = Rows()
-        supply = overlapping(runner, staleness, rows=rows)
-        supply.resume(1, position)
-        trained: list[int] = []
-        for step in range(2, 7):
-            at_once = len(runner.started) - len(trained)
-            assert at_once <= (staleness + 1) * rows
-            trained += await step_of(supply, step)
-            assert set(supply.position(step).pending).isdisjoint(trained)
-        assert trained == list(range(4, 4 + 5 * rows))
-        await supply.close()
-
-    asyncio.run(main())
+    runner = Rows()
+    supply = overlapping(runner, staleness, rows=rows)
+    supply.resume(1, position)
+    trained: list[int] = []
+    for step in range(2, 7):
+        at_once = len(runner.started) - len(trained)
+        assert at_once <= (staleness + 1) * rows
+        trained += await step_of(supply, step)
+        assert set(supply.position(step).pending).isdisjoint(trained)
+    assert trained == list(range(4, 4 + 5 * rows))
+    await supply.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     staleness=st.integers(1, 4),
-    rows=st.integers(1, 4),
+    rows=st.integers(1, 5),
     steps=st.integers(1, 8),
     dynamic=st.booleans(),
+    replay=st.sampled_from([0.0, 0.0, 0.25, 0.5, 0.9]),
+    buffered=st.booleans(),
     kills=st.lists(st.integers(0, 8), max_size=3),
 )
-def test_nothing_is_lost_or_trained_on_twice_or_too_old(
-    seed: int, staleness: int, rows: int, steps: int, dynamic: bool, kills: list[int]
+def test_nothing_is_lost_new_twice_or_too_old(
+    seed: int, staleness: int, rows: int, steps: int, dynamic: bool, replay: float, buffered: bool, kills: list[int]
 ) -> None:
-    """Groups finish in any order; the run is killed after some steps and goes on from there."""
+    """Groups finish in any order; the run is killed after some steps and goes on from there, with the finished groups
+    that a checkpoint kept, or without them, as where they hold images."""
     chance = random.Random(seed)
     # A step samples eight times its rows at most: never eight in a row are flat.
     flat = {row for row in range(500) if dynamic and row % 8 and chance.random() < 0.4}
-    trained: list[int] = []
-    aside: set[int] = set()
+    new: list[int] = []
+    sampled_at: dict[int, int] = {}
 
     async def part(first: int, last: int, position: DataPosition) -> DataPosition:
         """From one step to another."""
-        sampled_at: dict[int, int] = {}
         version = first
+        kept = {record["row"] for record in position.buffer}
 
         async def hold(row: int) -> None:
-            sampled_at.setdefault(row, version)
+            sampled_at[row] = version
             for _ in range(chance.choice((0, 0, 1, 3, 40))):
                 await asyncio.sleep(0)
 
         runner = Rows(hold, flat)
-        supply = overlapping(runner, staleness, rows=rows, steps=steps, dynamic=dynamic)
+        supply = overlapping(runner, staleness, replay=replay, rows=rows, steps=steps, dynamic=dynamic)
         supply.resume(first, position)
         for step in range(first + 1, last + 1):
-            taken = rows_of(await supply.take(step))
-            assert len(taken) == rows
-            assert all(step - 1 - sampled_at[row] <= staleness for row in taken)
-            trained.extend(taken)
-            supply.trained(step)
+            fresh, again = await new_and_again(supply, step)
+            assert len(fresh) + len(again) == rows
+            assert len(again) <= rows * replay
+            assert set(again) <= set(new)
+            assert all(step - 1 - sampled_at[row] <= staleness for row in [*fresh, *again])
+            new.extend(fresh)
             version = step
-            supply.weights_updated(step)
-        aside.update(flat & set(map(int, (name[1:] for name in runner.told))))
-        kept = in_flight(supply, last)
-        assert set(kept.pending).isdisjoint(trained)
         await supply.close()
-        return kept
+        assert kept.isdisjoint(runner.started), "what a checkpoint kept isn't sampled again"
+        found = json_round_trip(supply.position(last))
+        assert set(found.pending).isdisjoint(new)
+        return found if buffered else replace(found, buffer=())
 
     position, done = DataPosition(0), 0
     for step in [*sorted(kill for kill in kills if kill < steps), steps]:
         position = asyncio.run(part(done, step, position))
         done = step
-    assert len(trained) == len(set(trained)) == steps * rows
-    assert flat.isdisjoint(trained)
-    left = set(range(position.next)) - set(trained) - set(position.pending)
+    assert len(new) == len(set(new))
+    assert flat.isdisjoint(new)
+    left = set(range(position.next)) - set(new) - set(position.pending)
     assert left <= flat, "what is neither trained on nor kept for later was set aside"
-    if not dynamic:
-        assert sorted(trained) == list(range(steps * rows)), "and in the end every row was trained on once"
+    if not replay:
+        assert len(new) == steps * rows
+        assert dynamic or sorted(new) == list(range(steps * rows)), "and in the end every row was trained on once"
 
 
 def test_the_age_of_tokens_is_counted_in_versions() -> None:
@@ -394,3 +383,142 @@ def test_the_age_of_tokens_is_counted_in_versions() -> None:
     metrics = staleness_metrics([Group("g", make_task(), (one, other))], 5)
     assert metrics == {"staleness/mean": 0.5, "staleness/max": 2.0}
     assert staleness_metrics([], 5) == {}
+
+
+# Replay.
+
+
+async def test_half_of_each_step_is_trained_on_twice() -> None:
+    runner = Rows()
+    supply = replaying(runner)
+    assert await new_and_again(supply, 1) == ([0, 1, 2, 3], []), "there is nothing yet to train on again"
+    assert supply.metrics()["groups/replayed"] == 0.0
+    assert await new_and_again(supply, 2) == ([4, 5], [0, 1])
+    assert supply.metrics()["groups/replayed"] == 2.0
+    assert await new_and_again(supply, 3) == ([6, 7], [2, 3]), "what was used least, and of it the oldest"
+    assert await new_and_again(supply, 4) == ([8, 9], [6, 7]), "rows 4 and 5 were begun three versions ago"
+    assert runner.told == list(range(10)), "each is told of once"
+    assert runner.checked == 10
+    await supply.close()
+
+
+async def test_what_is_too_old_is_not_trained_on_again() -> None:
+    supply = replaying(Rows(), staleness=1, replay=0.75)
+    assert await new_and_again(supply, 1) == ([0, 1, 2, 3], [])
+    # Rows 0 to 3 are of version 0: step 2 trains version 1, step 3 version 2.
+    assert await new_and_again(supply, 2) == ([4], [0, 1, 2])
+    third = await new_and_again(supply, 3)
+    assert set(third[1]) == {4}
+    assert third[0] == [5, 6, 7], "new ones take the place of those that are missing"
+    await supply.close()
+
+
+def json_round_trip(position: DataPosition) -> DataPosition:
+    return replace(position, buffer=tuple(json.loads(json.dumps(position.buffer))))
+
+
+async def test_a_checkpoint_keeps_finished_groups_with_their_episodes(tmp_path: Path) -> None:
+    async def hold(row: int) -> None:
+        if row == 5:
+            await asyncio.Event().wait()
+
+    before = replaying(Rows(hold))
+    await new_and_again(before, 1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await new_and_again(before, 2)
+    position = before.position(2)
+    await before.close()
+    assert [(record["row"], record["version"], record["uses"]) for record in position.buffer] == [
+        (7, 1, 0), (8, 1, 0), (9, 1, 0), (0, 0, 2), (1, 0, 2), (2, 0, 1), (3, 0, 1), (4, 0, 1), (6, 1, 1)
+    ]  # fmt: skip
+    assert position.pending == (5, 7, 8, 9)
+
+    state = LoopState(2, 2, position.next, "digest", position.pending, position.buffer)
+    loaded = load_state(save_checkpoint(tmp_path, state, lambda folder: None))
+    assert loaded.buffer == json_round_trip(position).buffer
+
+    runner = Rows()
+    supply = replaying(runner)
+    supply.resume(2, DataPosition(loaded.position, loaded.pending, loaded.buffer))
+    assert supply.position(2) == json_round_trip(position), "also where it is saved again before a step"
+    groups = await supply.take(3)
+    assert rows_of(groups) == [7, 8, 2, 3]
+    await asyncio.sleep(0)
+    assert runner.started[0] == 5, "what was in flight is sampled again"
+    assert {7, 8, 9}.isdisjoint(runner.started)
+    by_row = dict(zip(rows_of(groups), groups, strict=True))
+    for row in (2, 3, 7, 8):
+        wanted = make_group(row, by_row[row].id)
+        assert by_row[row] == wanted, "the same in every field, its task too"
+    await supply.close()
+
+
+@pytest.mark.parametrize("change", [{"group_size": 3}, {"staleness": 1}, {"replay": 0.0}])
+async def test_what_does_not_fit_the_config_any_more_is_sampled_again_or_left(change: dict[str, Any]) -> None:
+    position = DataPosition(
+        8, (5, 7), tuple(record(row, version, uses) for row, version, uses in [(7, 0, 0), (3, 0, 1)])
+    )
+    runner = Rows()
+    supply = replaying(runner, **change)
+    supply.resume(2, position)
+    new, again = await new_and_again(supply, 3)
+    if "replay" in change:
+        assert again == []
+        assert 7 in new
+        assert 7 not in runner.started
+    else:
+        assert again == []
+        assert {5, 7} <= set(runner.started)
+    assert 3 not in new
+    await supply.close()
+
+
+def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
+    group = make_group(row)
+    written = [episode_to_json(replace(episode, task=Task(episode.task.id, ()))) for episode in group.episodes]
+    return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
+
+
+async def test_episodes_with_images_are_not_kept() -> None:
+    image = MediaInput("image", (0, 1), "key", {})
+
+    class Images(Rows):
+        async def group(self, *arguments: Any, **settings: Any) -> Group:
+            group = await super().group(*arguments, **settings)
+            return make_group(int(group.task.id[1:]), group.id, media=(image,))
+
+    supply = replaying(Images())
+    await new_and_again(supply, 1)
+    position = supply.position(1)
+    assert position.buffer == ()
+    assert position.pending, "their rows are sampled again"
+    await supply.close()
+
+
+async def test_shares_that_binary_numbers_miss_are_meant_as_written() -> None:
+    supply = replaying(Rows(), replay=0.29, rows=100)
+    await new_and_again(supply, 1)
+    assert len((await new_and_again(supply, 2))[1]) == 29
+    await supply.close()
+
+
+async def test_groups_of_tasks_that_the_data_no_longer_has_there_are_sampled_again() -> None:
+    """A run that goes on with other data must not put a task's episodes under another task."""
+    supply = replaying(Rows())
+    await new_and_again(supply, 1)
+    position = supply.position(1)
+    await supply.close()
+    kept = {record["row"]: record["uses"] for record in position.buffer}
+    assert {0, 1, 2, 3} <= {row for row, uses in kept.items() if uses}
+    waiting = sorted(row for row, uses in kept.items() if not uses)
+    assert waiting
+
+    runner = Rows()
+    again = replaying(runner, data=EndlessOrder(TASKS[100:200], seed=0, shuffle=False))
+    again.resume(1, position)
+    groups = await again.take(2)
+    assert all(episode.task.id == group.task.id for group in groups for episode in group.episodes)
+    assert again.replayed == 0
+    assert {100 + row for row in waiting} <= set(runner.started)
+    await again.close()

@@ -71,13 +71,8 @@ class Setting:
             parallel=SingleProcess(ONE),
         )
 
-    def trainer(
-        self, algorithm: dict[str, Any] | None = None, *, estimator: Any = None, **fields: Any
-    ) -> PolicyTrainer:
-        policy = self._tiny.policy()
-        config = TrainerConfig(**{"learning_rate": 1e-3, "steps": 10, **fields})
-        algo = AlgorithmConfig(**(algorithm or PLAIN))
-        return PolicyTrainer(policy, config, algo, self.folder, temperature=1.0, longest=16, estimator=estimator)
+    def trainer(self, algorithm: dict[str, Any] | None = None, **fields: Any) -> PolicyTrainer:
+        return self._tiny.trainer(self.folder, None, algorithm or PLAIN, **fields)  # type: ignore[no-any-return]
 
     def group(self, *rewards: dict[int | None, float] | None) -> Group:
         """Each episode's rewards by turn, None for the whole; None for one that failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,12 @@ from toolrl.errors import CheckpointError, ConfigError, ToolrlError
 from toolrl.loop.batches import FixedRows
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.saver import Saver
-from toolrl.types import Group, Message, Task
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig
-from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights, load_policy
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
+from toolrl_plugin_torch.options import ModelConfig, SftConfig
+from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
+from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
 
-IDS = [[5, 6, 7, 8, 9, 10]]
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((5, 6, 7, 6), (0, 0, 1, 1))]
 
 
@@ -34,15 +32,9 @@ def folder(request: pytest.FixtureRequest, tiny: Any, tmp_path: Path) -> Path:
     return tiny.save(tmp_path / "model", request.param)  # type: ignore[no-any-return]
 
 
-def load(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> PolicyModel:
-    config = ModelConfig(path=str(folder), lora=lora, **fields)
-    torch.manual_seed(0)
-    return load_policy(config, str(folder), torch.device("cpu"))
-
-
-def adapted(folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> PolicyModel:
+def adapted(tiny: Any, folder: Path, lora: dict[str, Any] | None = None, **fields: Any) -> PolicyModel:
     """A policy whose adapter isn't zero any more."""
-    policy = load(folder, lora or {"rank": 4}, **fields)
+    policy = tiny.load(folder, lora or {"rank": 4}, **fields)
     assert policy.adapter is not None
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -60,31 +52,25 @@ def saved(policy: PolicyModel, tmp_path: Path) -> Path:
     return folder
 
 
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        found: torch.Tensor = model(input_ids=torch.tensor(IDS)).logits
-    return found
-
-
 def trained_names(model: Any) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def test_a_new_adapter_changes_nothing_and_alone_is_trained(folder: Path) -> None:
-    whole, policy = load(folder), load(folder, {"rank": 4})
+def test_a_new_adapter_changes_nothing_and_alone_is_trained(tiny: Any, folder: Path) -> None:
+    whole, policy = tiny.load(folder), tiny.load(folder, {"rank": 4})
     assert type(policy.model) is type(whole.model)
-    assert logits(policy.model).equal(logits(whole.model))
+    assert tiny.logits(policy.model).equal(tiny.logits(whole.model))
     names = trained_names(policy.model)
     assert names
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     assert not any("lm_head" in name for name in names)
     shapes = {tuple(p.shape) for n, p in policy.model.named_parameters() if n.endswith("q_proj.lora_A.default.weight")}
     assert shapes == {(4, 32)}
-    assert trained_names(load(folder, {"target_modules": ["q_proj"]}).model) < names
+    assert trained_names(tiny.load(folder, {"target_modules": ["q_proj"]}).model) < names
 
 
-def test_training_leaves_the_weights_of_the_model_alone(folder: Path, tmp_path: Path) -> None:
-    policy = load(folder, {"rank": 4})
+def test_training_leaves_the_weights_of_the_model_alone(tiny: Any, folder: Path, tmp_path: Path) -> None:
+    policy = tiny.load(folder, {"rank": 4})
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     trainer = SupervisedTrainer(policy, SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1), tmp_path)
     losses = [trainer.update(BATCH)["loss"] for _ in range(8)]
@@ -96,21 +82,21 @@ def test_training_leaves_the_weights_of_the_model_alone(folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("rslora", [False, True])
-def test_merged_weights_compute_the_same(folder: Path, rslora: bool) -> None:
-    policy = adapted(folder, {"rank": 4, "alpha": 6, "rslora": rslora})
-    wanted = logits(policy.model)
-    assert not torch.allclose(wanted, logits(load(folder).model), atol=1e-2), "the adapter does something"
+def test_merged_weights_compute_the_same(tiny: Any, folder: Path, rslora: bool) -> None:
+    policy = adapted(tiny, folder, {"rank": 4, "alpha": 6, "rslora": rslora})
+    wanted = tiny.logits(policy.model)
+    assert not torch.allclose(wanted, tiny.logits(tiny.load(folder).model), atol=1e-2), "the adapter does something"
     weights = PolicyWeights(policy, 0)
     plain = transformers.AutoModelForCausalLM.from_pretrained(weights.path())
-    assert torch.allclose(logits(plain), wanted, atol=1e-4)
+    assert torch.allclose(tiny.logits(plain), wanted, atol=1e-4)
     assert set(weights.state_dict()) == set(plain.state_dict())
     plain.load_state_dict(dict(weights.state_dict()))
-    assert torch.allclose(logits(plain), wanted, atol=1e-4)
+    assert torch.allclose(tiny.logits(plain), wanted, atol=1e-4)
     weights.close()
 
 
 def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:
-    policy = adapted(tiny.save(tmp_path / "model", dtype="bfloat16"), dtype="bfloat16")
+    policy = adapted(tiny, tiny.save(tmp_path / "model", dtype="bfloat16"), dtype="bfloat16")
     name = "model.layers.0.mlp.down_proj"
     layer = policy.model.get_submodule(name)
     low, high = (getattr(layer, part)["default"].weight for part in ("lora_A", "lora_B"))
@@ -123,35 +109,35 @@ def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_conv1d_layers_keep_their_weights_the_other_way_round(tiny: Any, tmp_path: Path) -> None:
-    policy = adapted(tiny.save(tmp_path / "model", "gpt2"))
+    policy = adapted(tiny, tiny.save(tmp_path / "model", "gpt2"))
     plain = tiny.model("gpt2")
     plain.load_state_dict(dict(policy.state_dict()))
-    assert torch.allclose(logits(plain.eval()), logits(policy.model.eval()), atol=1e-4)
+    assert torch.allclose(tiny.logits(plain.eval()), tiny.logits(policy.model.eval()), atol=1e-4)
 
 
-def test_transformers_and_peft_load_what_is_saved(folder: Path, tmp_path: Path) -> None:
-    policy = adapted(folder)
+def test_transformers_and_peft_load_what_is_saved(tiny: Any, folder: Path, tmp_path: Path) -> None:
+    policy = adapted(tiny, folder)
     path = saved(policy, tmp_path)
-    wanted = logits(policy.model)
-    assert logits(transformers.AutoModelForCausalLM.from_pretrained(path)).equal(wanted)
-    assert logits(peft.AutoPeftModelForCausalLM.from_pretrained(path)).equal(wanted)
+    wanted = tiny.logits(policy.model)
+    assert tiny.logits(transformers.AutoModelForCausalLM.from_pretrained(path)).equal(wanted)
+    assert tiny.logits(peft.AutoPeftModelForCausalLM.from_pretrained(path)).equal(wanted)
     settings = json.loads((path / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(folder)
     assert settings["target_modules"] == sorted(settings["target_modules"])
 
 
-def test_an_adapters_folder_is_trained_on_or_merged_in(folder: Path, tmp_path: Path) -> None:
-    policy = adapted(folder, {"rank": 4, "alpha": 6})
+def test_an_adapters_folder_is_trained_on_or_merged_in(tiny: Any, folder: Path, tmp_path: Path) -> None:
+    policy = adapted(tiny, folder, {"rank": 4, "alpha": 6})
     path = saved(policy, tmp_path)
-    again = load(path, {"rank": 4, "alpha": 6})
-    assert logits(again.model).equal(logits(policy.model))
+    again = tiny.load(path, {"rank": 4, "alpha": 6})
+    assert tiny.logits(again.model).equal(tiny.logits(policy.model))
     assert trained_names(again.model) == trained_names(policy.model)
     assert again.adapter is not None
     assert again.adapter.base == str(folder)
-    merged = load(path)
+    merged = tiny.load(path)
     assert merged.adapter is None
-    assert torch.allclose(logits(merged.model), logits(policy.model), atol=1e-4)
-    assert trained_names(merged.model) == trained_names(load(folder).model)
+    assert torch.allclose(tiny.logits(merged.model), tiny.logits(policy.model), atol=1e-4)
+    assert trained_names(merged.model) == trained_names(tiny.load(folder).model)
 
 
 def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: Path) -> None:
@@ -163,41 +149,41 @@ def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: 
             if "lora_B" in name:
                 parameter.normal_()
     wrapped.save_pretrained(tmp_path / "dora")
-    policy = load(tmp_path / "dora")
-    assert torch.allclose(logits(policy.model), logits(wrapped), atol=1e-4)
-    assert not torch.allclose(logits(policy.model), logits(load(folder).model), atol=1e-2)
+    policy = tiny.load(tmp_path / "dora")
+    assert torch.allclose(tiny.logits(policy.model), tiny.logits(wrapped), atol=1e-4)
+    assert not torch.allclose(tiny.logits(policy.model), tiny.logits(tiny.load(folder).model), atol=1e-2)
 
 
 @pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
-    policy = adapted(tiny.save(tmp_path / "model"), {"rank": 4})
+    policy = adapted(tiny, tiny.save(tmp_path / "model"), {"rank": 4})
     path = saved(policy, tmp_path)
     with pytest.raises(ToolrlError, match=r"rank 4, alpha 32.* isn't that of model.lora") as caught:
-        load(path, {"rank": 4, **other})
+        tiny.load(path, {"rank": 4, **other})
     assert "leave model.lora out" in str(caught.value)
 
 
 def test_a_base_that_is_gone_is_named(tiny: Any, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
-    path = saved(adapted(folder), tmp_path)
+    path = saved(adapted(tiny, folder), tmp_path)
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"saved' is no whole model: there is no folder '.*/model'"):
-        load(path, {"rank": 4})
+        tiny.load(path, {"rank": 4})
 
 
 @pytest.mark.parametrize("lora", [{"rank": 4}, None])
 def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[str, Any] | None) -> None:
     folder = tiny.save(tmp_path / "model")
-    path = saved(adapted(folder), tmp_path)
-    load(path, lora)
+    path = saved(adapted(tiny, folder), tmp_path)
+    tiny.load(path, lora)
     tiny.model("qwen3", seed=1).save_pretrained(folder)
     with pytest.raises(ToolrlError, match="trained on another model than .*: model.safetensors has changed"):
-        load(path, lora)
+        tiny.load(path, lora)
 
 
 def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
     def saver(folder: Path, rank: int = 4) -> Saver:
-        trainer = SupervisedTrainer(load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
+        trainer = SupervisedTrainer(tiny.load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
 
     folder = tiny.save(tmp_path / "model")
@@ -223,13 +209,21 @@ def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny:
         (["nope"], "Target modules {'nope'} not found"),
         (["embed_tokens"], "is of class Embedding"),
         (["lm_head"], "shares its weight with the input embeddings"),
+        (["q_proj", "v_porj"], "the model has no 'v_porj'"),
+        ("[", "unterminated character set"),
     ],
 )
-def test_targets_that_can_not_be_are_refused(tiny: Any, tmp_path: Path, targets: list[str], problem: str) -> None:
+def test_targets_that_can_not_be_are_refused(tiny: Any, tmp_path: Path, targets: Any, problem: str) -> None:
     folder = tiny.save(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"model\.lora\.target_modules") as caught:
-        load(folder, {"target_modules": targets})
+        tiny.load(folder, {"target_modules": targets})
     assert problem in str(caught.value)
+    assert "base_layer" not in str(caught.value)
+
+
+def test_a_rank_that_is_too_great_is_named(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.lora: an adapter of rank 1000000000000000 can't be made"):
+        tiny.load(tiny.save(tmp_path / "model"), {"rank": 10**15})
 
 
 def test_dropout_is_refused() -> None:
@@ -241,81 +235,64 @@ def test_without_peft_it_is_said_what_to_install(tiny: Any, tmp_path: Path, monk
     folder = tiny.save(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"model\.lora needs peft, which isn't installed") as caught:
-        load(folder, {})
+        tiny.load(folder, {})
     assert caught.value.hint == "pip install 'toolrl[lora]'"
 
 
 # The trainer.
 
 
-def group(make_episode: Any, seed: int = 0) -> Group:
-    """Four episodes with one prompt."""
-    chance = torch.Generator().manual_seed(seed)
-    prompt = torch.randint(3, 90, (5,), generator=chance).tolist()
-    episodes = []
-    for index, reward in enumerate((0.0, 1.0, 1.0, 0.0)):
-        tail = torch.randint(3, 90, (4 + index,), generator=chance).tolist()
-        mask = [0] * 5 + [1] * len(tail)
-        episodes.append(make_episode(mask, reward=reward, ids=(*prompt, *tail), index=index, id=f"t#{index}"))
-    return Group("g", Task("t", (Message("user", "?"),)), tuple(episodes))
+REWARDS = (0.0, 1.0, 1.0, 0.0)
 
 
-def make_trainer(policy: PolicyModel, directory: Path, algorithm: dict[str, Any] | None = None, **fields: Any) -> Any:
-    settings = TrainerConfig(**{"learning_rate": 1e-2, "steps": 10, **fields})
-    algorithm_config = AlgorithmConfig(**(algorithm or {"preset": "grpo"}))
-    return PolicyTrainer(policy, settings, algorithm_config, directory, temperature=1.0, longest=16)
-
-
-def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(
-    tiny: Any, tmp_path: Path, make_episode: Any
-) -> None:
+def test_the_reference_is_the_model_without_the_adapter_and_no_second_copy(tiny: Any, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
-    policy = load(folder, {"rank": 4})
-    trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
+    policy = tiny.load(folder, {"rank": 4})
+    trainer = tiny.trainer(tmp_path, policy, {"preset": "grpo", "kl_coef": 0.1}, learning_rate=1e-2)
     for seed in range(3):
-        metrics = trainer.update([group(make_episode, seed)])
+        metrics = trainer.update([tiny.group(REWARDS, seed)])
     assert metrics["kl"] > 0
-    assert logits(trainer.reference).equal(logits(load(folder).model))
-    assert not logits(policy.model).equal(logits(trainer.reference))
+    assert tiny.logits(trainer.reference).equal(tiny.logits(tiny.load(folder).model))
+    assert not tiny.logits(policy.model).equal(tiny.logits(trainer.reference))
     live = dict(policy.model.named_parameters())
-    assert {type(part) for part in trainer.reference.modules()} == {type(part) for part in load(folder).model.modules()}
+    assert {type(part) for part in trainer.reference.modules()} == {
+        type(part) for part in tiny.load(folder).model.modules()
+    }
     for name, parameter in trainer.reference.named_parameters():
         layer, _, last = name.rpartition(".")
         assert parameter is live.get(name, live.get(f"{layer}.base_layer.{last}")), name
 
 
-def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(
-    tiny: Any, tmp_path: Path, make_episode: Any
-) -> None:
-    policy = adapted(tiny.save(tmp_path / "model"))
-    start = logits(policy.model)
-    trainer = make_trainer(policy, tmp_path, {"preset": "grpo", "kl_coef": 0.1})
-    trainer.update([group(make_episode)])
+def test_the_reference_of_an_adapter_that_is_trained_on_is_its_start(tiny: Any, tmp_path: Path) -> None:
+    policy = adapted(tiny, tiny.save(tmp_path / "model"))
+    start = tiny.logits(policy.model)
+    trainer = tiny.trainer(tmp_path, policy, {"preset": "grpo", "kl_coef": 0.1}, learning_rate=1e-2)
+    trainer.update([tiny.group(REWARDS)])
     live = dict(policy.model.named_parameters())
     for name, parameter in trainer.reference.named_parameters():
         assert (parameter is live[name]) == (".lora_" not in name), name
-    assert logits(trainer.reference).equal(start)
-    assert not logits(policy.model).equal(start)
+    assert tiny.logits(trainer.reference).equal(start)
+    assert not tiny.logits(policy.model).equal(start)
 
 
-def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: Path, make_episode: Any) -> None:
+def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
-    first = make_trainer(load(folder, {"rank": 4}), tmp_path, {"preset": "ppo"})
+    first = tiny.trainer(tmp_path, tiny.load(folder, {"rank": 4}), {"preset": "ppo"})
     assert first.critic is not None
     live = {id(parameter) for parameter in first.policy.model.parameters()}
     shared = [name for name, parameter in first.critic.body.named_parameters() if id(parameter) in live]
     assert shared
     assert not any("lora" in name for name in shared)
     for seed in range(2):
-        first.update([group(make_episode, seed)])
+        first.update([tiny.group(REWARDS, seed)])
     state = first.extra_state()["critic"]
     assert state["body"]
     assert all("lora" in name for name in state["body"])
-    second = make_trainer(load(folder, {"rank": 4}), tmp_path, {"preset": "ppo"})
+    second = tiny.trainer(tmp_path, tiny.load(folder, {"rank": 4}), {"preset": "ppo"})
     second.load_extra_state(first.extra_state())
-    episodes = [group(make_episode, 5)]
+    episodes = [tiny.group(REWARDS, 5)]
     assert second.critic.advantages(episodes) == first.critic.advantages(episodes)
-    whole = make_trainer(load(folder), tmp_path, {"preset": "ppo"})
+    whole = tiny.trainer(tmp_path, tiny.load(folder), {"preset": "ppo"})
     with pytest.raises(CheckpointError, match="critic in the checkpoint has other weights"):
         whole.load_extra_state(first.extra_state())
 
@@ -349,7 +326,7 @@ def test_gradients_do_not_depend_on_how_they_are_computed(
 ) -> None:
     """In float64: beginnings shared or not, activations kept or computed again; and against the full logits."""
     folder = tiny.save(tmp_path / "model", dtype="float64")
-    make = load if lora is None else adapted
+    make = tiny.load if lora is None else partial(adapted, tiny)
     policy, recomputing = make(folder, lora), make(folder, lora, gradient_checkpointing=True)
     policy.model.double()
     recomputing.model.double()
@@ -375,7 +352,7 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype
     folder = tiny.save(tmp_path / "model", dtype=dtype)
 
     def saver() -> Saver:
-        policy = load(folder, {"rank": 4}, dtype=dtype)
+        policy = tiny.load(folder, {"rank": 4}, dtype=dtype)
         settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
         trainer = SupervisedTrainer(policy, settings, tmp_path)
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
@@ -403,7 +380,7 @@ def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp
     folder = tiny.save(tmp_path / "model")
 
     def saver(lora: dict[str, Any] | None, name: str) -> Saver:
-        trainer = SupervisedTrainer(load(folder, lora), SftConfig(from_run="x", steps=4), tmp_path)
+        trainer = SupervisedTrainer(tiny.load(folder, lora), SftConfig(from_run="x", steps=4), tmp_path)
         return Saver(trainer, tmp_path / name, 2, FixedRows(2), {})
 
     for lora, other, problem in (

@@ -31,6 +31,26 @@ def normaliser_of(mask: torch.Tensor, aggregation: Any, *, length: int = 1) -> N
     return Normaliser.of(mask.sum(1).tolist(), aggregation, length=length)
 
 
+def evaluated(
+    logprobs: list[float],
+    advantages: list[float],
+    mask: list[bool],
+    objective: AlgorithmConfig = PLAIN,
+    *,
+    aggregation: str = "token_mean",
+    custom: Any = None,
+    **given: list[float],
+) -> tuple[float, list[float], dict[str, float]]:
+    """Loss, gradient and metrics of one sequence. `given`: other log-probabilities, and entropies."""
+    leaf, mask_BT = torch.tensor([logprobs], requires_grad=True), torch.tensor([mask])
+    others = {f"{name}_BT": torch.tensor([values]) for name, values in given.items()}
+    normaliser, advantages_BT = normaliser_of(mask_BT, aggregation), torch.tensor([advantages])
+    loss, statistics = policy_loss(leaf, advantages_BT, mask_BT, normaliser, objective, custom=custom, **others)
+    loss.backward()
+    assert leaf.grad is not None
+    return loss.item(), leaf.grad[0].tolist(), statistics.metrics()
+
+
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
@@ -53,80 +73,45 @@ def test_weights(aggregation: Any, expected: list[list[float]]) -> None:
 )
 def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> None:
     """One token, ratio 1.5 clipped to 1.2, advantage 2, k3 of e − 2, entropy 0.7."""
-    mask = torch.tensor([[False, True]])
-    logprobs = torch.tensor([[0.0, -1.0]], requires_grad=True)
-    loss, statistics = policy_loss(
-        logprobs,
-        torch.tensor([[0.0, 2.0]]),
-        mask,
-        normaliser_of(mask, "token_mean"),
+    loss, found, metrics = evaluated(
+        [0.0, -1.0],
+        [0.0, 2.0],
+        [False, True],
         AlgorithmConfig(kl_coef=0.1, kl_correction=correction, entropy_coef=0.01),
-        old_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(1.5)]]),
-        reference_logprobs_BT=torch.tensor([[0.0, 0.0]]),
-        entropy_BT=torch.tensor([[0.0, 0.7]]),
+        old_logprobs=[0.0, -1.0 - math.log(1.5)],
+        reference_logprobs=[0.0, 0.0],
+        entropy=[0.0, 0.7],
     )
-    assert loss.item() == pytest.approx(-2.4 + 0.1 * kl - 0.01 * 0.7)
-    loss.backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.1 * gradient])
-    metrics = statistics.metrics()
+    assert loss == pytest.approx(-2.4 + 0.1 * kl - 0.01 * 0.7)
+    assert found == pytest.approx([0.0, 0.1 * gradient])
     assert metrics["clip/high"] == 1.0
     assert metrics["clip/low"] == 0.0
     assert metrics["kl"] == pytest.approx(1.5 * (math.e - 2))
     assert metrics["ratio/mean"] == metrics["ratio/max"] == pytest.approx(1.5)
     assert metrics["approx_kl"] == pytest.approx(0.5 - math.log(1.5))
     assert metrics["loss/policy"] == pytest.approx(-2.4)
-    assert metrics["loss/total"] == pytest.approx(loss.item())
+    assert metrics["loss/total"] == pytest.approx(loss)
 
 
 def test_without_old_logprobs_the_gradient_is_the_policy_gradient() -> None:
-    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
-    mask = torch.tensor([[False, True, True]])
-    advantages = torch.tensor([[0.0, 2.0, -3.0]])
-    loss, statistics = policy_loss(logprobs, advantages, mask, normaliser_of(mask, "token_mean"), PLAIN)
-    loss.backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0, 1.5])
-    assert statistics.metrics()["ratio/max"] == 1.0
-
-
-def test_a_sample_that_the_engine_held_impossible_leaves_loss_and_metrics_finite() -> None:
-    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
-    mask = torch.tensor([[False, True, True]])
-    loss, statistics = policy_loss(
-        logprobs,
-        torch.tensor([[0.0, 1.0, 1.0]]),
-        mask,
-        normaliser_of(mask, "token_mean"),
-        AlgorithmConfig(old_logprobs="sampled"),
-        rollout_logprobs_BT=torch.tensor([[0.0, -9999.0, -2.0]]),
-    )
-    loss.backward()
-    assert loss.item() == pytest.approx((-1.2 - 1.0) / 2)
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, 0.0, -0.5])
-    metrics = statistics.metrics()
-    assert metrics["clip/high"] == 0.5
-    assert all(math.isfinite(value) for value in metrics.values())
+    _, gradient, metrics = evaluated([0.0, -1.0, -2.0], [0.0, 2.0, -3.0], [False, True, True])
+    assert gradient == pytest.approx([0.0, -1.0, 1.5])
+    assert metrics["ratio/max"] == 1.0
 
 
 @pytest.mark.parametrize("importance", [None, ImportanceConfig(level="token", mode="truncate", cap=2.0)])
 def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None:
     """Two turns of one token with a tool's between them, advantages 1 and −1 (`credit: turn`): each token's gradient is
     its own advantage over two tokens, times the weight of 2 or 1 that it alone has as a sample of another policy."""
-    logprobs = torch.tensor([[0.0, -1.0, -9.0, -1.0]], requires_grad=True)
-    mask = torch.tensor([[False, True, False, True]])
-    loss, _ = policy_loss(
-        logprobs,
-        torch.tensor([[0.0, 1.0, 5.0, -1.0]]),
-        mask,
-        normaliser_of(mask, "sequence_mean"),
+    _, gradient, _ = evaluated(
+        [0.0, -1.0, -9.0, -1.0],
+        [0.0, 1.0, 5.0, -1.0],
+        [False, True, False, True],
         AlgorithmConfig(ratio="sequence", importance=importance),
-        rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0), 7.0, -1.0]]),
+        aggregation="sequence_mean",
+        rollout_logprobs=[0.0, -1.0 - math.log(2.0), 7.0, -1.0],
     )
-    loss.backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.0 if importance else -0.5, 0.0, 0.5])
+    assert gradient == pytest.approx([0.0, -1.0 if importance else -0.5, 0.0, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -175,24 +160,13 @@ class Flat:
 
 def test_a_plugins_loss_stands_for_the_surrogate() -> None:
     """Token losses (0.5 − 2)² and (0 + 1)²; their mean is 1.625, their gradients 2 · (…) / 2."""
-    logprobs = torch.tensor([[0.0, -1.0, -2.0]], requires_grad=True)
-    mask = torch.tensor([[False, True, True]])
-    loss, statistics = policy_loss(
-        logprobs,
-        torch.tensor([[9.0, 2.0, -1.0]]),
-        mask,
-        normaliser_of(mask, "token_mean"),
-        PLAIN,
-        custom=Squared(),
-        old_logprobs_BT=torch.tensor([[0.0, -1.5, -2.0]]),
-    )
-    loss.backward()
-    assert loss.item() == pytest.approx(1.625)
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -1.5, 1.0])
-    assert "clip/low" not in statistics.metrics()
+    given: Any = ([0.0, -1.0, -2.0], [9.0, 2.0, -1.0], [False, True, True])
+    loss, gradient, metrics = evaluated(*given, custom=Squared(), old_logprobs=[0.0, -1.5, -2.0])
+    assert loss == pytest.approx(1.625)
+    assert gradient == pytest.approx([0.0, -1.5, 1.0])
+    assert "clip/low" not in metrics
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
-        policy_loss(logprobs, logprobs, mask, normaliser_of(mask, "token_mean"), PLAIN, custom=Flat())
+        evaluated(*given, custom=Flat())
 
 
 class Broken:
@@ -206,28 +180,19 @@ class Broken:
 
 
 def test_a_plugins_loss_that_is_no_number_is_named() -> None:
-    logprobs, mask = torch.tensor([[0.0, -1.0, -2.0]]), torch.tensor([[False, True, True]])
-    normaliser = normaliser_of(mask, "token_mean")
-    loss, _ = policy_loss(logprobs, logprobs, mask, normaliser, PLAIN, custom=Broken(False))
-    assert loss.item() == pytest.approx(-1.5), "what stands outside of the mask isn't used"
+    given: Any = ([0.0, -1.0, -2.0], [0.0, -1.0, -2.0], [False, True, True])
+    loss, _, _ = evaluated(*given, custom=Broken(False))
+    assert loss == pytest.approx(-1.5), "what stands outside of the mask isn't used"
     with pytest.raises(RunStoppedError, match="the policy loss Broken gave a token a loss that isn't finite"):
-        policy_loss(logprobs, logprobs, mask, normaliser, PLAIN, custom=Broken(True))
+        evaluated(*given, custom=Broken(True))
 
 
 def test_importance_weighs_the_surrogate_and_not_the_other_terms() -> None:
     """Engine half as sure as the trainer: weight 2, cut to 1.5; A = −1, so that the loss is 1.5 · 1; entropy 0.7."""
-    mask = torch.tensor([[False, True]])
-    loss, statistics = policy_loss(
-        torch.tensor([[0.0, -1.0]]),
-        torch.tensor([[0.0, -1.0]]),
-        mask,
-        normaliser_of(mask, "token_mean"),
-        AlgorithmConfig(importance=ImportanceConfig(cap=1.5), entropy_coef=1.0),
-        rollout_logprobs_BT=torch.tensor([[0.0, -1.0 - math.log(2.0)]]),
-        entropy_BT=torch.tensor([[0.0, 0.7]]),
-    )
-    assert loss.item() == pytest.approx(1.5 - 0.7)
-    metrics = statistics.metrics()
+    objective = AlgorithmConfig(importance=ImportanceConfig(cap=1.5), entropy_coef=1.0)
+    others = {"rollout_logprobs": [0.0, -1.0 - math.log(2.0)], "entropy": [0.0, 0.7]}
+    loss, _, metrics = evaluated([0.0, -1.0], [0.0, -1.0], [False, True], objective, **others)
+    assert loss == pytest.approx(1.5 - 0.7)
     assert (metrics["importance/mean"], metrics["importance/capped"]) == (1.5, 1.0)
 
 
@@ -238,10 +203,7 @@ def test_mismatch() -> None:
 
 
 def test_statistics_of_nothing_are_left_out() -> None:
-    mask = torch.zeros(1, 3).bool()
-    zeros = torch.zeros(1, 3)
-    _, statistics = policy_loss(zeros, zeros, mask, normaliser_of(mask, "token_mean"), PLAIN)
-    assert "ratio/mean" not in statistics.metrics()
+    assert "ratio/mean" not in evaluated([0.0] * 3, [0.0] * 3, [False] * 3)[2]
 
 
 LOGITS, ROLLOUT, OLD, REFERENCE = (
@@ -332,15 +294,9 @@ def test_log_probabilities_however_far_apart_give_finite_numbers(values: list[An
 @pytest.mark.parametrize("correction", [False, True])
 @pytest.mark.parametrize("reference", [0.0, -100.0])
 def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: float, correction: bool) -> None:
-    logprobs, mask = torch.tensor([[-50.0]], requires_grad=True), torch.tensor([[True]])
     objective = AlgorithmConfig(kl_coef=1.0, kl_correction=correction)
-    loss, _ = policy_loss(
-        logprobs, torch.zeros(1, 1), mask, normaliser_of(mask, "token_mean"), objective,
-        reference_logprobs_BT=torch.tensor([[reference]]),
-    )  # fmt: skip
-    loss.backward()
-    assert logprobs.grad is not None
-    assert math.copysign(1.0, logprobs.grad.item()) == math.copysign(1.0, -50.0 - reference)
+    _, (gradient,), _ = evaluated([-50.0], [0.0], [True], objective, reference_logprobs=[reference])
+    assert math.copysign(1.0, gradient) == math.copysign(1.0, -50.0 - reference)
 
 
 @settings(max_examples=60, deadline=None)

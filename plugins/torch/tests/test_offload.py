@@ -15,15 +15,11 @@ import torch
 
 from toolrl.loop.batches import FixedRows
 from toolrl.loop.saver import Saver
-from toolrl.types import Group, Message, Task
 from toolrl_plugin_torch import offload as module
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.offload import HostTransfers, Offloaded
-from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.trainer import PolicyTrainer
 
 ALL = ["optimizer", "reference", "critic"]
-PPO = {"preset": "ppo", "kl_coef": 0.1}
 
 
 class OtherPlace(HostTransfers):
@@ -63,28 +59,18 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> OtherPlace:
 
 
 def make_trainer(
-    tiny: Any, folder: Path, parts: list[str], *, dtype: str = "float32", algorithm: Any = PPO, device: str = "cpu"
+    tiny: Any, folder: Path, parts: list[str], *, dtype: str = "float32", device: str = "cpu"
 ) -> PolicyTrainer:
-    where = torch.device(device)
     policy = tiny.policy(dtype=dtype)
-    policy.model.to(where)
-    policy.device = where
-    settings = TrainerConfig(learning_rate=1e-2, steps=10, updates_per_step=2, offload=parts)
-    return PolicyTrainer(policy, settings, AlgorithmConfig(**algorithm), folder, temperature=1.0, longest=16)
+    policy.device = torch.device(device)
+    policy.model.to(policy.device)
+    settings = {"learning_rate": 1e-2, "updates_per_step": 2, "offload": parts}
+    return tiny.trainer(folder, policy, {"preset": "ppo", "kl_coef": 0.1}, **settings)  # type: ignore[no-any-return]
 
 
-def group(make_episode: Any, seed: int) -> Group:
-    chance = torch.Generator().manual_seed(seed)
-    episodes = []
-    for index, reward in enumerate((0.0, 1.0, 1.0, 0.0)):
-        ids = torch.randint(3, 90, (9 + index,), generator=chance).tolist()
-        mask = [0] * 4 + [1] * (len(ids) - 4)
-        episodes.append(make_episode(mask, reward=reward, ids=tuple(ids), index=index, id=f"t#{index}"))
-    return Group(f"g{seed}", Task("t", (Message("user", "?"),)), tuple(episodes))
-
-
-def steps(trainer: PolicyTrainer, make_episode: Any, seeds: range) -> list[dict[str, float]]:
-    return [trainer.update([group(make_episode, seed), group(make_episode, 90 + seed)]) for seed in seeds]
+def steps(trainer: PolicyTrainer, tiny: Any, seeds: range) -> list[dict[str, float]]:
+    rewards = (0.0, 1.0, 1.0, 0.0)
+    return [trainer.update([tiny.group(rewards, seed), tiny.group(rewards, 90 + seed)]) for seed in seeds]
 
 
 def same_weights(one: PolicyTrainer, other: PolicyTrainer) -> bool:
@@ -128,53 +114,47 @@ def test_what_never_changes_is_not_copied_back() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_is_the_same_bit_for_bit(
-    tiny: Any, tmp_path: Path, make_episode: Any, dtype: str, elsewhere: OtherPlace
-) -> None:
+def test_a_step_is_the_same_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str, elsewhere: OtherPlace) -> None:
     plain = make_trainer(tiny, tmp_path, [], dtype=dtype)
-    wanted = steps(plain, make_episode, range(3))
+    wanted = steps(plain, tiny, range(3))
     assert elsewhere.moves == {"out": 0, "back": 0}
     other = make_trainer(tiny, tmp_path, ALL, dtype=dtype)
-    found = steps(other, make_episode, range(3))
+    found = steps(other, tiny, range(3))
     assert found == wanted
     assert found[-1]["kl"] > 0
     assert same_weights(plain, other)
     assert elsewhere.moves["back"] > 0
 
 
-def test_an_offloaded_run_goes_on_bit_for_bit(
-    tiny: Any, tmp_path: Path, make_episode: Any, elsewhere: OtherPlace
-) -> None:
+def test_an_offloaded_run_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, elsewhere: OtherPlace) -> None:
     def saver() -> Saver:
         trainer = make_trainer(tiny, tmp_path, ALL, dtype="bfloat16")
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
 
     first = saver()
-    steps(first.trainer, make_episode, range(2))
+    steps(first.trainer, tiny, range(2))
     first.save()
     second = saver()
     assert second.restore() == 2
-    again = [steps(each.trainer, make_episode, range(2, 4)) for each in (first, second)]
+    again = [steps(each.trainer, tiny, range(2, 4)) for each in (first, second)]
     assert again[0] == again[1]
     assert same_weights(first.trainer, second.trainer)
 
 
-def test_on_a_cpu_nothing_moves_and_it_is_said(
-    tiny: Any, tmp_path: Path, make_episode: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_on_a_cpu_nothing_moves_and_it_is_said(tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         trainer = make_trainer(tiny, tmp_path, ["optimizer"])
     assert "the model is on the cpu, so there is nothing to move" in caplog.text
-    steps(trainer, make_episode, range(1))
+    steps(trainer, tiny, range(1))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_it_makes_room(tiny: Any, tmp_path: Path, make_episode: Any) -> None:
+def test_on_a_gpu_it_makes_room(tiny: Any, tmp_path: Path) -> None:
     plain = make_trainer(tiny, tmp_path, [], device="cuda", dtype="bfloat16")
-    wanted = steps(plain, make_episode, range(2))
+    wanted = steps(plain, tiny, range(2))
     before = torch.cuda.memory_allocated()
     other = make_trainer(tiny, tmp_path, ALL, device="cuda", dtype="bfloat16")
-    found = steps(other, make_episode, range(2))
+    found = steps(other, tiny, range(2))
     assert same_weights(plain, other)
     assert found[-1]["loss"] == pytest.approx(wanted[-1]["loss"], rel=1e-3)
     weights = sum(parameter.nbytes for parameter in other.policy.model.parameters())

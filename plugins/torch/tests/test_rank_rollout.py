@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,12 +106,3 @@ def test_what_the_first_rank_gets_reaches_all(on_ranks: Any, tmp_path: Path) -> 
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     on_ranks(2, [sys.executable, str(script)])
-
-
-def test_the_only_rank_of_one_process_does_it_by_itself() -> None:
-    from toolrl.loop.ranks import ONE
-
-    async def work() -> int:
-        return os.getpid()
-
-    assert asyncio.run(ONE.from_first(work(), "a try")) == os.getpid()

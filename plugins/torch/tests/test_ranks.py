@@ -122,6 +122,7 @@ def test_one_process_gets_back_what_it_gives() -> None:
         return 5
 
     assert asyncio.run(ONE.all_of(five(), "x")) == [5]
+    assert asyncio.run(ONE.from_first(five(), "x")) == 5
 
 
 def test_one_process_imports_nothing_of_several() -> None:

@@ -180,24 +180,12 @@ def test_a_run_folder_that_did_not_oversample_is_still_a_config() -> None:
 
 
 def test_a_trainer_of_several_updates_recomputes_nothing_for_ratios_to_the_samples(
-    tiny: Any, tmp_path: Path, make_episode: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolrl.types import Group, Message, Task
-    from toolrl_plugin_torch.options import TrainerConfig
-    from toolrl_plugin_torch.trainer import PolicyTrainer
-
-    task = Task("task", (Message("user", "?"),))
-    groups = [
-        Group(name, task, tuple(make_episode(reward=float(index), group=name, index=index) for index in (0, 1)))
-        for name in ("a", "b")
-    ]
+    groups = [tiny.group((0.0, 1.0), seed) for seed in (0, 1)]
     passes: dict[str, int] = {}
     for old_logprobs in ("recomputed", "sampled"):
-        policy = tiny.policy()
-        trainer = PolicyTrainer(
-            policy, TrainerConfig(updates_per_step=2), AlgorithmConfig(old_logprobs=old_logprobs), tmp_path,
-            temperature=1.0, longest=4,
-        )  # fmt: skip
+        trainer = tiny.trainer(tmp_path, None, {"old_logprobs": old_logprobs}, updates_per_step=2)
         passes[old_logprobs] = 0
         real = trainer._logprobs
 

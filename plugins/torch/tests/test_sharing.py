@@ -14,14 +14,10 @@ import torch
 import transformers
 
 from toolrl.errors import ConfigError
-from toolrl.types import Episode, Group, Message, Task
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.batch import Sample, pack
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.prefixes.sharing import choose, reason_by_config, reason_by_trial
 from toolrl_plugin_torch.prefixes.tree_attention import NAME, over_trees
-from toolrl_plugin_torch.trainer import PolicyTrainer
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "granite", "cohere", "phi")
 SYSTEM = list(range(3, 40))
@@ -315,24 +311,9 @@ def test_bfloat16_passes_the_trial_and_a_wrong_model_does_not(tiny: Any) -> None
 # The trainers.
 
 
-def group_of(make_episode: Callable[..., Episode], number: int) -> Group:
-    """Four episodes of one long prompt, two turns each."""
-    chance = torch.Generator().manual_seed(number)
-    prompt = [*SYSTEM, *draw(chance, 12)]
-    episodes = []
-    for index, reward in enumerate((1.0, 0.0, 0.0, 1.0)):
-        mask = [0] * len(prompt) + [1] * (3 + index) + [0] * 2 + [1] * (4 + number)
-        ids = (*prompt, *draw(chance, len(mask) - len(prompt)))
-        episodes.append(make_episode(mask, reward=reward, ids=ids, index=index, group=f"group-{number}"))
-    return Group(f"group-{number}", Task(f"task-{number}", (Message("user", "?"),)), tuple(episodes))
-
-
-def test_several_updates_take_whole_groups(
-    tiny: Any, make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = TrainerConfig(steps=10, learning_rate=1e-3, share_prefix=True, updates_per_step=2)
-    algorithm = AlgorithmConfig(preset="grpo")
-    trainer = PolicyTrainer(tiny.policy(exact_model(tiny)), settings, algorithm, tmp_path, temperature=0.9, longest=16)
+def test_several_updates_take_whole_groups(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = tiny.trainer(tmp_path, tiny.policy(exact_model(tiny)), share_prefix=True, updates_per_step=2)
+    groups = [tiny.group((1.0, 0.0, 0.0, 1.0), number, prompt=49) for number in range(3)]
     dealt: list[list[str]] = []
     plan = trainer._plan
 
@@ -341,11 +322,11 @@ def test_several_updates_take_whole_groups(
         return plan(samples, groups)
 
     monkeypatch.setattr(trainer, "_plan", noted)
-    trainer.update([group_of(make_episode, number) for number in range(3)])
+    trainer.update(groups)
     assert sorted(group for part in dealt for group in part) == [
         f"group-{number}" for number in range(3) for _ in "1234"
     ]
     assert set(dealt[0]).isdisjoint(dealt[1])
     dealt.clear()
-    trainer.update([group_of(make_episode, 0)])
+    trainer.update(groups[:1])
     assert [len(part) for part in dealt] == [2, 2]

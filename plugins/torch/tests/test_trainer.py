@@ -13,10 +13,9 @@ import torch
 
 from toolrl.errors import RunStoppedError
 from toolrl.loop.demonstrations import Demonstration
-from toolrl.types import Episode, Group, Message, Task
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
-from toolrl_plugin_torch.options import SftConfig, TrainerConfig
+from toolrl_plugin_torch.options import SftConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
@@ -34,35 +33,15 @@ class Setting:
     def policy(self, dtype: str = "float32") -> PolicyModel:
         return self._tiny.policy(dtype=dtype)  # type: ignore[no-any-return]
 
-    def trainer(
-        self, policy: PolicyModel, algorithm: dict[str, Any] | None = None, *, custom_loss: Any = None, **settings: Any
-    ) -> PolicyTrainer:
-        return PolicyTrainer(
-            policy,
-            TrainerConfig(**{"learning_rate": RATE, "steps": 10, "max_grad_norm": 1e9, **settings}),
-            AlgorithmConfig(**(algorithm or {"preset": "grpo"})),
-            self._directory,
-            temperature=1.0,
-            longest=16,
-            custom_loss=custom_loss,
-        )
+    def trainer(self, policy: PolicyModel, algorithm: dict[str, Any] | None = None, **settings: Any) -> PolicyTrainer:
+        settings = {"max_grad_norm": 1e9, **settings}
+        return self._tiny.trainer(self._directory, policy, algorithm, **settings)  # type: ignore[no-any-return]
 
     def episode(self, ids: Sequence[int], mask: Sequence[int], reward: float, **fields: Any) -> Episode:
         return self._make_episode(mask, reward=reward, ids=tuple(ids), **fields)
 
-    def group(self, rewards: Sequence[float], seed: int = 0, lengths: Sequence[int] = (9, 14, 6, 11)) -> Group:
-        """Episodes of one prompt with two turns, a tool's answer between them; None as reward is a failure."""
-        chance = torch.Generator().manual_seed(seed)
-        prompt = torch.randint(3, self._tiny.vocabulary, (4,), generator=chance).tolist()
-        episodes = []
-        for index, reward in enumerate(rewards):
-            length = lengths[index % len(lengths)]
-            ids = [*prompt, *torch.randint(3, self._tiny.vocabulary, (length,), generator=chance).tolist()]
-            half = length // 2
-            mask = [0] * 4 + [1] * (half - 1) + [0] * 2 + [1] * (length - half - 1)
-            failed = reward is None
-            episodes.append(self.episode(ids, mask, reward or 0.0, failed=failed, index=index))
-        return Group(f"group-{seed}", Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
+    def group(self, rewards: Sequence[float | None], seed: int = 0) -> Group:
+        return self._tiny.group(rewards, seed)  # type: ignore[no-any-return]
 
     def logprobs(self, model: Any, episode: Episode) -> torch.Tensor:
         """Of the sampled tokens, by the model's full logits."""

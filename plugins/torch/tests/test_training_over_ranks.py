@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE
-from toolrl.types import Group, Message, Task
+from toolrl.types import Group
 
 TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2), "frozen": (2e-2, 2e-2, 1e-2)}
 """Relative of the loss and of other metrics, absolute of weights. All other cases are in float64, where rounding is no
@@ -22,33 +23,12 @@ WORKER = Path(__file__).parent / "ranks_worker.py"
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "steps": 10, "max_grad_norm": 0.5, "tokens_per_microbatch": 40}
 
 
-class Groups:
-    """Groups of episodes of a common prompt, with two turns each."""
-
-    def __init__(self, tiny: Any, make_episode: Callable[..., Any]) -> None:
-        self._tiny = tiny
-        self._make_episode = make_episode
-
-    def __call__(self, rewards: Sequence[float | None], seed: int) -> Group:
-        chance = torch.Generator().manual_seed(seed)
-        prompt = torch.randint(3, self._tiny.vocabulary, (24,), generator=chance).tolist()
-        episodes = []
-        for index, reward in enumerate(rewards):
-            length = 7 + (5 * index + 3 * seed) % 11
-            ids = [*prompt, *torch.randint(3, self._tiny.vocabulary, (length,), generator=chance).tolist()]
-            half = length // 2
-            mask = [0] * 24 + [1] * (half - 1) + [0] * 2 + [1] * (length - half - 1)
-            logprobs = tuple(-3.0 * sampled for sampled in mask)
-            episodes.append(
-                self._make_episode(
-                    mask, reward=reward or 0.0, failed=reward is None, ids=tuple(ids), index=index,
-                    logprobs=logprobs, group=f"group-{seed}",
-                )
-            )  # fmt: skip
-        return Group(f"group-{seed}", Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
+def make_group(tiny: Any, rewards: Sequence[float | None], seed: int) -> Group:
+    lengths = [7 + (5 * index + 3 * seed) % 11 for index in range(len(rewards))]
+    return tiny.group(rewards, seed, prompt=24, lengths=lengths)  # type: ignore[no-any-return]
 
 
-def make_cases(group: Groups) -> dict[str, Any]:
+def make_cases(group: Callable[..., Group]) -> dict[str, Any]:
     """By name. Steps of five groups don't divide by two or three; one group is flat, one episode failed."""
     step = [group([1.0, 0.0, 0.5], 1), group([0.0, 0.0], 2), group([1.0, None, 0.0], 3), group([0.0, 2.0], 4)]
     later = [group([1.0, 0.0], 5), group([0.0, 1.0, 1.0, 1.0], 6), group([0.5, 1.0], 7)]
@@ -91,7 +71,7 @@ def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Cal
             from ranks_worker import train
         finally:
             sys.path.remove(str(WORKER.parent))
-        model, cases = tiny.model("qwen3"), make_cases(Groups(tiny, make_episode))
+        model, cases = tiny.model("qwen3"), make_cases(partial(make_group, tiny))
         cases = {name: cases[name] for name in names or cases}
         (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))
         on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])

@@ -13,9 +13,6 @@ import pytest
 import torch
 
 from toolrl.types import Episode, Group, RewardEntry, Task
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.options import TrainerConfig
-from toolrl_plugin_torch.trainer import PolicyTrainer
 
 UPDATES, TEMPERATURE, LENGTH, PROMPT, RATE = 2, 1.3, 37, 40, 1e-3
 DISCOUNT, CAP, LOW, HIGH, DUAL, KL, ENTROPY = 0.9, 1.5, 0.7, 1.4, 3.0, 0.2, 0.05
@@ -157,17 +154,16 @@ def test_a_step_is_the_one_made_by_hand(
     model = tiny.model("qwen3", dtype="float64")
     copied = copy.deepcopy(model)
     groups = sampled(copied, tiny.vocabulary, make_episode)
-    algorithm = AlgorithmConfig(
-        preset="grpo", credit="turn", discount=DISCOUNT, ratio=kind, loss_aggregation=loss,
-        clip_low=CLIPS[kind][0], clip_high=CLIPS[kind][1], clip_dual=DUAL, kl_coef=KL, entropy_coef=ENTROPY,
-        importance={"level": "token", "cap": CAP}, rejection={"level": "mean", "low": LOW, "high": HIGH},
+    algorithm = {
+        "preset": "grpo", "credit": "turn", "discount": DISCOUNT, "ratio": kind, "loss_aggregation": loss,
+        "clip_low": CLIPS[kind][0], "clip_high": CLIPS[kind][1], "clip_dual": DUAL, "kl_coef": KL,
+        "entropy_coef": ENTROPY, "importance": {"level": "token", "cap": CAP},
+        "rejection": {"level": "mean", "low": LOW, "high": HIGH},
+    }  # fmt: skip
+    trainer = tiny.trainer(
+        tmp_path, tiny.policy(model), algorithm, temperature=TEMPERATURE, longest=LENGTH, learning_rate=RATE,
+        updates_per_step=UPDATES, tokens_per_microbatch=150, max_grad_norm=1e9, share_prefix=share,
     )  # fmt: skip
-    settings = TrainerConfig(
-        learning_rate=RATE, steps=5, updates_per_step=UPDATES, tokens_per_microbatch=150, max_grad_norm=1e9,
-        weight_decay=0.0, share_prefix=share,
-    )  # fmt: skip
-    policy = tiny.policy(model)
-    trainer = PolicyTrainer(policy, settings, algorithm, tmp_path, temperature=TEMPERATURE, longest=LENGTH)
     metrics = trainer.update(groups)
     expected = by_hand(copied, groups, kind, loss, together=share)
     assert trainer.shares == share

@@ -20,40 +20,24 @@ _GRPO: dict[str, Any] = {
     "clip_high": 0.2,
     "drop_flat_groups": False,
 }
+_REINFORCE = {**_GRPO, "scale": "advantage_std", "loss_aggregation": "token_mean"}
 PRESETS: dict[str, dict[str, Any]] = {
-    "grpo": _GRPO,
-    "dr_grpo": {**_GRPO, "scale": "none", "loss_aggregation": "constant"},
+    "grpo": _GRPO,  # arXiv 2402.03300
+    "dr_grpo": {**_GRPO, "scale": "none", "loss_aggregation": "constant"},  # arXiv 2503.20783
+    # arXiv 2503.14476; its overlong shaping is `overlong`.
     "dapo": {**_GRPO, "loss_aggregation": "token_mean", "clip_high": 0.28, "drop_flat_groups": True},
+    # arXiv 2507.18071, clip ranges of section 5.1.
     "gspo": {**_GRPO, "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    # MiniMax-M1, arXiv 2506.13585; the ratio's bound of 5 is ScaleRL's, arXiv 2510.13786.
     "cispo": {**_GRPO, "surrogate": "cispo", "loss_aggregation": "token_mean", "clip_low": 1.0, "clip_high": 4.0},
+    # arXiv 2402.14740
     "rloo": {**_GRPO, "baseline": "leave_one_out", "scale": "none", "loss_aggregation": "sequence_sum"},
-    "reinforce_plus_plus": {
-        **_GRPO,
-        "baseline": "batch_mean",
-        "scale": "advantage_std",
-        "loss_aggregation": "token_mean",
-    },
-    "reinforce_plus_plus_baseline": {**_GRPO, "scale": "advantage_std", "loss_aggregation": "token_mean"},
-    "ppo": {
-        **_GRPO,
-        "baseline": "critic",
-        "scale": "advantage_std",
-        "credit": "turn",
-        "loss_aggregation": "token_mean",
-    },
+    "reinforce_plus_plus": {**_REINFORCE, "baseline": "batch_mean"},  # arXiv 2501.03262
+    "reinforce_plus_plus_baseline": _REINFORCE,  # the same, with the group's mean as baseline
+    # arXiv 1707.06347, with a critic and advantages over turns.
+    "ppo": {**_REINFORCE, "baseline": "critic", "credit": "turn"},
 }
-"""By name, what a published algorithm sets:
-
-    grpo                          arXiv 2402.03300
-    dr_grpo                       arXiv 2503.20783
-    dapo                          arXiv 2503.14476; its overlong shaping is `overlong`
-    gspo                          arXiv 2507.18071, clip ranges of section 5.1
-    cispo                         MiniMax-M1, arXiv 2506.13585; the ratio's bound of 5 is ScaleRL's, arXiv 2510.13786
-    rloo                          arXiv 2402.14740
-    reinforce_plus_plus           arXiv 2501.03262
-    reinforce_plus_plus_baseline  the same, with the group's mean as baseline
-    ppo                           arXiv 1707.06347, with a critic and advantages over turns
-"""
+"""By name, what a published algorithm sets."""
 
 _ADVANTAGE = ("baseline", "scale", "credit", "discount")
 _LOSS = ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from toolrl.config.model import Config
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, BuildContext, PolicyLoss
 from toolrl.types import Group
-from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
@@ -30,7 +31,9 @@ class TorchTrainers:
         config = self._config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        random_state.seed(config.seed)
+        random.seed(config.seed)
+        np.random.seed(config.seed % 2**32)  # numpy takes 32 bits
+        torch.manual_seed(config.seed)
         self._device = pick_device(device or config.device)
         choose_kernels(self._device, deterministic=config.deterministic)
 

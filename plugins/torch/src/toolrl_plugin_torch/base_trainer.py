@@ -16,9 +16,8 @@ import torch
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.batch import MicroBatch, Sample
-from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, write_state
+from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, restore_random, write_state
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.offload import warn_where_useless
@@ -138,7 +137,7 @@ class BaseTrainer:
         else:
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_extra_state(state["extra"])
-        random_state.restore(state["random"])
+        restore_random(state["random"])
         self.step = step
 
     def extra_state(self) -> dict[str, Any]:

@@ -88,7 +88,9 @@ class PolicyOptimizer:
         Raises RunStoppedError where the norm isn't finite; nothing is updated then.
         """
         with self.on_device:
-            self._hand_over()
+            for _, parameter, master in self._tied():
+                if master is not parameter:
+                    master.grad = self._sums.get(id(parameter))
             norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
             for group in self._adamw.param_groups:
                 group["lr"] = rate
@@ -174,12 +176,6 @@ class PolicyOptimizer:
 
         parameter.register_post_accumulate_grad_hook(accumulate)
         return master
-
-    def _hand_over(self) -> None:
-        """Give the masters their gradients."""
-        for _, parameter, master in self._tied():
-            if master is not parameter:
-                master.grad = self._sums.get(id(parameter))
 
     def _tensors(self) -> Iterable[torch.Tensor]:
         """What nothing but this needs: averages and masters."""

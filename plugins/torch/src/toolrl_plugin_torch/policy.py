@@ -165,10 +165,8 @@ def _note_dtype(settings: Any, dtype: torch.dtype) -> None:
 
 def _takes_images(settings: Any) -> bool:
     """Whether a config is that of a vision-language model."""
-    kind, modeling = type(settings), transformers.models.auto.modeling_auto
-    if kind not in modeling.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        return False
-    return getattr(settings, "vision_config", None) is not None
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return type(settings) in known and getattr(settings, "vision_config", None) is not None
 
 
 def _load_processor(source: str, tokenizer: Any, options: Mapping[str, Any]) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 
 from toolrl.errors import CheckpointError
 from toolrl.loop.checkpoints import unreadable_state
-from toolrl_plugin_torch import random_state
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.policy import PolicyModel
 
@@ -21,7 +22,7 @@ _LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a n
 def write_state(folder: Path, optimizer: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
     """Write an optimizer's state, what else the trainer learns by name (`extra`), and the states of the process's
     random generators into a checkpoint's folder. Raises OSError."""
-    state = {"optimizer": dict(optimizer), "random": random_state.capture(), "extra": dict(extra)}
+    state = {"optimizer": dict(optimizer), "random": _random_states(), "extra": dict(extra)}
     (folder / _FILE).parent.mkdir(exist_ok=True)
     with (folder / _FILE).open("wb") as file:
         writer = _Writer(file)
@@ -53,6 +54,29 @@ def load_weights(policy: PolicyModel, path: Path) -> None:
     saved = type(policy.model).from_pretrained(path, dtype=policy.model.dtype)
     with torch.no_grad():
         policy.model.load_state_dict(saved.state_dict())
+
+
+def _random_states() -> dict[str, Any]:
+    """Of Python, numpy, torch and CUDA, as numbers, lists and uint8 tensors only, which torch loads with `weights_only`."""
+    version, numbers, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random(state: Mapping[str, Any]) -> None:
+    """Put the states of all random generators back. CUDA's are left alone where there are more or fewer devices now."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
 
 
 class _Writer:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.fused.layer import Pass, Weights, layer
-from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
+from toolrl_plugin_torch.prefixes.tree import TokenTree, grow, trial_sequences
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs, over_trees
 
 logger = logging.getLogger(__name__)
@@ -145,15 +145,9 @@ class FusedLayers:
 
 
 def _trial(vocabulary: int) -> TokenTree:
-    """Two groups with a common beginning, sequences of different length."""
     chance = torch.Generator().manual_seed(0)
-
-    def tokens(count: int) -> list[int]:
-        return torch.randint(vocabulary, (count,), generator=chance).tolist()  # type: ignore[no-any-return]
-
-    beginning = tokens(24)
-    prompts = [[*beginning, *tokens(20)] for _ in range(2)]
-    return grow([[*prompt, *tokens(length)] for prompt in prompts for length in (9, 2, 17)])
+    sequences = trial_sequences(lambda count: torch.randint(vocabulary, (count,), generator=chance).tolist())
+    return grow([[*prompt, *tail] for prompt, tail in sequences])
 
 
 def _weights(module: Any) -> Weights:

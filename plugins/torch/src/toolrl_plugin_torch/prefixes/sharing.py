@@ -19,6 +19,7 @@ from toolrl.errors import ConfigError
 from toolrl_plugin_torch.batch import Sample, pack
 from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.prefixes.tree import trial_sequences
 from toolrl_plugin_torch.prefixes.tree_attention import CannotShareError, over_trees, without_adapter
 from toolrl_plugin_torch.probe import allowed_rounding, probe_ids, typical
 
@@ -133,19 +134,11 @@ def reason_by_trial(score: TokenScorer, tokenizer: Any = None) -> str | None:
 
 
 def _trial(model: Any, tokenizer: Any) -> list[Sample]:
-    """Two groups with a common beginning, three sequences each of different length."""
     text = cycle(probe_ids(tokenizer, model.get_input_embeddings().weight.shape[0]))
-
-    def tokens(count: int) -> list[int]:
-        return list(islice(text, count))
-
     samples = []
-    beginning = tokens(24)
-    for _ in range(2):
-        prompt = [*beginning, *tokens(20)]
-        for length in (9, 1, 17):
-            mask = [0] * len(prompt) + [1] * length
-            samples.append(Sample([*prompt, *tokens(length)], mask, [0.0] * len(mask), [0.0] * len(mask)))
+    for prompt, tail in trial_sequences(lambda count: list(islice(text, count))):
+        mask = [0] * len(prompt) + [1] * len(tail)
+        samples.append(Sample([*prompt, *tail], mask, [0.0] * len(mask), [0.0] * len(mask)))
     return samples
 
 

@@ -14,7 +14,7 @@ The row holds a node, then all below it, child after child: what sees a node's t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -106,6 +106,14 @@ def grow(sequences: Sequence[Sequence[int]], *, worth: int = WORTH_SHARING) -> T
             stretch, node = stretches[passed], nodes[passed]
             predictor_BT[row, stretch.start + 1 : stretch.end + 1] = torch.arange(node.start, node.end)
     return TokenTree(torch.tensor(ids), torch.tensor(positions), predictor_BT, tuple(nodes))
+
+
+def trial_sequences(tokens: Callable[[int], list[int]]) -> list[tuple[list[int], list[int]]]:
+    """Two groups with a common beginning, three sequences each of different length, of tokens that the caller draws:
+    prompts and what follows them."""
+    beginning = tokens(24)
+    prompts = [[*beginning, *tokens(20)] for _ in range(2)]
+    return [(prompt, tokens(length)) for prompt in prompts for length in (9, 2, 17)]
 
 
 def _stretches(rows: Sequence[list[int]], worth: int) -> tuple[list[_Stretch], list[int]]:
