@@ -57,7 +57,7 @@ def load_weights(policy: PolicyModel, path: Path) -> None:
 
 
 def _random_states() -> dict[str, Any]:
-    """Of Python, numpy, torch and CUDA: numbers, lists and uint8 tensors only, which torch loads with `weights_only`."""
+    """Of Python, numpy, torch and CUDA: numbers, lists and uint8 tensors, which torch loads with `weights_only`."""
     version, numbers, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
