@@ -57,7 +57,12 @@ class BaseTrainer:
     ) -> None:
         self.policy = policy
         self.ranks = ranks
-        self._parallel = _parallelism(ranks, cpu_offload=cpu_offload)
+        self._parallel = SingleProcess(ranks)
+        if ranks.distributed:
+            # Imports FSDP, which one process does without.
+            from toolrl_plugin_torch.sharding.sharded import Sharded
+
+            self._parallel = Sharded(ranks, cpu_offload=cpu_offload)
         offload = settings.offload if isinstance(settings, TrainerConfig) else []
         warn_where_useless(offload, policy.device)
         self.step = 0
@@ -185,13 +190,3 @@ class BaseTrainer:
         """The step's updates are done."""
         self._parallel.write_back(self._score, self.policy.model)
         self.step, self.whole = self.step + 1, True
-
-
-def _parallelism(ranks: Ranks, *, cpu_offload: bool) -> SingleProcess:
-    """How a trainer computes with these ranks. With `cpu_offload` shards wait in the host's memory."""
-    if not ranks.distributed:
-        return SingleProcess(ranks)
-    # Imports FSDP, which one process does without.
-    from toolrl_plugin_torch.sharding.sharded import Sharded
-
-    return Sharded(ranks, cpu_offload=cpu_offload)

@@ -12,7 +12,7 @@ weights of norms are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -131,7 +131,14 @@ class PolicyOptimizer:
 
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
-        self._check_names(state["names"])
+        names = list(state["names"])
+        if names != self._names:
+            changed = sorted(set(names) ^ set(self._names))
+            raise CheckpointError(
+                f"the optimizer's state is of other parameters: {len(names)} saved, {len(self._names)} in the "
+                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
+                hint="Resume with the model that the run started from, or start a new run from these weights.",
+            )
         with self.on_device:
             tensors = self.tensors()
             masters = state["masters"]
@@ -139,20 +146,11 @@ class PolicyOptimizer:
                 if name in masters or master is not parameter:
                     put(masters.get(name, parameter), master)
             # AdamW numbers parameters as they stand in its groups.
-            names = {id(master): name for name, _, master in self._tied()}
-            order = [names[id(master)] for group in self._adamw.param_groups for master in group["params"]]
+            by_id = {id(master): name for name, _, master in self._tied()}
+            order = [by_id[id(master)] for group in self._adamw.param_groups for master in group["params"]]
             for number, values in state["adamw"]["state"].items():
                 for kind, value in values.items():
                     put(value, tensors[f"{kind}/{order[number]}"])
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        if list(names) != self._names:
-            changed = sorted(set(names) ^ set(self._names))
-            raise CheckpointError(
-                f"the optimizer's state is of other parameters: {len(names)} saved, {len(self._names)} in the "
-                f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
-                hint="Resume with the model that the run started from, or start a new run from these weights.",
-            )
 
     def _master(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """The float32 copy that stands for a parameter of lower precision, or the parameter itself.

@@ -159,7 +159,7 @@ class ProcessGroup(Ranks):
         return values
 
     async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
-        values: list[Any] = await self.all_of(_nothing() if work is None else work, what)
+        values: list[Any] = await self.all_of(asyncio.sleep(0) if work is None else work, what)
         return values[0]  # type: ignore[no-any-return]
 
     def _exchange(self, data: bytes) -> list[bytes]:
@@ -216,7 +216,9 @@ class ProcessGroup(Ranks):
             found = self._reported()
             if found is not None and found.rank != self.rank:
                 return found.error()
-            if not isinstance(error, RankError) and _is_of_transport(error):
+            # gloo's errors have no class of their own.
+            lost = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _TRANSPORT)
+            if lost and not isinstance(error, RankError):
                 error = self._lost("an exchange of weights or gradients", error)
         return self._report(error)
 
@@ -249,20 +251,16 @@ class ProcessGroup(Ranks):
         return None
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
-        return LostRanksError(
-            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{self._last_points()}",
-            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout). See the output of the "
-            "rank that stayed behind.",
-        )
-
-    def _last_points(self) -> str:
-        """The last known points of the other ranks, for a message."""
         seen = ""
         with contextlib.suppress(RuntimeError):
             for rank in range(self.size):
                 if rank != self.rank and self._store.check([f"{_AT}/{rank}"]):
                     seen += f"; rank {rank} was last at {self._store.get(f'{_AT}/{rank}').decode()!r}"
-        return seen
+        return LostRanksError(
+            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{seen}",
+            hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout). See the output of the "
+            "rank that stayed behind.",
+        )
 
 
 def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
@@ -273,7 +271,8 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
     RankError where not all come in time.
     """
     wait = timedelta(seconds=timeout)
-    rank, size, local = (int(os.environ.get(name, fallback)) for name, fallback in _VARIABLES)
+    found = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ}
+    rank, size, local = (int(found[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if size == 1:
         if problem is not None:
             raise problem
@@ -309,10 +308,6 @@ def _check_ready(store: dist.Store, rank: int, size: int, problem: Exception | N
         raise problem if problem is not None and broken.rank == rank else broken.error()
 
 
-_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-"""torchrun's variables, and their values without torchrun."""
-
-
 def _pick(device: str, local: int, size: int) -> tuple[str, int]:
     """cpu or cuda, and the device's number, made the current one of this thread. Raises ConfigError."""
     chosen = pick_device(device)
@@ -325,13 +320,3 @@ def _pick(device: str, local: int, size: int) -> tuple[str, int]:
     if chosen.type == "cuda":
         torch.cuda.set_device(pick_device(f"cuda:{local}"))
     return chosen.type, local
-
-
-async def _nothing() -> Any:
-    """The part of a rank without work."""
-
-
-def _is_of_transport(error: Exception) -> bool:
-    """Whether a RuntimeError means that another rank can't be reached. gloo's have no class of their own."""
-    text = str(error).lower()
-    return isinstance(error, dist.DistError) or any(word in text for word in _TRANSPORT)
