@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from toolrl_plugin_torch.policy import PolicyModel
-    from toolrl_plugin_torch.trainer import PolicyTrainer
+    from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, ("torch", "transformers"))) else ["test_*.py"]
 """Without `toolrl[train]` there is nothing to test here."""
@@ -169,6 +169,13 @@ class Tiny:
         settings = TrainerConfig(**{"learning_rate": 1e-3, "steps": 10, **fields})
         config = AlgorithmConfig(**(algorithm or {"preset": "grpo"}))
         return PolicyTrainer(policy or cls.policy(), settings, config, folder, **own)
+
+    @staticmethod
+    def fine_tuner(folder: Path, policy: PolicyModel, **settings: Any) -> SupervisedTrainer:
+        from toolrl_plugin_torch.options import SftConfig
+        from toolrl_plugin_torch.trainer import SupervisedTrainer
+
+        return SupervisedTrainer(policy, SftConfig(**{"from_run": "x", "steps": 4, **settings}), folder)
 
     @staticmethod
     def naive(

@@ -72,7 +72,7 @@ def test_a_new_adapter_changes_nothing_and_alone_is_trained(tiny: Any, folder: P
 def test_training_leaves_the_weights_of_the_model_alone(tiny: Any, folder: Path, tmp_path: Path) -> None:
     policy = tiny.load(folder, {"rank": 4})
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
-    trainer = SupervisedTrainer(policy, SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1), tmp_path)
+    trainer = tiny.fine_tuner(tmp_path, policy, learning_rate=1e-2, weight_decay=0.1)
     losses = [trainer.update(BATCH)["loss"] for _ in range(8)]
     assert losses[-1] < losses[0]
     changed = {name for name, p in policy.model.named_parameters() if not p.equal(before[name])}
@@ -183,7 +183,7 @@ def test_a_base_that_was_changed_is_named(tiny: Any, tmp_path: Path, lora: dict[
 
 def test_a_run_whose_model_moved_goes_on_and_one_on_another_model_does_not(tiny: Any, tmp_path: Path) -> None:
     def saver(folder: Path, rank: int = 4) -> Saver:
-        trainer = SupervisedTrainer(tiny.load(folder, {"rank": rank}), SftConfig(from_run="x", steps=4), tmp_path)
+        trainer = tiny.fine_tuner(tmp_path, tiny.load(folder, {"rank": rank}))
         return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
 
     folder = tiny.save(tmp_path / "model")
@@ -347,40 +347,11 @@ def test_gradients_do_not_depend_on_how_they_are_computed(
         assert (full[name] - grad).abs().max() <= 1e-6, name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
-    folder = tiny.save(tmp_path / "model", dtype=dtype)
-
-    def saver() -> Saver:
-        policy = tiny.load(folder, {"rank": 4}, dtype=dtype)
-        settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
-        trainer = SupervisedTrainer(policy, settings, tmp_path)
-        return Saver(trainer, tmp_path / "checkpoints", 2, FixedRows(2), {})
-
-    first = saver()
-    for _ in range(2):
-        first.trainer.update(BATCH)
-    path = first.save()
-    names = {file.name for file in path.iterdir()}
-    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "manifest.json"} <= names
-    assert "model.safetensors" not in names
-
-    second = saver()
-    held = dict(second.trainer.policy.model.named_parameters())
-    assert second.restore() == 2
-    assert all(held[name] is p for name, p in second.trainer.policy.model.named_parameters()), "an engine shares them"
-    for _ in range(2):
-        first.trainer.update(BATCH)
-        second.trainer.update(BATCH)
-        others = dict(first.trainer.policy.model.named_parameters())
-        assert all(parameter.equal(others[name]) for name, parameter in held.items())
-
-
 def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
 
     def saver(lora: dict[str, Any] | None, name: str) -> Saver:
-        trainer = SupervisedTrainer(tiny.load(folder, lora), SftConfig(from_run="x", steps=4), tmp_path)
+        trainer = tiny.fine_tuner(tmp_path, tiny.load(folder, lora))
         return Saver(trainer, tmp_path / name, 2, FixedRows(2), {})
 
     for lora, other, problem in (

@@ -17,35 +17,43 @@ from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import Ranks
 from toolrl.loop.saver import Saver, changes, config_digest
 from toolrl_plugin_torch.options import SftConfig
-from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
 CONFIG = {"trainer": {"learning_rate": 1e-3, "steps": 4}, "sft": None, "run": {"name": "a"}, "seed": 0}
 
 
-def make_saver(tiny: Any, folder: Path, *, seed: int = 0, dtype: str = "float32", **changes: Any) -> Saver:
-    """A saver of a new trainer, whose model has the weights of this seed."""
-    policy = tiny.policy(seed=seed, dtype=dtype)
-    settings = SftConfig(from_run="x", learning_rate=1e-2, weight_decay=0.1, steps=4)
-    trainer = SupervisedTrainer(policy, settings, folder)
+def make_saver(tiny: Any, folder: Path, policy: Any = None, **changes: Any) -> Saver:
+    trainer = tiny.fine_tuner(folder, policy or tiny.policy(), learning_rate=1e-2, weight_decay=0.1)
     return Saver(trainer, folder / "checkpoints", changes.get("keep", 2), FixedRows(2), changes.get("config", CONFIG))
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapter"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str) -> None:
+def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype: str, lora: Any) -> None:
     """Weights, master weights, both averages of AdamW, the step, and every random generator."""
-    first = make_saver(tiny, tmp_path, dtype=dtype)
+    if lora:
+        pytest.importorskip("peft")
+    model = tiny.save(tmp_path / "model", dtype=dtype)
+    first = make_saver(tiny, tmp_path, tiny.load(model, lora, dtype=dtype))
     for _ in range(2):
         first.trainer.update(BATCH)
     random.seed(5)
     torch.manual_seed(5)
     path = first.save()
     assert (path.name, first.last_step) == ("step-000002", 2)
+    names = {"tokenizer.json", "manifest.json"}
+    names |= {"adapter_config.json", "adapter_model.safetensors"} if lora else {"config.json", "model.safetensors"}
+    assert names <= {file.name for file in path.iterdir()}
+    assert lora is None or not (path / "model.safetensors").exists()
     drawn = (random.random(), torch.rand(()).item())
 
-    second = make_saver(tiny, tmp_path, seed=1, dtype=dtype)
+    second = make_saver(tiny, tmp_path, tiny.load(model, lora, dtype=dtype))
     module = second.trainer.policy.model
     held = dict(module.named_parameters())
+    with torch.no_grad():
+        for parameter in held.values():
+            if parameter.requires_grad:
+                parameter.add_(1.0)
     assert second.restore() == 2
     assert (second.trainer.step, second.last_step) == (2, 2)
     assert (random.random(), torch.rand(()).item()) == drawn

@@ -15,9 +15,8 @@ from toolrl.errors import RunStoppedError
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
-from toolrl_plugin_torch.options import SftConfig
 from toolrl_plugin_torch.policy import PolicyModel
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 RATE = 1e-3
 
@@ -252,16 +251,11 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_step_counts(sett
 # Fine-tuning.
 
 
-def supervised(setting: Setting, policy: PolicyModel, directory: Path, **settings: Any) -> SupervisedTrainer:
-    config = SftConfig(**{"from_run": "x", "learning_rate": 3e-3, "steps": 30, "max_grad_norm": 1e9, **settings})
-    return SupervisedTrainer(policy, config, directory)
-
-
-def test_fine_tuning_lowers_the_mean_loss_of_a_token(setting: Setting, tmp_path: Path) -> None:
+def test_fine_tuning_lowers_the_mean_loss_of_a_token(tiny: Any, setting: Setting, tmp_path: Path) -> None:
     policy = setting.policy()
     episodes = setting.group([0.0, 0.0, 0.0]).episodes
     expected = -torch.cat([setting.logprobs(policy.model, episode) for episode in episodes]).mean()
-    trainer = supervised(setting, policy, tmp_path)
+    trainer = tiny.fine_tuner(tmp_path, policy, learning_rate=3e-3, steps=30, max_grad_norm=1e9)
     demonstrations = [Demonstration(episode.ids, episode.loss_mask) for episode in episodes]
     losses = []
     for step in range(30):
