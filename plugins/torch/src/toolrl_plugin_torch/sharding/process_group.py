@@ -32,12 +32,14 @@ from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
 
 T = TypeVar("T")
 
-_READY, _FAILED, _AT = "ready", "failed", "at"
+_READY, _FAILED, _FAILED_FIRST, _AT = "ready", "failed", "failed/first", "at"
 """Keys of the store."""
 _TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
 """Words of transport failures in the RuntimeErrors of torch.distributed, in small letters."""
 _GRACE = timedelta(seconds=5)
 """A rank that lost another waits so long for that rank's reason."""
+_ALIKE = timedelta(seconds=2)
+"""The first rank would report the same mistake within this time."""
 _DIGEST = 32
 """Bytes of a signature."""
 
@@ -213,7 +215,7 @@ class ProcessGroup(Ranks):
             error = before
         # Where a rank is gone, gloo and NCCL raise RuntimeError.
         if isinstance(error, RankError | RuntimeError):
-            found = self._reported()
+            found = self._reported(_FAILED, _GRACE)
             if found is not None and found.rank != self.rank:
                 return found.error()
             # gloo's errors have no class of their own.
@@ -234,20 +236,23 @@ class ProcessGroup(Ranks):
         del self.control, self.mesh
 
     def _report(self, error: Exception) -> Exception:
-        """Report an error to the other ranks. Where one reported the same before, return that rank's: ranks often make
-        a mistake together."""
+        """Report an error to the other ranks. Of a mistake that all ranks make, the first rank's error is kept."""
         failure = _Failure.of(self.rank, error)
         with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-            first = _Failure(*json.loads(self._store.compare_set(_FAILED, "", json.dumps(failure))))
-            if first.rank != self.rank and first.message == failure.message:
-                return first.error()
+            self._store.compare_set(_FAILED, "", json.dumps(failure))
+            if self.first:
+                self._store.set(_FAILED_FIRST, json.dumps(failure))
+            else:
+                found = self._reported(_FAILED_FIRST, _ALIKE)
+                if found is not None and found.message == failure.message:
+                    return found.error()
         return error
 
-    def _reported(self) -> _Failure | None:
-        """What the first rank that failed reported, within `_GRACE`."""
+    def _reported(self, key: str, patience: timedelta) -> _Failure | None:
+        """The failure that a rank reports under this key within a time."""
         with contextlib.suppress(RuntimeError):  # It is late, or the store is gone with the process that held it.
-            self._store.wait([_FAILED], _GRACE)
-            return _Failure(*json.loads(self._store.get(_FAILED)))
+            self._store.wait([key], patience)
+            return _Failure(*json.loads(self._store.get(key)))
         return None
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
