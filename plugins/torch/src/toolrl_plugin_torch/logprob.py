@@ -8,8 +8,8 @@ together are small they are kept instead, which saves a quarter of the head's wo
 This needs the model's hidden states and its head apart from each other. Models differ in what they do to logits behind
 the head (a scale, a soft cap), so nothing is assumed: when a `TokenScorer` is made, one forward pass with amplified
 logits finds out what this model does, and whether hidden states and head give its logits. Where they don't, the model's
-own logits at the needed positions are used: exact for every model, but with more memory; `TokenScorer.fallback` says
-why.
+own logits at the needed positions are used: exact for every model, but with more memory; `TokenScorer.fallback` is
+the reason.
 
 Log-probabilities are those of softmax(logits / temperature) in float32 (float64 where the model is), which is what
 engines report for sampled tokens. Logits are in float32 from the head on, also those of 16-bit models.

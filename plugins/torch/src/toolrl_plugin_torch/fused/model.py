@@ -104,7 +104,7 @@ class FusedLayers:
         return Pass(tree, cos_N1D, sin_N1D, self._heads, self._dim, self._eps, self._scale, keep)
 
     def _agrees(self) -> bool:
-        """Compare with the module on a small tree. Says so where they differ."""
+        """Compare with the module on a small tree. Warns where they differ."""
         name = type(self._model).__name__
         try:
             off = self.difference()

@@ -44,8 +44,8 @@ float32 inside by 1e-6 in float64. In 16-bit types what is allowed follows from 
 def choose(
     wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer], where: str, tokenizer: Any = None
 ) -> bool:
-    """Whether all these share; if so they take the fastest way that is right for them. Says why not where `auto`
-    doesn't.
+    """Whether all these share; if so they take the fastest way that is right for them. Warns of the reason where
+    `auto` doesn't.
 
     Raises ConfigError where sharing is asked for and can't be. `where`: the option's path in the config. `tokenizer`:
     for the text of the trial.

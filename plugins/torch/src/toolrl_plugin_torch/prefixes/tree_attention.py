@@ -38,7 +38,7 @@ _REFUSED = {
 
 
 class CannotShareError(Exception):
-    """Why a model can't compute a tree; the text goes on after "because"."""
+    """Why a model can't compute a tree, as what follows "because"."""
 
 
 @contextmanager

@@ -231,7 +231,7 @@ class ProcessGroup(Ranks):
     def leave(self) -> None:
         self.barrier("the end")
         dist.destroy_process_group()
-        # With its last reference a group ends its threads. One that gives back the tensors of the exchange above while
+        # With its last reference a group ends its threads. One that frees the tensors of the exchange above while
         # the interpreter ends would end the process by SIGABRT.
         del self.control, self.mesh
 
