@@ -10,14 +10,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from toolrl.config.model import Config
-from toolrl.config.remarks import remarks
-from toolrl.config.sections import as_config, with_sections
-from toolrl.plugins.registry import load_registry
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.importance import rejected_tokens
 from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
-from toolrl_plugin_torch.options import TorchOptions
 
 MASK_BT = torch.tensor([[False, True, True, True], [False, True, True, False]])
 SAMPLED_BT = torch.tensor([[9.0, -1.0, -1.0, -1.0], [9.0, -2.0, -2.0, 9.0]])
@@ -142,41 +137,6 @@ def test_an_interval_holds_1(bad: dict[str, float]) -> None:
 def test_what_would_have_no_effect_is_refused(key: str) -> None:
     with pytest.raises(ValidationError, match=f"{key}: without effect beside `old_logprobs: sampled`"):
         AlgorithmConfig.model_validate({"old_logprobs": "sampled", key: {}})
-
-
-def told(config: Config) -> list[str]:
-    return remarks(config, load_registry())
-
-
-def config(algorithm: dict[str, Any], rollout: dict[str, Any], **more: Any) -> Config:
-    frame = {"model": {"path": "m"}, "environments": {"default": {"rewards": ["exact"]}}}
-    return as_config(
-        with_sections(TorchOptions).model_validate({**frame, "algorithm": algorithm, "rollout": rollout, **more})
-    )
-
-
-def test_stale_samples_without_any_correction_are_remarked_on() -> None:
-    stale = {"max_staleness": 2}
-    assert [line[:21] for line in told(config({}, stale))] == ["rollout.max_staleness"]
-    assert told(config({"old_logprobs": "sampled"}, stale)) == []
-    assert told(config({"importance": {}}, stale)) == []
-
-
-@pytest.mark.parametrize(
-    ("rollout", "more", "message"),
-    [
-        ({"replay": 0.5}, {}, "rollout.replay"),
-        ({"replay": 0.1, "max_staleness": 1}, {}, "0.1 of 8 groups is less than one group"),
-        ({"replay": 1.0, "max_staleness": 1}, {}, "less than 1"),
-    ],
-)
-def test_what_cannot_be_together_is_refused(rollout: dict[str, Any], more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        config({}, rollout, **more)
-
-
-def test_a_run_folder_that_did_not_oversample_is_still_a_config() -> None:
-    assert "oversampling" not in config({}, {"oversampling": 1.0}).rollout.model_dump()
 
 
 def test_a_trainer_of_several_updates_recomputes_nothing_for_ratios_to_the_samples(

@@ -185,10 +185,10 @@ def test_what_differs_since_the_checkpoint_is_named(
     assert not caplog.records
     now = {**CONFIG, "trainer": {"learning_rate": 2e-3, "steps": 9}, "run": {"name": "b"}}
     for before, said in (
-        ([CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
-        ([{**CONFIG, "seed": 3}, CONFIG], "step-000001 was written with: trainer.learning_rate 0.002 (was 0.001)"),
-        ([{**CONFIG, "seed": 3}], "step-000001 was written with"),
-        ([], "step-000001 was written with"),
+        ([CONFIG], "differs from that of step-000001: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}, CONFIG], "differs from that of step-000001: trainer.learning_rate 0.002 (was 0.001)"),
+        ([{**CONFIG, "seed": 3}], "differs from that of step-000001"),
+        ([], "differs from that of step-000001"),
     ):
         saver = make_saver(tiny, tmp_path, config=now)
         saver.before = before

@@ -13,6 +13,7 @@ import pytest
 
 from toolrl.config.load import check_config
 from toolrl.config.remarks import missing_files, remarks
+from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl_plugin_torch.model_path import missing_model
 
@@ -39,21 +40,61 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
     assert "algorithm.loss: is called `loss_aggregation` now" in told(tree, registry, *old)
 
 
+GROUPS = ["trainer.prompts_per_step=4", "algorithm.group_size=8"]
+
+
 @pytest.mark.parametrize(
-    ("overrides", "told_of"),
+    ("overrides", "beginnings"),
     [
-        (("kl_coef=0.1", "kl_estimator=k2"), []),
-        (("preset=reinforce_plus_plus", "drop_flat_groups=true"), ["drop_flat_groups"]),
-        (("preset=ppo", "dynamic_sampling=true", "drop_flat_groups=true"), ["drop_flat_groups", "dynamic_sampling"]),
-        (("preset=reinforce_plus_plus_baseline", "dynamic_sampling=true"), []),
-        (("preset=dapo", "dynamic_sampling=true"), []),
+        (["algorithm.kl_coef=0.1", "algorithm.kl_estimator=k2"], []),
+        (
+            ["algorithm.preset=reinforce_plus_plus", "algorithm.drop_flat_groups=true"],
+            ["algorithm.drop_flat_groups: with the baseline batch_mean"],
+        ),
+        (
+            ["algorithm.preset=ppo", "algorithm.dynamic_sampling=true", "algorithm.drop_flat_groups=true"],
+            ["algorithm.drop_flat_groups: with the baseline critic", "algorithm.dynamic_sampling: "],
+        ),
+        (["algorithm.preset=reinforce_plus_plus_baseline", "algorithm.dynamic_sampling=true"], []),
+        (["algorithm.preset=dapo", "algorithm.dynamic_sampling=true"], []),
+        (["trainer.updates_per_step=33", *GROUPS], ["trainer.updates_per_step 33: a step has 32 episodes"]),
+        (["trainer.updates_per_step=32", *GROUPS], []),
+        (["trainer.offload=[reference]"], ["trainer.offload: reference: there is none, as algorithm.kl_coef is 0"]),
+        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], []),
+        (["trainer.offload=[critic, optimizer]"], ["trainer.offload: critic: there is none in this algorithm"]),
+        (["trainer.offload=[critic]", "algorithm.preset=ppo"], []),
+        (["rollout.max_staleness=2"], ["rollout.max_staleness 2: stale samples"]),
+        (["rollout.max_staleness=2", "algorithm.old_logprobs=sampled"], []),
+        (["rollout.max_staleness=2", "algorithm.importance={}"], []),
     ],
 )
-def test_an_objective_that_learns_otherwise_than_one_thinks_is_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], told_of: list[str]
+def test_settings_whose_effect_may_surprise_are_remarked_on(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], beginnings: list[str]
 ) -> None:
-    lines = told(tree, registry, *(f"algorithm.{text}" for text in overrides)).splitlines()
-    assert [line.split(":")[0].split(".")[1] for line in lines if line.startswith("algorithm.")] == told_of
+    places = ("algorithm.", "trainer.", "rollout.max_staleness")
+    found = [line for line in told(tree, registry, *overrides).splitlines() if line.startswith(places)]
+    assert len(found) == len(beginnings), found
+    assert all(line.startswith(beginning) for line, beginning in zip(found, beginnings, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rollout.replay=0.5"], "rollout.replay"),
+        (["rollout.replay=0.1", "rollout.max_staleness=1"], "0.1 of 8 groups is less than one group"),
+        (["rollout.replay=1.0", "rollout.max_staleness=1"], "rollout.replay: Input should be < 1"),
+    ],
+)
+def test_what_cannot_be_together_is_refused(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(tree, overrides, registry=registry)
+
+
+def test_a_run_folder_that_did_not_oversample_is_still_a_config(tree: dict[str, Any], registry: Registry) -> None:
+    config = check_config(tree, ["rollout.oversampling=1.0"], registry=registry).config
+    assert "oversampling" not in config.rollout.model_dump()
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -69,36 +110,6 @@ def test_an_adapter_without_peft_is_told(
     assert ("model.lora: needs peft" in "\n".join(missing_files(wanted, registry))) is not installed
     plain = check_config(tree, [], registry=registry).config
     assert "peft" not in "\n".join(missing_files(plain, registry))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_told"),
-    [
-        (("trainer.updates_per_step=33", "trainer.prompts_per_step=4", "algorithm.group_size=8"), True),
-        (("trainer.updates_per_step=32", "trainer.prompts_per_step=4", "algorithm.group_size=8"), False),
-    ],
-)
-def test_more_updates_than_episodes_are_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
-) -> None:
-    assert ("a step has 32 episodes" in told(tree, registry, *overrides)) is is_told
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["trainer.offload=[reference]"], "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"),
-        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], None),
-        (["trainer.offload=[critic, optimizer]"], "trainer.offload: critic: there is none in this algorithm"),
-        (["trainer.offload=[critic]", "algorithm.preset=ppo"], None),
-    ],
-)
-def test_what_has_nothing_to_do_is_told(
-    tree: dict[str, Any], registry: Registry, overrides: list[str], line: str | None
-) -> None:
-    found = told(tree, registry, *overrides)
-    assert ("trainer." in found) is (line is not None)
-    assert line is None or line in found
 
 
 @pytest.mark.parametrize(
