@@ -25,7 +25,6 @@ from pagemaker import source
 
 from toolrl.config.load import check_config
 from toolrl.config.model import Config, EnvironmentConfig, ToolUse
-from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
 
 EXAMPLES = sorted((ROOT / "docs" / "examples").rglob("*.yaml"))
@@ -97,14 +96,6 @@ def test_examples_have_no_mistake(path: Path) -> None:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     registry = Registry.from_modules(known_plugins())
     check_config(tree, source=str(path), registry=registry, environ=AnyVariable())
-
-
-def test_a_mistake_is_found() -> None:
-    tree = completed({"tools": [{"use": "calculator", "options": {"precision": 0}}], "max_turn": 3})
-    assert not is_part_of_a_config({"tools": [], "max_turn": 3})
-    with pytest.raises(ConfigError) as caught:
-        check_config(tree, registry=source.registry(), environ=AnyVariable())
-    assert len(caught.value.problems) == 2
 
 
 INLINE = [

@@ -20,10 +20,3 @@ def _leads_somewhere(page: Page, link: str) -> bool:
     if not path.exists():
         return False
     return not anchor or (path.suffix == ".md" and anchor in read_page(path).anchors())
-
-
-def test_a_broken_link_is_found(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    path = tmp_path / "page.md"
-    path.write_text("# One thing\n[a](other.md) [b](#one-thing) [c](#two) `[d](no.md)` [e](page.md#one-thing)\n")
-    page = read_page(path)
-    assert [link for link in page.links() if not _leads_somewhere(page, link)] == ["other.md", "#two"]

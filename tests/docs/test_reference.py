@@ -6,12 +6,11 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import make
 import pytest
 from doc_pages import ROOT
-from pagemaker import cli_page, metrics_page, models, plugins_page, source
+from pagemaker import cli_page, metrics_page, models, source
 from pydantic import BaseModel
 
 from toolrl import hookspecs, protocols
@@ -40,33 +39,6 @@ def test_the_pages_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-# That something is missing is found.
-
-
-def test_a_page_that_is_missing_is_found(tmp_path: Path) -> None:
-    assert len(make.differences(tmp_path)) == len(make.PAGES)
-
-
-def test_a_metric_without_a_meaning_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(metrics_page.MEANINGS["Update"], "grad_norm")
-    with pytest.raises(ValueError, match="grad_norm"):
-        metrics_page.make()
-
-
-def test_a_meaning_without_a_metric_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(metrics_page.MEANINGS["Update"], "loss/nothing", "Isn't there.")
-    with pytest.raises(ValueError, match="loss/nothing"):
-        metrics_page.make()
-
-
-def test_a_field_without_a_description_is_found() -> None:
-    class Options(BaseModel):
-        bare: int = 1
-
-    with pytest.raises(ValueError, match="'bare' has no description"):
-        models.field_table(Options)
 
 
 # What is in the code is on a page, looked for without the page maker's help.
@@ -107,23 +79,6 @@ def config_fields(model: type[BaseModel]) -> Iterator[str]:
 @pytest.mark.parametrize("field", sorted({*config_fields(Config), *config_fields(PolicyOptions)}))
 def test_every_config_field_is_documented(field: str) -> None:
     assert f"\n| `{field}` | " in text("config.md")
-
-
-@pytest.mark.parametrize(
-    ("heading", "field"),
-    [
-        (plugins_page.heading(found, kind), name)
-        for kind in ("parsers", "tools", "rewards", "engines", "datasets", "chat_formats", "observers")
-        for found in source.registry().components(kind)
-        if (model := found.component.load_options()) is not None
-        for name in config_fields(model)
-    ],
-)
-def test_every_option_of_a_plugin_is_documented(heading: str, field: str) -> None:
-    _, found, section = text("plugins.md").partition(f"\n### {heading}\n")
-    assert found
-    section = section.partition("\n### ")[0]
-    assert f"\n| `{field}` | " in section or f".{field}` | " in section
 
 
 @pytest.mark.parametrize("metric", sorted(metrics_page.names_in_code()))

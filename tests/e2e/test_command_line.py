@@ -1,14 +1,8 @@
-"""The command line as a whole: bad plugins beside good ones, and one program under two names."""
+"""Bad plugins beside good ones."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 TOOL = """
     from toolrl import Component, hookimpl
@@ -40,13 +34,3 @@ def test_bad_plugins_stop_no_run_that_does_not_name_them(own_place: Any) -> None
     done = own_place.toolrl("train", config, "--json", site=site)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.json()["steps"] == 1
-
-
-def test_the_script_and_the_module_are_one_program(own_place: Any) -> None:
-    script = shutil.which("toolrl", path=str(Path(sys.executable).parent))
-    if script is None:
-        pytest.skip("the script `toolrl` isn't installed beside this Python")
-    for arguments in (["--version"], ["--help"], ["trian"], []):
-        module = own_place.toolrl(*arguments)
-        other = subprocess.run([script, *arguments], cwd=own_place.folder, capture_output=True, text=True, check=False)
-        assert (other.returncode, other.stdout, other.stderr) == (module.returncode, module.stdout, module.stderr)

@@ -134,27 +134,3 @@ def test_a_run_builds_on_the_adapter_or_on_the_merged_model(tuned: Any, here: An
         assert run.metrics_lines("train")[0].metrics["kl"] < 1e-9, "the reference is the model of the start"
     first = [workplace.run(name).metrics_lines("eval")[0].metrics["accuracy"] for name in ("on-adapter", "on-merged")]
     assert first[0] == pytest.approx(first[1], abs=0.1)
-
-
-def test_fine_tuning_of_an_adapter_saves_on_the_way(own_place: Any, here: Any, steps_of: Any) -> None:
-    demonstrations = {"kinds": ["tiny_sum"], "call_share": 1.0, "no_tool_share": 0.0}
-    sft = {
-        "data": {"use": "arithmetic_demos", "options": demonstrations},
-        "steps": 6,
-        "batch_size": 16,
-        "learning_rate": 1.0e-2,
-        "save_every": 2,
-        "keep_checkpoints": 2,
-    }
-    changes = {"model": {"path": "runs/warm", "lora": ADAPTER}, "sft": sft, "run": {"name": "sft"}}
-    config = own_place.config(changes)
-    done = here("sft", config, "--set", "sft.steps=4", place=own_place)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("sft")
-    assert sorted(path.name for path in run.checkpoints.glob("step-*")) == ["step-000002", "step-000004"]
-    done = here("sft", config, "--resume", place=own_place)
-    assert done.returncode == 0, done.stderr
-    assert list(steps_of(run, "sft")) == [1, 2, 3, 4, 5, 6]
-    assert sorted(path.name for path in run.checkpoints.glob("step-*")) == ["step-000004", "step-000006"]
-    losses = [line.metrics["loss"] for line in run.metrics_lines("sft")]
-    assert losses[-1] < losses[0]

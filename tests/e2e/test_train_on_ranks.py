@@ -47,11 +47,6 @@ TRIP = {
                         raise OSError("a cosmic ray")
                     return original(self, *args, **more)
                 PolicyTrainer._one_update = tripping
-            if TRIP == "weights":
-                from toolrl_plugin_transformers.engine import TransformersEngine
-                async def failing(self, weights, version):
-                    raise OSError("no weights today")
-                TransformersEngine.update_weights = failing
             return adder
 
         @tool(name="calculator")
@@ -164,7 +159,6 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_each_others_checkpoi
     ("trip", "told"),
     [
         ("update", "rank 1 ended the run: OSError: a cosmic ray"),
-        pytest.param("weights", "rank 1 ended the run: OSError: no weights today", marks=pytest.mark.slow),
         ("exit", "rank 0 lost the other ranks at 'the groups of train-2'"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import subprocess
 import sys
@@ -151,18 +150,15 @@ def test_a_frame_is_the_one_that_is_shown_at_the_second(tmp_path: Path, codec: s
     assert {image.size for image in images} == {(64, 48)}
 
 
-def test_the_tool_shows_frames_and_numbers_them_over_the_episode(folder: Path) -> None:
-    async def run() -> None:
-        async with opened(build(folder, longest_side=32)) as episode:
-            first = await episode.call("extract_frames", seconds=[1.0, 3.0])
-            second = await episode.call("extract_frames", seconds=[0])
-            assert first.text == "frame 0 at 1.0 s: <image>\nframe 1 at 3.0 s: <image>"
-            assert second.text == "frame 2 at 0.0 s: <image>"
-            assert [media.kind for media in first.media] == ["image", "image"]
-            assert [number_of(media.data) for media in (*first.media, *second.media)] == [8, 24, 0]
-            assert first.media[0].data.size == (32, 24)
-
-    asyncio.run(run())
+async def test_the_tool_shows_frames_and_numbers_them_over_the_episode(folder: Path) -> None:
+    async with opened(build(folder, longest_side=32)) as episode:
+        first = await episode.call("extract_frames", seconds=[1.0, 3.0])
+        second = await episode.call("extract_frames", seconds=[0])
+        assert first.text == "frame 0 at 1.0 s: <image>\nframe 1 at 3.0 s: <image>"
+        assert second.text == "frame 2 at 0.0 s: <image>"
+        assert [media.kind for media in first.media] == ["image", "image"]
+        assert [number_of(media.data) for media in (*first.media, *second.media)] == [8, 24, 0]
+        assert first.media[0].data.size == (32, 24)
 
 
 @pytest.mark.parametrize(
@@ -174,18 +170,15 @@ def test_the_tool_shows_frames_and_numbers_them_over_the_episode(folder: Path) -
         ([0, 1, 2, 3, 3], "tool_error", "At most 4 frames can be extracted, and there are 0 already. Ask for 4 or"),
     ],
 )  # fmt: skip
-def test_seconds_that_cannot_be_are_told(folder: Path, seconds: list[Any], kind: str, text: str) -> None:
-    async def run() -> None:
-        async with opened(build(folder, max_frames=4)) as episode:
-            result = await episode.call("extract_frames", seconds=seconds)
-            assert result.error == kind, result.text
-            assert text.lower() in result.text.lower()
-            assert sum(map(len, episode.shared.values())) == 0, "a call that failed keeps no frame"
-            assert (await episode.call("extract_frames", seconds=[0, 1, 2, 3])).error is None
-            full = await episode.call("extract_frames", seconds=[0])
-            assert full.text == "At most 4 frames can be extracted, and there are 4 already. Use those."
-
-    asyncio.run(run())
+async def test_seconds_that_cannot_be_are_told(folder: Path, seconds: list[Any], kind: str, text: str) -> None:
+    async with opened(build(folder, max_frames=4)) as episode:
+        result = await episode.call("extract_frames", seconds=seconds)
+        assert result.error == kind, result.text
+        assert text.lower() in result.text.lower()
+        assert sum(map(len, episode.shared.values())) == 0, "a call that failed keeps no frame"
+        assert (await episode.call("extract_frames", seconds=[0, 1, 2, 3])).error is None
+        full = await episode.call("extract_frames", seconds=[0])
+        assert full.text == "At most 4 frames can be extracted, and there are 4 already. Use those."
 
 
 def is_refused(root: Path, video: str, said: str) -> None:
@@ -221,7 +214,7 @@ def test_a_file_that_is_cut_off_fails_the_episode_with_its_name(folder: Path) ->
 # Models that look.
 
 
-def test_both_models_look_at_the_frame_that_is_named(folder: Path) -> None:
+async def test_both_models_look_at_the_frame_that_is_named(folder: Path) -> None:
     """What the tools say is what their pipelines say of that frame."""
     from transformers import pipeline
 
@@ -231,64 +224,36 @@ def test_both_models_look_at_the_frame_that_is_named(folder: Path) -> None:
     settings = {"do_sample": False, "max_new_tokens": 4}
     said = captioner(images=image, text="a", generate_kwargs=settings)[0]["generated_text"]
 
-    async def run() -> None:
-        async with opened(build(folder)) as episode:
-            await episode.call("extract_frames", seconds=[0, 2])
-            detected, captioned = await episode.turn(("detect_objects", {"frame": 1}), ("caption_frame", {"frame": 1}))
-            assert detected.text.startswith(f"{found['label']} {found['score']:.2f} at ")
-            corners = [int(part) for part in detected.text.rpartition(" ")[2].split(",")]
-            assert all(0 <= corner <= most for corner, most in zip(corners, (64, 48, 64, 48), strict=True))
-            assert captioned.text == said.strip()
-
-    asyncio.run(run())
+    async with opened(build(folder)) as episode:
+        await episode.call("extract_frames", seconds=[0, 2])
+        detected, captioned = await episode.turn(("detect_objects", {"frame": 1}), ("caption_frame", {"frame": 1}))
+        assert detected.text.startswith(f"{found['label']} {found['score']:.2f} at ")
+        corners = [int(part) for part in detected.text.rpartition(" ")[2].split(",")]
+        assert all(0 <= corner <= most for corner, most in zip(corners, (64, 48, 64, 48), strict=True))
+        assert captioned.text == said.strip()
 
 
 @pytest.mark.parametrize("tool", ["detect_objects", "caption_frame"])
-def test_a_frame_that_is_not_there_is_told(folder: Path, tool: str) -> None:
-    async def run() -> None:
-        async with opened(build(folder)) as episode:
-            early = await episode.call(tool, frame=0)
-            assert (early.error, early.text[:42]) == ("tool_error", "There is no frame yet. Call extract_frames")
-            await episode.call("extract_frames", seconds=[0, 1])
-            for number in (2, -1):
-                wrong = await episode.call(tool, frame=number)
-                assert wrong.text == f"There is no frame {number}. There are frames 0 to 1."
-            assert (await episode.call(tool, frame="last")).error == "bad_arguments"
-
-    asyncio.run(run())
+async def test_a_frame_that_is_not_there_is_told(folder: Path, tool: str) -> None:
+    async with opened(build(folder)) as episode:
+        early = await episode.call(tool, frame=0)
+        assert (early.error, early.text[:42]) == ("tool_error", "There is no frame yet. Call extract_frames")
+        await episode.call("extract_frames", seconds=[0, 1])
+        for number in (2, -1):
+            wrong = await episode.call(tool, frame=number)
+            assert wrong.text == f"There is no frame {number}. There are frames 0 to 1."
+        assert (await episode.call(tool, frame="last")).error == "bad_arguments"
 
 
 # The check of answers.
 
 
-def test_answers_are_checked_as_often_as_the_task_allows(folder: Path) -> None:
-    async def run() -> None:
-        async with opened(build(folder)) as episode:
-            wrong = await episode.call("check_answer", answer="blue square")
-            right = await episode.call("check_answer", answer=" red  SQUARE. ")
-            assert (wrong.text, wrong.reward) == ("That is wrong.", -0.05)
-            assert (right.text, right.reward) == ("That is right.", 0.0)
-            more = await episode.call("check_answer", answer="red square")
-            assert (more.error, more.text) == ("tool_error", "No more answers are checked. Give your final answer now.")
-            assert more.reward is None
-
-    asyncio.run(run())
-
-
-# Episodes.
-
-
-def test_two_episodes_at_once_share_no_frames(folder: Path) -> None:
-    async def run() -> None:
-        box = build(folder)
-        async with opened(box, kwargs("a.mp4")) as one, opened(box, kwargs("b.mp4")) as other:
-            first, second = await asyncio.gather(
-                one.call("extract_frames", seconds=[1, 3]), other.call("extract_frames", seconds=[0.5])
-            )
-            assert [number_of(media.data) for media in (*first.media, *second.media)] == [8, 24, 4]
-            assert (len(one.frames), len(other.frames)) == (2, 1)
-            assert (await other.call("caption_frame", frame=1)).error == "tool_error"
-            assert (await one.call("caption_frame", frame=1)).error is None
-            assert "ends at 1.2 s" in (await other.call("extract_frames", seconds=[3])).text
-
-    asyncio.run(run())
+async def test_answers_are_checked_as_often_as_the_task_allows(folder: Path) -> None:
+    async with opened(build(folder)) as episode:
+        wrong = await episode.call("check_answer", answer="blue square")
+        right = await episode.call("check_answer", answer=" red  SQUARE. ")
+        assert (wrong.text, wrong.reward) == ("That is wrong.", -0.05)
+        assert (right.text, right.reward) == ("That is right.", 0.0)
+        more = await episode.call("check_answer", answer="red square")
+        assert (more.error, more.text) == ("tool_error", "No more answers are checked. Give your final answer now.")
+        assert more.reward is None
