@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from toolrl_common.user_classes import accepted
@@ -22,61 +24,47 @@ from toolrl_plugin_rlfactory.reading import last_answer
 __all__ = ["TOOL_ENV_REGISTRY", "BaseEnv", "DataItem", "DataProto", "Env", "SearchEnv"]
 
 
+@dataclass
 class DataItem:
     """One episode, as verl's DataProtoItem: `batch` holds tensors, `non_tensor_batch` the row."""
 
-    def __init__(
-        self, prompt: str, solution: str, prompt_ids: Sequence[int], response_ids: Sequence[int], row: Mapping[str, Any]
-    ) -> None:
-        self.prompt_str = prompt
-        self.response_str = solution
-        self.non_tensor_batch = dict(row)
-        self._ids = (tuple(prompt_ids), tuple(response_ids))
-        self._batch: dict[str, Any] | None = None
+    prompt_str: str
+    response_str: str
+    ids: tuple[Sequence[int], Sequence[int]]
+    """Of the prompt and of the response."""
+    non_tensor_batch: dict[str, Any]
 
-    @property
+    @cached_property
     def batch(self) -> dict[str, Any]:
         """`prompts`, `responses`, `input_ids` and `attention_mask`: tensors of one sequence each, without padding.
         Needs torch."""
-        if self._batch is None:
-            import torch
+        import torch
 
-            prompts, responses = (torch.tensor(ids, dtype=torch.int64) for ids in self._ids)
-            ids = torch.cat([prompts, responses])
-            mask = torch.ones_like(ids)
-            self._batch = {"prompts": prompts, "responses": responses, "input_ids": ids, "attention_mask": mask}
-        return self._batch
+        prompts, responses = (torch.tensor(tuple(ids), dtype=torch.int64) for ids in self.ids)
+        whole = torch.cat([prompts, responses])
+        mask = torch.ones_like(whole)
+        return {"prompts": prompts, "responses": responses, "input_ids": whole, "attention_mask": mask}
 
 
-class DataProto:
+class DataProto(list[DataItem]):
     """A batch of them."""
 
     def __init__(self, items: Sequence[DataItem]) -> None:
-        self._items = list(items)
+        super().__init__(items)
         self.meta_info: dict[str, Any] = {}
         """For the Env's own use."""
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> DataItem:
-        return self._items[index]
-
-    def __iter__(self) -> Iterator[DataItem]:
-        return iter(self._items)
 
     @property
     def batch(self) -> dict[str, Any]:
         """The tensors of all episodes, which have to be of one length, one above the other. Needs torch."""
         import torch
 
-        of_each = [item.batch for item in self._items]
-        return {name: torch.stack([batch[name] for batch in of_each]) for name in of_each[0]}
+        return {name: torch.stack([item.batch[name] for item in self]) for name in self[0].batch}
 
     @property
     def non_tensor_batch(self) -> dict[str, list[Any]]:
         """The rows' columns, each with one entry for each episode."""
-        return {name: [item.non_tensor_batch[name] for item in self._items] for name in self._items[0].non_tensor_batch}
+        return {name: [item.non_tensor_batch[name] for item in self] for name in self[0].non_tensor_batch}
 
 
 class Env:

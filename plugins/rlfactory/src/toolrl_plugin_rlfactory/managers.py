@@ -3,14 +3,15 @@
     from envs.tool_manager.base_manager import ToolManager          in a file of the user's, or
     from toolrl_plugin_rlfactory.managers import ToolManager
 
-`ToolManager` holds all that the Qwen managers do, so `QwenManager` and the others are that class under their own names:
-RLFactory's read and answer calls alike, and differ in how they write prompts, which is the chat format's part here. MCP
-servers of a `mcp_tools.pydata` are left to the toolset `mcp`, which reads the same file.
+`QwenManager` and the others are `ToolManager` under their own names: RLFactory's read and answer calls alike, and
+differ in how they write prompts, which is the chat format's part here. MCP servers of a `mcp_tools.pydata` are left to
+the toolset `mcp`, which reads the same file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from ast import literal_eval
 from collections import UserDict
@@ -23,6 +24,7 @@ from typing import Any
 from toolrl.errors import ConfigError
 from toolrl.types import ParsedTurn
 from toolrl_plugin_rlfactory import reading
+from toolrl_plugin_rlfactory.options import REGISTERED
 
 __all__ = [
     "TOOL_MANAGER_REGISTRY",
@@ -41,17 +43,10 @@ class ToolServiceError(Exception):
     """A tool's failure that the model should read."""
 
     def __init__(
-        self,
-        exception: Exception | None = None,
-        code: str | None = None,
-        message: str | None = None,
-        extra: Mapping[str, Any] | None = None,
+        self, exception: Exception | None = None, code: Any = None, message: Any = None, extra: Any = None
     ) -> None:
         super().__init__(str(exception) if exception is not None else f"\nError code: {code}. Error message: {message}")
-        self.exception = exception
-        self.code = code
-        self.message = message
-        self.extra = extra
+        self.exception, self.code, self.message, self.extra = exception, code, message, extra
 
 
 class DocParserError(ToolServiceError):
@@ -173,22 +168,22 @@ class ToolManager:
         return [{"role": "tool", "content": reply} for reply in replies]
 
     async def _execute_one(self, tool: dict[str, str]) -> str:
-        name, text = tool["name"], tool["args"]
+        args: Any
+        name, args = tool["name"], tool["args"]
         if self.get_tool(name) is None:
-            return text if name == reading.EMPTY else reading.not_found(name)
+            return str(args) if name == reading.EMPTY else reading.not_found(name)
+        running = RUNNING.get()
         try:
-            args = json.loads(text)
-        except ValueError:
-            return _failed(name, text, "the arguments are no JSON")
-        if not isinstance(args, dict):
-            return _failed(name, text, reading.no_object(args))
-        try:
-            if RUNNING.get() is not None:  # This thread is the call's own.
-                result = self._call_tool(name, reading.dumped(args))
-            else:
-                result = await asyncio.to_thread(self._call_tool, name, reading.dumped(args))
+            args = json.loads(args)
+            if not isinstance(args, dict):
+                raise ToolServiceError(ValueError(reading.no_object(args)))
+            call = functools.partial(self._call_tool, name, reading.dumped(args))
+            # While a call is running, this thread is its own.
+            result = await asyncio.to_thread(call) if running is None else call()
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - text for the model, all of it
-            return _failed(name, args, str(error) or type(error).__name__)
+            if running is not None:
+                running.failed = True
+            return failed(name, args, str(error) or type(error).__name__)
         return succeeded(name, args, result)
 
     # Texts.
@@ -222,19 +217,12 @@ class ToolManager:
         return Prompt(input_data)
 
 
-class QwenManager(ToolManager):
-    """RLFactory's manager `qwen3`."""
+QwenManager = Qwen25Manager = Llama3Manager = ToolManager
+"""RLFactory's managers `qwen3`, `qwen2_5` and `llama3`. There `qwen2_5` reads a closing tag alone as an answer; here it
+is an error, too."""
 
 
-class Qwen25Manager(ToolManager):
-    """RLFactory's manager `qwen2_5`. There it reads a closing tag alone as an answer; here it is an error, too."""
-
-
-class Llama3Manager(ToolManager):
-    """RLFactory's manager `llama3`: calls stand between the same tags."""
-
-
-class CentralizedQwenManager(QwenManager):
+class CentralizedQwenManager(ToolManager):
     """RLFactory's manager `centralized_qwen3`. There an actor of Ray runs the calls of all workers; here it is the one
     process that runs them all."""
 
@@ -244,11 +232,8 @@ class CentralizedQwenManager(QwenManager):
 
 
 TOOL_MANAGER_REGISTRY: dict[str, Callable[..., ToolManager]] = {
-    "qwen3": QwenManager,
-    "qwen2_5": Qwen25Manager,
-    "llama3": Llama3Manager,
+    **dict.fromkeys(REGISTERED, ToolManager),
     "centralized_qwen3": CentralizedQwenManager,
-    "adaptive": QwenManager,
 }
 
 
@@ -281,22 +266,14 @@ def parse_mcp_tools_config(file_path: str) -> list[Any]:
     """The list of a `mcp_tools.pydata`, a Python literal. Raises ConfigError."""
     try:
         tools = literal_eval(Path(file_path).expanduser().read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
-        raise ConfigError(f"config_path: {file_path!r} can't be read: {why}") from None
+    except OSError as error:
+        raise ConfigError(f"config_path: {file_path!r} can't be read: {error.strerror}") from None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         why = str(error).partition(": <")[0]  # Python names an object's address behind it.
         raise ConfigError(f"config_path: {file_path!r} is no Python literal: {why}") from None
     if not isinstance(tools, list):
         raise ConfigError(f"config_path: {file_path!r} holds a {type(tools).__name__}, expected a list of tools")
     return tools
-
-
-def _failed(name: str, args: Any, message: str) -> str:
-    running = RUNNING.get()
-    if running is not None:
-        running.failed = True
-    return failed(name, args, message)
 
 
 def _registered(name: str) -> Any:

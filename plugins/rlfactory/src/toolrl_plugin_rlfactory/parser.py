@@ -121,8 +121,7 @@ def _item(tool: Any) -> ToolCall | CallError:
     except (ValueError, RecursionError):
         return CallError("invalid_json", str(args) or reading.EXTRACT_FAILED, name=name)
     if not isinstance(value, Mapping):
-        message = f"Unexpected type of args: {type(value)} (args: {value!r:.200})"
-        return CallError("bad_arguments", message, name=name)
+        return CallError("bad_arguments", reading.no_object(value), name=name)
     return ToolCall(name, dict(value))
 
 

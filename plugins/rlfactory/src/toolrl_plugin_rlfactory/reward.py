@@ -68,7 +68,6 @@ class RLFactoryReward:
     def _item(self, episode: Episode) -> DataItem:
         task = episode.task
         answer = copy.deepcopy(task.answer)
-        prompt_ids, response_ids = episode.ids[: episode.prompt_length], episode.ids[episode.prompt_length :]
         text = response_text(episode, self._tokenizer) if self._options.solution == "response" else episode.model_text
         if episode.answer is not None and text.rfind(ANSWER) > text.rfind(ANSWER_END):
             text += ANSWER_END  # It ended generation as an end flag, and the engine cut it off.
@@ -78,7 +77,8 @@ class RLFactoryReward:
             found = self.env.verify_tool(source, text, answer, info)
             answer = {**(answer if isinstance(answer, Mapping) else {"target": answer}), "verified_results": found}
         row = {"reward_model": {"ground_truth": answer}, "data_source": source, "extra_info": info}
-        return DataItem(prompt_text(episode, self._tokenizer), text, prompt_ids, response_ids, row)
+        ids = episode.ids[: episode.prompt_length], episode.ids[episode.prompt_length :]
+        return DataItem(prompt_text(episode, self._tokenizer), text, ids, row)
 
     def _steps(self, episode: Episode) -> dict[int, float]:
         texts = [turn.text for turn in episode.turns]

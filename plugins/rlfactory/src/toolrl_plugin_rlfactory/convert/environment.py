@@ -121,27 +121,22 @@ def _class_nodes(file: Path) -> list[ast.ClassDef]:
 
 def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
     path = settings.get(f"{_ENV}.config_path", default=DEFAULT_PATH)
-    mode = settings.get(f"{_ENV}.mcp_mode")
-    selected = settings.get(f"{_ENV}.tool_name_selected")
+    mode, selected = settings.get(f"{_ENV}.mcp_mode"), settings.get(f"{_ENV}.tool_name_selected")
     policy = _policy(settings)
-    own = [{"use": "rlfactory", "options": classes, "policy": policy}] if _has_tools(classes) else []
-    if not isinstance(path, str) or not path or (own and not settings.given(f"{_ENV}.config_path")):
-        if not own:
-            settings.remark("environments.default.tools: the config names no config_path, so there are no tools")
-        return own
-    path = user_path(path)
-    if mode not in (None, "stdio", "sse"):
-        settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file sets how each server is reached")
-    servers, others = _entries(path, settings)
-    tools: list[dict[str, Any]] = list(own)
-    if servers:
-        options: dict[str, Any] = {"config": path}
-        if isinstance(selected, list) and selected:
-            options["include"] = [str(name) for name in selected]
-        tools.append({"use": "mcp", "options": options, "policy": policy})
-    if others and not own:
-        tools += [{**tool, "policy": policy} for tool in _named_tools(others, settings)]
-    return tools
+    own = _has_tools(classes)
+    tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": classes}] if own else []
+    if isinstance(path, str) and path and (not own or settings.given(f"{_ENV}.config_path")):
+        path = user_path(path)
+        if mode not in (None, "stdio", "sse"):
+            settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file sets how each server is reached")
+        servers, others = _entries(path, settings)
+        if servers:
+            include = {"include": [str(name) for name in selected]} if isinstance(selected, list) and selected else {}
+            tools.append({"use": "mcp", "options": {"config": path, **include}})
+        tools += [] if own else _named_tools(others, settings)
+    elif not own:
+        settings.remark("environments.default.tools: the config names no config_path, so there are no tools")
+    return [{**tool, "policy": policy} for tool in tools]
 
 
 def _entries(path: str, settings: Conversion) -> tuple[bool, list[Any]]:
@@ -152,37 +147,33 @@ def _entries(path: str, settings: Conversion) -> tuple[bool, list[Any]]:
         settings.remark(f"tools: {error.problems[0]}; it is taken for a list of MCP servers")
         return True, []
     servers = [entry for entry in entries if isinstance(entry, dict) and "mcpServers" in entry]
-    others = [entry for entry in entries if entry not in servers]
-    for entry in [entry for entry in others if not _name(entry)]:
-        others.remove(entry)
-        settings.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
-    return bool(servers), others
+    for entry in entries:
+        if entry not in servers and not _name(entry):
+            settings.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
+    return bool(servers), [entry for entry in entries if entry not in servers and _name(entry)]
 
 
 def _named_tools(entries: list[Any], settings: Conversion) -> Iterator[dict[str, Any]]:
     """The toolsets of qwen_agent's tools, its own and those that files in `envs` register."""
     interpreters = [entry for entry in entries if _name(entry) == _INTERPRETER]
-    for entry in interpreters:
-        for key in entry if isinstance(entry, dict) else ():
-            if key != "name":
-                settings.lose(
-                    f"{_INTERPRETER}: {key}", "a setting of qwen_agent's; see the options of the plugin `python`"
-                )
+    unused = {key for entry in interpreters if isinstance(entry, dict) for key in entry} - {"name"}
+    for key in sorted(unused):
+        settings.lose(f"{_INTERPRETER}: {key}", "a setting of qwen_agent's; see the options of the plugin `python`")
     if interpreters:
         settings.remark(
             f"tools: {_INTERPRETER} is that of the plugin `python`, which needs no container; for qwen_agent's name it "
             "under {use: qwen_agent, options: {tools: [code_interpreter]}}"
         )
         yield {"use": f"python/{_INTERPRETER}"}
-    qwen = [entry for entry in entries if _name(entry) != _INTERPRETER]
-    if not qwen:
-        return
-    imports = sorted({file for entry in qwen if (file := _registering(settings, _name(entry))) is not None})
-    settings.remark(
-        f"tools: {', '.join(map(_name, qwen))} are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'; a file "
-        "that registers one has to be in `imports`" + (f", as {', '.join(imports)} is" if imports else "")
-    )
-    yield {"use": "qwen_agent", "options": {"tools": qwen, **({"imports": imports} if imports else {})}}
+    qwen = [entry for entry in entries if entry not in interpreters]
+    if qwen:
+        imports = sorted({file for entry in qwen if (file := _registering(settings, _name(entry))) is not None})
+        named = f", as {', '.join(imports)} is" if imports else ""
+        settings.remark(
+            f"tools: {', '.join(map(_name, qwen))} are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'; a "
+            f"file that registers one has to be in `imports`{named}"
+        )
+        yield {"use": "qwen_agent", "options": {"tools": qwen, **({"imports": imports} if imports else {})}}
 
 
 def _name(entry: Any) -> str:
