@@ -79,20 +79,25 @@ def test_what_cannot_be_read_hides_no_answer() -> None:
     assert parsed("<answer>a</tool_call>b</answer>").answer == "a</tool_call>b"
 
 
+@pytest.mark.parametrize("text", ["<think><answer>1</answer></think>2", CALL.replace("Oslo", "<answer>1</answer>")])
+def test_thinking_and_arguments_hold_no_answer(text: str) -> None:
+    assert parsed(text).answer is None
+
+
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (f"{CALL}<answer> Oslo </answer>", "Oslo"),
-        ("<answer>1</answer><answer>2</answer><answer>3", "2"),
-        ("<answer>a<answer>b</answer>", "a<answer>b"),
-        ("<answer></answer>", ""),
-        ("<answer>1", None),
-        ("<think><answer>1</answer></think>2", None),
-        ('<tool_call>{"name": "a", "arguments": {"q": "<answer>1</answer>"}}</tool_call>', None),
-    ],
-)
-def test_the_last_answer_beats_calls(text: str, answer: str | None) -> None:
-    assert parsed(text).answer == answer
+    "value",
+    ["", "{", "{a}", "{a: 1", "[1,,2]", "{,}", "01", "1 2", "Infinity", "-NaN", "1e999", "'a\nb'", '"\\ud83d"', "/* 1",
+     "[" * 100 + "'a'" + "]" * 100, "{1: 2}", "9" * 5000, "True", "1abc"],
+)  # fmt: skip
+def test_values_that_are_no_json5(value: str) -> None:
+    (item,) = parsed(f"<tool_call>{{name: 'f', arguments: {{v: {value}\n}}}}</tool_call>").items
+    assert isinstance(item, CallError)
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from("{}[]:,'\"\\/*0x1.e+-aN \n\ud800"), max_size=30))
+def test_any_value_is_a_call_or_an_error(value: str) -> None:
+    assert parsed(f"<tool_call>{{name: 'f', arguments: {{v: {value}\n}}}}</tool_call>").items
 
 
 def test_thinking_is_no_place_for_calls_but_for_whole_text() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.types import Score
-from toolrl_plugin_rlfactory.envs import SearchEnv, extract_solution, tags_alternate
+from toolrl_plugin_rlfactory.envs import SearchEnv
 from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_testing import make_build_context, make_episode, make_task
@@ -33,6 +33,8 @@ def score(*turns: str, answer: Any = ("the Oslo",), **options: Any) -> Score:
         ((CALL * 3, "<answer>Oslo</answer>"), 1.0),
         (("<answer>Bergen</answer>",), 0.1),
         (("<answer>Oslo</answer></answer>",), 0.95),
+        (("<answer><answer>Oslo</answer></answer>",), -0.1),
+        (("<think>x</think><answer> Oslo </answer><think>",), 1.05),
         (("Oslo",), -0.15),
         (("<think><answer>Oslo</answer></think>",), -0.05),
         ((CALL * 3, "Oslo"), -0.2),
@@ -192,11 +194,7 @@ def test_options_that_do_nothing_are_refused() -> None:
         EnvRewardOptions(env="a:B", format_score=0.0)
 
 
-def test_small_parts() -> None:
-    assert extract_solution("<think>x</think><answer> a </answer><think>") == "a"
-    assert extract_solution("none") is None
-    assert not tags_alternate("", "answer")
-    assert not tags_alternate("<answer><answer></answer></answer>", "answer")
+def test_a_reward_model_is_refused() -> None:
     env = SearchEnv({"tool_manager": "qwen3"})
     assert math.isnan(env.get_step_reward(["plain"])[0])
     with pytest.raises(NotImplementedError):
