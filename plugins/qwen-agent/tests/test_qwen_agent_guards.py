@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import ConfigError, ToolError
-from toolrl_plugin_qwen_agent.guards import check_isolation, guarded
+from toolrl.errors import ToolError
+from toolrl_plugin_qwen_agent.guards import guarded
 
 _PARTS = st.lists(st.sampled_from(["..", ".", "", "a", "etc", "~", "file:", "passwd", "%2e%2e", "\\"]), max_size=8)
 KEYS = st.one_of(st.text(max_size=30), _PARTS.map("/".join), _PARTS.map(lambda parts: "/" + "/".join(parts)))
@@ -84,10 +83,3 @@ def test_subclasses_are_guarded_too() -> None:
     base = type(builtin("SimpleDocParser"))
     with pytest.raises(ToolError):
         guarded(type("Mine", (base,), {})(), {"url": "/etc/passwd"}, (), urls=False)
-
-
-def test_unisolated_code() -> None:
-    cls = type(builtin("PythonExecutor"))
-    with pytest.raises(ConfigError, match="with the rights of the run"):
-        check_isolation(cls, ModuleType("tools"), unisolated=False, where="x")
-    check_isolation(cls, ModuleType("tools"), unisolated=True, where="x")

@@ -1,4 +1,4 @@
-"""What built-in tools are kept from: paths that a model may not reach, and code that nothing isolates.
+"""What built-in tools are kept from: paths that a model may not reach.
 
 `storage` joins the model's key to its folder without a look, so that `../x` and `//etc/x` lead anywhere on the machine;
 the document tools read whatever path or address they are given. The model's words are checked before such a tool sees
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from toolrl.errors import ConfigError, ToolError
-from toolrl_plugin_qwen_agent.library import needs_docker
+from toolrl.errors import ToolError
 
 _DOCUMENTS = {
     "SimpleDocParser": "url",
@@ -27,27 +25,11 @@ _INNER = ("doc_parse", "doc_extractor", "simple_doc_parse")
 """Attributes in which document tools keep others."""
 
 
-def check_isolation(cls: Any, tools: ModuleType, *, unisolated: bool, where: str) -> None:
-    """Raises ConfigError for a tool that runs the model's code with the run's rights, unless that is wanted."""
-    runs_code = is_builtin(cls, "PythonExecutor")
-    if not runs_code and is_builtin(cls, "CodeInterpreter"):
-        runs_code = not needs_docker(tools)
-    if runs_code and not unisolated:
-        raise ConfigError(
-            f"{cls.__name__} runs the model's code on this machine, with the rights of the run",
-            where=where,
-            hint="Use the tool `python` of toolrl-plugin-python, qwen-agent>=0.0.32 with Docker, or set "
-            "`unisolated: true`.",
-        )
-
-
 def settle(tool: Any, folder: Path, settings: dict[str, Any]) -> None:
     """Move the caches of a document tool's inner tools, which know no setting for it, into the tool's folder."""
-    if "path" in settings:
-        return
-    for name in _INNER:
-        inner = getattr(tool, name, None)
-        if inner is not None and hasattr(inner, "data_root"):
+    for name in _INNER if "path" not in settings else ():
+        inner: Any = getattr(tool, name, None)
+        if hasattr(inner, "data_root"):
             inner.data_root = str(folder)
             inner.db.root = str(folder)
             settle(inner, folder, {})

@@ -91,15 +91,8 @@ def missing(name: str, settings: dict[str, Any]) -> str:
     return ", ".join(lacks)
 
 
-def needs_docker(tools: ModuleType) -> bool:
-    """Whether the installed code_interpreter runs code in a container; that before 0.0.32 doesn't."""
-    return hasattr(sys.modules[tools.CodeInterpreter.__module__], "_check_docker_availability")
-
-
 def _interpreter_lacks(tools: ModuleType) -> str:
-    """What its own checks say."""
-    if not needs_docker(tools):
-        return "isolation, so it needs `unisolated: true`"
+    """What its own checks report."""
     module = sys.modules[tools.CodeInterpreter.__module__]
     try:
         module._check_docker_availability()

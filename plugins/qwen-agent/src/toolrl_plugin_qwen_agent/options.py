@@ -43,9 +43,13 @@ class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
     )
     unisolated: bool = Field(
         False,
-        description="Let built-in tools be used that run the model's code on this machine with the run's own rights: "
-        "`code_interpreter` of qwen-agent before 0.0.32, and `PythonExecutor`.",
+        description="Let the built-in `PythonExecutor` run the model's code here, with the run's own rights.",
     )
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Each of `tools` as a dict."""
+        return [{"name": entry} if isinstance(entry, str) else entry for entry in self.tools]
 
     @property
     def per_episode(self) -> bool:
@@ -61,15 +65,13 @@ class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
     @classmethod
     def _named(cls, value: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
         for number, entry in enumerate(value):
-            if isinstance(entry, str):
-                if not entry.strip():
-                    raise ValueError(f"entry {number} is an empty name")
-            elif "mcpServers" in entry:
-                if not isinstance(entry["mcpServers"], dict) or len(entry) > 1:
+            named = {"name": entry} if isinstance(entry, str) else entry
+            if "mcpServers" in named:
+                if not isinstance(named["mcpServers"], dict) or len(named) > 1:
                     raise ValueError(f"entry {number}: mcpServers holds servers by name, and nothing stands beside it")
-            elif not isinstance(entry.get("name"), str) or not entry["name"].strip():
+            elif not isinstance(named.get("name"), str) or not named["name"].strip():
                 raise ValueError(f"entry {number} has no `name`, and no `mcpServers`")
-            elif not isinstance(entry.get("as", ""), str):
+            elif not isinstance(named.get("as", ""), str):
                 raise ValueError(f"entry {number}: `as` isn't a name")
         return value
 
@@ -78,17 +80,15 @@ class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
         that lacks what it needs."""
         from toolrl_plugin_qwen_agent.library import missing, require
 
-        names = [entry if isinstance(entry, str) else str(entry.get("name", "")) for entry in self.tools]
-        sources = [name.rpartition(":")[0] for name in names] + self.imports
-        for source in sources:
+        own = [entry for entry in self.entries if "mcpServers" not in entry]
+        for source in [*(entry["name"].rpartition(":")[0] for entry in own), *self.imports]:
             if source.endswith(".py") and not Path(source).expanduser().is_file():
                 raise ConfigError(f"there is no Python file {source!r}")
         for folder in self.folders:
             if not Path(folder).expanduser().is_dir():
                 raise ConfigError(f"there is no folder {folder!r}", hint="It is named under `folders`.")
-        if not all(isinstance(entry, dict) and "mcpServers" in entry for entry in self.tools):
+        if own:
             require(None)
-        settings = {name: entry for name, entry in zip(names, self.tools, strict=True) if isinstance(entry, dict)}
-        for name in names if not self.imports else ():  # A file may register another tool under a built-in's name.
-            if lack := missing(name, settings.get(name, {})):
-                raise ConfigError(f"the built-in tool {name!r} lacks {lack}")
+        for entry in own if not self.imports else ():  # A file may register another tool under a built-in's name.
+            if lack := missing(entry["name"], entry):
+                raise ConfigError(f"the built-in tool {entry['name']!r} lacks {lack}")

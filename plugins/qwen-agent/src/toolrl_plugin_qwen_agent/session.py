@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ from toolrl_plugin_qwen_agent.results import as_answer, image_paths
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-KERNEL_SECONDS = 5.0
-"""How long a kernel may take to end by itself."""
 
 
 @dataclass(frozen=True)
@@ -66,31 +63,28 @@ class EpisodeTools:
         self._jobs: set[Job[Any]] = set()
         self._conversation: EpisodeConversation | None = None
 
-    async def make(self) -> None:
-        """Make the tools that the task wants. Raises ToolsetError."""
+    async def begin(self, shared: Mapping[str, Any]) -> None:
+        """Make the tools that the task wants, or take the `shared` ones that other episodes use too. Raises
+        ToolsetError."""
         wanted = [name for name in self._kinds if self._task.tools is None or name in self._task.tools]
         settings = {name: self._kwargs(name, "create_kwargs") for name in wanted}
 
-        def work(names: Sequence[str]) -> None:
+        def make(names: Sequence[str]) -> None:
             for name in names:
                 self._tools[name] = self._kinds[name].make(self._folder, settings[name])
 
-        self._turns = {name: asyncio.Lock() for name in wanted}
-        if self._options.instances == "thread":
+        if not self._options.per_episode:
+            if named := next(filter(settings.get, settings), None):
+                raise ToolsetError("create_kwargs need `instances: episode`", where=named)
+            self._tools = dict(shared)
+        elif self._options.instances == "thread":
             for name in wanted:
                 self._threads[name] = ThreadPool(1)
-                await self._run(self._threads[name].submit(work, [name]))
+                await self._run(self._threads[name].submit(make, [name]))
         else:
-            await self._run(POOL.submit(work, wanted))
-        self._conversation = await self._run(POOL.submit(self._begun))
-
-    async def share(self, tools: Mapping[str, Any]) -> None:
-        """Use objects that other episodes use too. Raises ToolsetError."""
-        for name in self._kinds:
-            if self._kwargs(name, "create_kwargs"):
-                raise ToolsetError("create_kwargs need `instances: episode`", where=name)
-        self._tools = dict(tools)
-        self._conversation = await self._run(POOL.submit(self._begun))
+            await self._run(POOL.submit(make, wanted))
+        self._turns = {name: asyncio.Lock() for name in wanted if self._options.per_episode}
+        self._conversation = await self._run(POOL.submit(EpisodeConversation, self._task, self._folder / "prompt"))
 
     def specs(self) -> Sequence[ToolSpec]:
         return tuple(kind.spec for kind in self._kinds.values())
@@ -174,9 +168,6 @@ class EpisodeTools:
         heard.extend(image_paths(value))
         return answer
 
-    def _begun(self) -> EpisodeConversation:
-        return EpisodeConversation(self._task, self._folder / "prompt")
-
     def _kwargs(self, name: str, stage: str) -> dict[str, Any]:
         """What the task gives a tool for a stage. Raises ToolsetError."""
         given = (self._task.tools_kwargs.get(name) or {}).get(stage)
@@ -187,49 +178,32 @@ class EpisodeTools:
 
 def let_go(tools: dict[str, Any], folder: Path | None, *, own: bool = True) -> None:
     """Forget tools, and with `own` end their kernels; remove their folder. In a thread: it may take its time."""
-    if own:
-        _end_kernels(tools)
+    module = sys.modules.get("qwen_agent.tools.code_interpreter")
+    for name, tool in tools.items() if own else ():
+        # A code_interpreter ends its container in `__del__`, and leaves a connection open: a thread, and some sockets.
+        key = f"{getattr(tool, 'instance_id', '')}_{os.getpid()}"
+        client = getattr(module, "_KERNEL_CLIENTS", {}).pop(key, None)
+        try:
+            if client is not None:
+                client.shutdown()
+                client.stop_channels()
+        except Exception:  # noqa: BLE001 - the episode is over, and its folder has to go
+            _log.exception("tool %r: its kernel can't be ended", name)
     tools.clear()  # What a tool has to end itself, it ends in `__del__`.
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_kernels(tools: Mapping[str, Any]) -> None:
-    for name, tool in tools.items():
-        try:
-            _end_kernel(tool)
-        except Exception:  # noqa: BLE001 - the episode is over, and its folder has to go
-            _log.exception("tool %r: its kernel can't be ended", name)
-
-
-def _end_kernel(tool: Any) -> None:
-    """A code_interpreter only asks its kernel to end when it is deleted, and leaves the connection open: a thread, and
-    some sockets."""
-    module = sys.modules.get("qwen_agent.tools.code_interpreter")
-    key = f"{getattr(tool, 'instance_id', '')}_{os.getpid()}"
-    client = getattr(module, "_KERNEL_CLIENTS", {}).pop(key, None)
-    process = getattr(module, "_MISC_SUBPROCESSES", {}).pop(key, None)
-    try:
-        if client is not None:
-            client.shutdown()
-            client.stop_channels()
-    finally:
-        if process is not None:  # Before 0.0.32; a container is ended by `__del__`.
-            process.terminate()
-            try:
-                process.wait(KERNEL_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 def check_sendable(arguments: Mapping[str, Any]) -> None:
     """Raises ArgumentsError for arguments that JSON can't hold."""
+    why = ""
     try:
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ArgumentsError("The arguments can't be used: a text holds half of a surrogate pair.") from None
+        why = "a text holds half of a surrogate pair"
     except RecursionError:
-        raise ArgumentsError("The arguments can't be used: they are nested too deep.") from None
+        why = "they are nested too deep"
     except (TypeError, ValueError) as error:
-        raise ArgumentsError(f"The arguments can't be used: {error}.") from None
+        why = str(error)
+    if why:
+        raise ArgumentsError(f"The arguments can't be used: {why}.")

@@ -28,7 +28,7 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_qwen_agent import library
-from toolrl_plugin_qwen_agent.guards import check_isolation, is_builtin, settle
+from toolrl_plugin_qwen_agent.guards import is_builtin, settle
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
 from toolrl_plugin_qwen_agent.session import EpisodeTools, ToolKind, let_go
 from toolrl_plugin_qwen_agent.specs import spec_of
@@ -57,15 +57,13 @@ def build(options: QwenAgentOptions, context: BuildContext) -> Any:
     base = f"{context.where or context.name}.options.tools"
     entries: list[Entry] = []
     others: list[Toolset] = []
-    for number, given in enumerate(options.tools):
+    for number, given in enumerate(options.entries):
         place = f"{base}[{number}]"
-        if isinstance(given, dict) and "mcpServers" in given:
+        if "mcpServers" in given:
             others.append(_mcp_toolset(given["mcpServers"], context, place))
-        elif isinstance(given, dict):
+        else:
             rest = {key: value for key, value in given.items() if key not in ("name", "as")}
             entries.append(Entry(given["name"], rest, given.get("as"), place))
-        else:
-            entries.append(Entry(given, {}, None, place))
     if not entries:
         return others
     library.require(context.where or None)
@@ -108,10 +106,7 @@ class QwenAgentToolset:
         folder = self._base / f"episode-{next(self._number)}"
         session = EpisodeTools(self._kinds, task, self._options, folder, images=self._images)
         try:
-            if self._options.per_episode:
-                await session.make()
-            else:
-                await session.share(self._shared)
+            await session.begin(self._shared)
             yield session
         finally:
             await uninterrupted(session.close())
@@ -147,7 +142,12 @@ class QwenAgentToolset:
         assert self._module is not None
         assert self._base is not None
         cls = library.find_class(entry.name, self._module, entry.place)
-        check_isolation(cls, self._module, unisolated=self._options.unisolated, where=entry.place)
+        if is_builtin(cls, "PythonExecutor") and not self._options.unisolated:
+            raise ConfigError(
+                f"{cls.__name__} runs the model's code on this machine, with the rights of the run",
+                where=entry.place,
+                hint="Use the tool `python` of toolrl-plugin-python, or set `unisolated: true`.",
+            )
         own = cls.__module__.startswith("qwen_agent.")
         lack = library.missing(entry.name, dict(entry.settings)) if own else ""
         if lack:
