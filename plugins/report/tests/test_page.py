@@ -171,7 +171,7 @@ def test_rewards_and_tools_are_summed_up(make_run: MakeRun) -> None:
     tools = re.search(r"<h2>Tools.*?</section>", page, re.DOTALL)
     assert rewards is not None
     assert tools is not None
-    assert "<th>step:add</th><td></td><td title='8 entries'>0.100</td>" in rewards[0]
+    assert "<th>step:add</th><td></td><td><span title='8 entries'>0.100</span></td>" in rewards[0]
     assert "<th>add</th><td>8</td><td>100.0 %</td><td>250 ms</td>" in tools[0]
 
 

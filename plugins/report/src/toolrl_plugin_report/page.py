@@ -13,7 +13,8 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
@@ -29,7 +30,7 @@ from toolrl.runs.files import write_atomic
 from toolrl.runs.folder import RunFolder, config_text
 from toolrl.runs.formatting import format_duration, format_number
 from toolrl.runs.metrics import MetricsLine
-from toolrl_plugin_report.charts import Unit, layout
+from toolrl_plugin_report.charts import layout
 from toolrl_plugin_report.sample import EpisodeSample, Totals, sample_episodes, script_json, whole_characters
 from toolrl_plugin_report.series import Headline, curves, headlines, stages
 
@@ -159,10 +160,6 @@ def _facts(summary: Mapping[str, Any], folder: RunFolder) -> str:
     return "".join(f"<li>{escape(fact)}</li>" for fact in facts if fact)
 
 
-def _number(value: float, unit: Unit) -> str:
-    return f"{100 * value:.1f}\u00a0%" if unit == "share" else format_number(value)
-
-
 def _tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:
     tiles = [_tile(headline) for headline in headlines(lines)]
     seconds = float(summary.get("seconds", 0.0))
@@ -192,7 +189,7 @@ def _tile(headline: Headline) -> str:
         if headline.width == 1
         else f"means of the first and last {headline.width} {over}"
     )
-    start, end, best = (_number(value, headline.unit) for value in (headline.start, headline.end, headline.best))
+    start, end, best = _numbers(headline)
     return (
         f'<div class="tile"><h3>{escape(headline.title)}</h3>'
         f'<p class="big"><span class="from">{escape(start)} → </span>{escape(end)}</p>'
@@ -200,27 +197,34 @@ def _tile(headline: Headline) -> str:
     )
 
 
+def _numbers(headline: Headline) -> list[str]:
+    """The start, the end and the best."""
+    shares = headline.unit == "share"
+    values = (headline.start, headline.end, headline.best)
+    return [f"{100 * value:.1f}\u00a0%" if shares else format_number(value) for value in values]
+
+
 def _comparison(names: Sequence[str], runs: Sequence[tuple[RunFolder, Mapping[str, Any], list[MetricsLine]]]) -> str:
     per_run = [{headline.title: headline for headline in headlines(lines)} for *_, lines in runs]
     titles = list(dict.fromkeys(title for found in per_run for title in found))
-    head = "".join(f"<th>{escape(title)}</th>" for title in ("Run", *titles, "Steps", "Wall time"))
     rows = []
     for index, (name, found, (_, summary, _)) in enumerate(zip(names, per_run, runs, strict=True)):
-        cells = [_comparison_cell(found.get(title)) for title in titles]
+        shown = (_numbers(found[title]) if title in found else None for title in titles)
+        cells = [f"{of[0]} → {of[1]} (highest {of[2]})" if of else "–" for of in shown]
         cells += [str(summary.get("steps", 0)), format_duration(float(summary.get("seconds", 0.0)))]
-        swatch = f'<i class="swatch run-{index % 8}"></i>'
-        rows.append(f"<tr><th>{swatch}{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+        rows.append((f'<i class="swatch run-{index % 8}"></i>{escape(name)}', map(escape, cells)))
+    return _table("Comparison", "", ["Run", *titles, "Steps", "Wall time"], rows)
+
+
+def _table(title: str, note: str, head: Sequence[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """A section with one table. Cells of `rows` are HTML, the first of each a heading; `head` is text."""
+    lines = [f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for first, cells in rows]
+    said = f"<p class='note'>{escape(note)}</p>" if note else ""
     return (
-        '<section><h2>Comparison</h2><div class="scroll"><table class="wide">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+        f"<section><h2>{title}</h2>{said}<div class='scroll'>"
+        f"<table><thead><tr>{''.join(f'<th>{escape(text)}</th>' for text in head)}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div></section>"
     )
-
-
-def _comparison_cell(headline: Headline | None) -> str:
-    if headline is None:
-        return "–"
-    start, end, best = (_number(value, headline.unit) for value in (headline.start, headline.end, headline.best))
-    return f"{start} → {end} (highest {best})"
 
 
 def _episodes_note(sample: EpisodeSample, folder: RunFolder) -> str:
@@ -237,49 +241,35 @@ def _episodes_note(sample: EpisodeSample, folder: RunFolder) -> str:
 
 
 def _tables(totals: Totals) -> str:
-    if not totals.episodes:
-        return ""
-    sections = []
-    if totals.rewards:
-        sections.append(_reward_table(totals))
-    if totals.tools:
-        sections.append(_tool_table(totals))
-    return f'<div class="tables">{"".join(sections)}</div>' if sections else ""
+    sections = (_reward_table(totals) if totals.rewards else "") + (_tool_table(totals) if totals.tools else "")
+    return f'<div class="tables">{sections}</div>' if sections else ""
 
 
 def _reward_table(totals: Totals) -> str:
     turns = sorted({turn for _, turn in totals.rewards if turn is not None})[:12]
     columns: list[int | None] = [None, *turns]
-    head = "".join(f"<th>{'whole' if turn is None else f'turn {turn + 1}'}</th>" for turn in columns)
     rows = []
     for source in sorted({source for source, _ in totals.rewards}):
-        cells = []
-        for turn in columns:
-            count, value = totals.rewards.get((source, turn), (0.0, 0.0))
-            cells.append(
-                f"<td title='{count:.0f} entries'>{format_number(value / count)}</td>" if count else "<td></td>"
-            )
-        rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
-    return (
-        f"<section><h2>Rewards by source and turn</h2><p class='note'>Mean of weight · value over {totals.episodes} "
-        f"episodes read.</p><div class='scroll'><table><thead><tr><th>source</th>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
-    )
+        sums = (totals.rewards.get((source, turn)) for turn in columns)
+        cells = [
+            f"<span title='{of[0]:.0f} entries'>{format_number(of[1] / of[0])}</span>" if of else "" for of in sums
+        ]
+        rows.append((escape(source), cells))
+    head = ["source", "whole", *(f"turn {turn + 1}" for turn in turns)]
+    note = f"Mean of weight · value over {totals.episodes} episodes read."
+    return _table("Rewards by source and turn", note, head, rows)
 
 
 def _tool_table(totals: Totals) -> str:
     rows = []
     for name, counts in sorted(totals.tools.items(), key=lambda item: -item[1]["calls"])[:40]:
-        errors = {key[6:]: count for key, count in counts.items() if key.startswith("error:")}
-        share = 1 - sum(errors.values()) / counts["calls"]
-        listed = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items(), key=lambda item: -item[1]))
-        cells = (counts["calls"], f"{100 * share:.1f} %", f"{counts['milliseconds'] / counts['calls']:.0f} ms", listed)
-        rows.append(f"<tr><th>{escape(name)}</th>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>")
-    return (
-        f"<section><h2>Tools</h2><p class='note'>Over {totals.episodes} episodes read.</p><div class='scroll'><table>"
-        "<thead><tr><th>tool</th><th>calls</th><th>success</th><th>mean time</th><th>errors</th></tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
-    )
+        calls = counts["calls"]
+        errors = Counter({key[6:]: count for key, count in counts.items() if key.startswith("error:")})
+        listed = ", ".join(f"{kind} {count}" for kind, count in errors.most_common())
+        took = f"{counts['milliseconds'] / calls:.0f} ms"
+        rows.append((escape(name), [str(calls), f"{100 * (1 - errors.total() / calls):.1f} %", took, escape(listed)]))
+    head = ["tool", "calls", "success", "mean time", "errors"]
+    return _table("Tools", f"Over {totals.episodes} episodes read.", head, rows)
 
 
 def _setup(folder: RunFolder) -> str:

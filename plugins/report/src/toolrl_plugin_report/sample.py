@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any
 
 from toolrl.errors import DataError
@@ -72,12 +72,12 @@ class EpisodeSample:
 def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
     """Choose episodes whose JSON texts together stay under `page_bytes`. A file that can't be read is left out, with a
     warning."""
-    files = folder.episode_store.files()
-    totals, token_ids = Totals(), set[int]()
+    totals, token_ids, unfinished = Totals(), set[int](), 0
     chosen: list[tuple[float, str, int, str]] = []
     per_file = []
-    for file in _within_budget(_by_interest(files)):
+    for file in _within_budget(_by_interest(folder.episode_store.files())):
         stored = _readable(file)
+        unfinished += len(stored) if file.step is None else 0
         for one in stored:
             totals.add(one.episode)
         per_file.append(_by_interest_in_file(stored)[:PER_FILE])
@@ -93,19 +93,17 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
         chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), text))
         token_ids.update(one.episode.ids)
     known = sum(line.episodes for line in folder.metrics_lines())
-    unfinished = sum(len(_readable(file, warn=False)) for file in files if file.step is None)
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
     return EpisodeSample([text for *_, text in chosen], total, totals, token_ids)
 
 
-def _readable(file: EpisodeFile, *, warn: bool = True) -> list[StoredEpisode]:
+def _readable(file: EpisodeFile) -> list[StoredEpisode]:
     """A file's episodes, none where it can't be read: a report of the others is better than none."""
     try:
         return list(file.episodes())
     except DataError as error:
-        if warn:
-            _log.warning("left out of the report: %s", error)
+        _log.warning("left out of the report: %s", error)
         return []
 
 
@@ -119,19 +117,11 @@ def _by_interest(files: Sequence[EpisodeFile]) -> list[EpisodeFile]:
     return order + [file for row in zip_longest(*queues) for file in row if file is not None]
 
 
-def _spread(items: Sequence[Any]) -> Iterator[int]:
-    """Indices: the last, the first, then each gap's middle, breadth first."""
-    if items:
-        yield len(items) - 1
-    if len(items) > 1:
-        yield 0
-    gaps = [(0, len(items) - 1)]
-    while gaps:
-        low, high = gaps.pop(0)
-        middle = (low + high) // 2
-        if low < middle < high:
-            yield middle
-            gaps += [(low, middle), (middle, high)]
+def _spread(items: Sequence[Any]) -> list[int]:
+    """Indices: the last, the first, then evenly between them, ever finer: by their binary digits read backwards."""
+    last = len(items) - 1
+    digits = last.bit_length()
+    return sorted(range(len(items)), key=lambda index: (index != last, int(f"{index:0{digits}b}"[::-1], 2)))
 
 
 def _within_budget(files: Iterable[EpisodeFile]) -> Iterator[EpisodeFile]:
@@ -266,12 +256,9 @@ def _logprob(value: float) -> float | str:
 
 def _spans(mask: Sequence[int]) -> list[list[int]]:
     """Runs of ones as [start, end)."""
-    spans: list[list[int]] = []
-    for index, bit in enumerate(mask):
-        if not bit:
-            continue
-        if spans and spans[-1][1] == index:
-            spans[-1][1] = index + 1
-        else:
-            spans.append([index, index + 1])
+    spans, at = [], 0
+    for bit, run in groupby(mask):
+        start, at = at, at + len(list(run))
+        if bit:
+            spans.append([start, at])
     return spans

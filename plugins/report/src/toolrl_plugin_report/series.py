@@ -28,6 +28,7 @@ _STAGES = (
     ("time/encode", "encoding"),
     ("time/update", "update"),
     ("time/weights", "weights"),
+    ("time/eval", "evaluation"),
 )
 
 
@@ -108,7 +109,6 @@ def stages(lines: Sequence[MetricsLine], seconds: float) -> list[tuple[str, floa
     for line in lines:
         for metric, stage in _STAGES:
             spent[stage] = spent.get(stage, 0.0) + _finite(line.metrics.get(metric))
-        spent["evaluation"] = spent.get("evaluation", 0.0) + _finite(line.metrics.get("time/eval"))
     named = sum(spent.values())
     if seconds > named:
         spent["other"] = seconds - named
