@@ -124,39 +124,32 @@ def unread(text: str, marks: Sequence[Mark], taken: Sequence[Span], family: Fami
     that it read, and thinking."""
     mask = covered(text, taken)
     free = [mark for mark in marks if not mask[mark.start]]
-    openings = covered(text, [(mark.start, mark.start + 1) for mark in free if mark.kind in ("open", "begin")])
     found: list[tuple[str, Span]] = []
-    done = 0
-    for index, mark in enumerate(free):
+    opened: Mark | None = None
+    # A call ends at the next mark of one, or where something begins that the library read.
+    ends = [Mark("section", start, end) for start, end in taken if start < end] + [
+        Mark("section", len(text), len(text))
+    ]
+    calls = [mark for mark in free if mark.kind in ("open", "begin", "close")]
+    for mark in sorted([*calls, *ends], key=itemgetter(1, 2)):
         if len(found) > MAX_ITEMS:
             break
-        if mark.start < done or mark.kind not in ("close", "open", "begin"):
-            continue
-        if mark.kind == "close":
+        if opened is not None and mark.start > opened.start:
+            end = mark.end if mark.kind == "close" else mark.start
+            body = text[opened.end : mark.start].strip()
+            if opened.kind == "begin" or not family.closes:
+                kind = "malformed"
+            else:
+                kind = "unclosed" if mark.kind != "close" else "malformed" if body else "empty"
+            found.append((kind, (opened.start, end)))
+            opened = mark if mark.kind in ("open", "begin") else None
+        elif mark.kind == "close":
             found.append(("stray_close", (mark.start, mark.end)))
-            done = mark.end
-            continue
-        ends = [at for at in (mask.find(1, mark.start + 1), openings.find(1, mark.start + 1)) if at >= 0]
-        limit = min([*ends, len(text)])
-        close = _close_before(limit, free, index + 1)
-        done = limit if close is None else close.end
-        body = text[mark.end : limit if close is None else close.start].strip()
-        if mark.kind == "begin" or not family.closes:
-            kind = "malformed"
-        else:
-            kind = "unclosed" if close is None else "malformed" if body else "empty"
-        found.append((kind, (mark.start, done)))
+        elif opened is None and mark.kind != "section":
+            opened = mark
     lost = covered(text, [span for _, span in found])
     sections = [mark for mark in free if mark.kind in ("section", "unsection") and not lost[mark.start]]
     return found + _empty_sections(text, sections, [*taken, *(span for _, span in found)])
-
-
-def _close_before(limit: int, marks: Sequence[Mark], index: int) -> Mark | None:
-    while index < len(marks) and marks[index].start < limit:
-        if marks[index].kind == "close":
-            return marks[index]
-        index += 1
-    return None
 
 
 def _empty_sections(text: str, sections: Sequence[Mark], items: Sequence[Span]) -> list[tuple[str, Span]]:

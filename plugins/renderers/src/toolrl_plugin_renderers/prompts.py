@@ -8,6 +8,7 @@ reading an empty turn after it. A turn of which only the text is known is encode
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from toolrl.errors import ChatFormatError
@@ -61,11 +62,9 @@ def _generation_prompts(turns: Turns) -> list[list[int]]:
     call = ToolCall(NAMELESS, {}, id="call_1")
     result = Message("tool", RESULT, tool_call_id="call_1", name=NAMELESS)
     prompts = [turns.ids([question], (), generation_prompt=True)]
-    try:
+    with suppress(ChatFormatError):
         after = [question, Message("assistant", "", tool_calls=(call,)), result]
         prompts.append(turns.ids(after, (), generation_prompt=True))
-    except ChatFormatError:
-        pass
     return prompts
 
 

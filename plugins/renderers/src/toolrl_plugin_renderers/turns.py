@@ -17,6 +17,7 @@ from typing import Any
 
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.tokens import common_length
 from toolrl_plugin_chat.trial import ANSWER, QUESTION, RESULT
 from toolrl_plugin_renderers.conversation import NAMELESS, Dict, dicts
 from toolrl_plugin_renderers.setup import TAIL, Setup, functions
@@ -137,7 +138,8 @@ class Turns:
         for part in ("content", "reasoning"):
             text = getattr(message, part)
             if text:
-                other = self._answered(replace(message, **{part: f"{text} {ANSWER}"}))
+                changed: dict[str, Any] = {part: f"{text} {ANSWER}"}
+                other = self._answered(replace(message, **changed))
                 if list(other.token_ids) == list(rendered.token_ids):
                     ignored.add(part)
         return ignored
@@ -146,7 +148,7 @@ class Turns:
         """What of `full` comes after the generation prompt, thinking included. Where the prompt begins the thinking
         block that the rendering lacks, or ends one, the rest is found in the text. `ignored`: `full` lacks the
         reasoning."""
-        same = next((i for i, (a, b) in enumerate(zip(prompt, full, strict=False)) if a != b), len(prompt))
+        same = common_length(prompt, full)
         setup, mark = self._setup, full[-1]
         opened, text = setup.text(prompt[same:]), setup.text(full[same:-1])
         goes_on = text.startswith(opened)
