@@ -177,7 +177,7 @@ def test_what_is_no_image_is_told(policy: PolicyModel, tmp_path: Path) -> None:
             chat.open([asked(data)], ())
     with pytest.raises(ChatFormatError, match="10 by 4000 pixels"):
         chat.open([asked(painted(1, 10, 4000))], ())
-    with pytest.raises(ChatFormatError, match="takes images alone"):
+    with pytest.raises(ChatFormatError, match="takes images of users and of tools alone"):
         chat.open([Message("user", "x", media=(Media("video", [painted(1)]),))], ())
     with pytest.raises(ChatFormatError, match="a message of role system holds a image"):
         chat.open([Message("system", "x", media=(Media("image", painted(1)),)), asked()], ())

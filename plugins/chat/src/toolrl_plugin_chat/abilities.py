@@ -7,6 +7,7 @@ out.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -108,21 +109,14 @@ def _result(shape: Shape, index: int, text: str = RESULT) -> Dict:
 def _study_calls(renderer: Renderer, plain: Shape) -> tuple[Shape, bool, bool]:
     """The first shape in which a call is shown: preferably with a result of role tool behind it."""
     tools, user = [TOOL.as_function()], plain.text("user", QUESTION)
-    contents: tuple[str | None, ...] = ("", None)
-    shapes = [
-        replace(plain, json_arguments=json, empty_content=empty, short_ids=short)
-        for short in (False, True)
-        for json in (False, True)
-        for empty in contents
-    ]
-    for tool_role in (True, False):
-        for shape in shapes:
-            call, result = probe_call(given_id="call_1"), Message("tool", RESULT, tool_call_id="call_1", name=TOOL.name)
-            answer = shape.result(result, 0) if tool_role else shape.text("user", RESULT)
-            text = renderer.attempt([user, shape.assistant("", [call]), answer], tools)
-            # A mapping that a template prints without `tojson` comes out in Python's notation.
-            if text is not None and _in_order(text, TOOL.name, PROBE, RESULT) and "{'argument" not in text:
-                return shape, True, tool_role
+    call, contents = probe_call(given_id="call_1"), ("", None)
+    for tool_role, short, json, empty in itertools.product((True, False), (False, True), (False, True), contents):
+        shape = replace(plain, json_arguments=json, empty_content=empty, short_ids=short)
+        answer = shape.result(probe_results([call])[0], 0) if tool_role else shape.text("user", RESULT)
+        text = renderer.attempt([user, shape.assistant("", [call]), answer], tools)
+        # A mapping that a template prints without `tojson` comes out in Python's notation.
+        if text is not None and _in_order(text, TOOL.name, PROBE, RESULT) and "{'argument" not in text:
+            return shape, True, tool_role
     return plain, False, False
 
 

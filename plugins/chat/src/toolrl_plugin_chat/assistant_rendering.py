@@ -15,6 +15,7 @@ from toolrl_plugin_chat.abilities import PROBE, QUESTION, probe_results
 from toolrl_plugin_chat.conversation import Conversation
 from toolrl_plugin_chat.rendering import Dict, Renderer
 from toolrl_plugin_chat.thinking import closes_thinking, opened_marks
+from toolrl_plugin_chat.tokens import common_length
 from toolrl_plugin_chat.turns import TurnEnds
 
 
@@ -78,7 +79,7 @@ class AssistantRendering:
             return shape.thinking.block(reasoning or "") + body if dropped and shape.reasoning_key is None else body
         user = self._conversation.plain_dicts([Message("user", QUESTION)])
         plain = self._render([*opening, self._ends.probe_turn([]), *user], tools)
-        header = _common_beginning(prompt, plain)
+        header = prompt[: common_length(prompt, plain)]
         rest = prompt[len(header) :]
         if not text.startswith(header):
             raise self._ends.unbridgeable("an assistant's turn begins otherwise than its generation prompt")
@@ -100,8 +101,3 @@ class AssistantRendering:
                 where=self._where,
                 hint="Leave that part out of the data, or give a template that shows it.",
             )
-
-
-def _common_beginning(one: str, other: str) -> str:
-    length = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:length]

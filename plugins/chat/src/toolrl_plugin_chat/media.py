@@ -12,7 +12,6 @@ for models of the Qwen-VL kind: an image of t · h · w patches has t · h · w 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +41,7 @@ class Images:
         self.placeholder = self._find_placeholder()
         """The token that a template writes for an image."""
         self.placeholder_id = int(tokenizer.convert_tokens_to_ids(self.placeholder))
-        self._kept: OrderedDict[str, _Expansion] = OrderedDict()
+        self._kept: dict[str, _Expansion] = {}
 
     def _find_placeholder(self) -> str:
         candidates = [getattr(self._processor, "image_token", None), getattr(self._tokenizer, "image_token", None)]
@@ -83,14 +82,11 @@ class Images:
     def _expand(self, media: Media) -> _Expansion:
         image = load_image(media.data, self._where)
         key = _digest(image)
-        made = self._kept.get(key)
-        if made is None:
-            made = self._by_processor(image, key) if self._whole else self._by_patches(image, key)
-            self._kept[key] = made
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(key)
+        make = self._by_processor if self._whole else self._by_patches
+        made = self._kept.pop(key) if key in self._kept else make(image, key)
+        self._kept[key] = made  # The newest stand last.
+        if len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
         return made
 
     def _by_processor(self, image: Any, key: str) -> _Expansion:

@@ -138,24 +138,9 @@ class TemplateFormat(WholeFormat):
     # Texts from outside.
 
     def _hide(self, messages: Sequence[Message], shield: Shield) -> list[Message]:
-        self._check_media(messages)
-        return self._outside.hidden(messages, shield)
-
-    def _check_media(self, messages: Sequence[Message]) -> None:
-        if not any(message.media for message in messages):
-            return
-        if self._images is None:
-            refuse_media(messages, self._where)
-        refuse_media([message for message in messages if message.role in ("system", "assistant")], self._where)
-        for message in messages:
-            for item in message.media:
-                if item.kind != "image":
-                    raise ChatFormatError(
-                        f"a message of role {message.role} holds a {item.kind}; this chat format takes images alone",
-                        where=self._where,
-                        hint="Give some of its frames as images.",
-                    )
+        refuse_media(messages, self._where, images=self._images is not None)
         check_marks(messages, self._where)
+        return self._outside.hidden(messages, shield)
 
     def _is_markup(self, text: str) -> bool:
         """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags

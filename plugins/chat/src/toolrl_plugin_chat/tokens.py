@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from toolrl.errors import ChatFormatError
 from toolrl.types import Decoded, Message
@@ -62,15 +63,25 @@ class TokenFormat(ABC):
         return len(self.inline(text))
 
 
-def refuse_media(messages: Iterable[Message], where: str) -> None:
-    """Raise ChatFormatError for images and videos: a format for text alone must not drop them in silence."""
+def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How far two sequences are the same."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def refuse_media(messages: Iterable[Message], where: str, *, images: bool = False) -> None:
+    """Raise ChatFormatError for images and videos, but with `images` for images of users and of tools: a format must
+    not drop them in silence."""
     for message in messages:
-        if message.media:
+        for item in message.media:
+            if images and item.kind == "image" and message.role in ("user", "tool"):
+                continue
             raise ChatFormatError(
-                f"a message of role {message.role} holds a {message.media[0].kind}; this chat format takes text alone",
+                f"a message of role {message.role} holds a {item.kind}; this chat format takes "
+                + ("images of users and of tools alone" if images else "text alone"),
                 where=where,
-                hint="Images need a vision-language model and `chat_format: template`, in messages of the user or of "
-                "tools.",
+                hint="Of a video give some frames as images. Images need a vision-language model and `chat_format: "
+                "template`, in messages of the user or of tools.",
             )
 
 

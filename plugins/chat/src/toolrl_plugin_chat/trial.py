@@ -10,7 +10,7 @@ from toolrl_plugin_chat.abilities import ANSWER as ANSWER
 from toolrl_plugin_chat.abilities import QUESTION as QUESTION
 from toolrl_plugin_chat.abilities import RESULT as RESULT
 from toolrl_plugin_chat.abilities import TOOL, probe_results
-from toolrl_plugin_chat.tokens import TokenFormat
+from toolrl_plugin_chat.tokens import TokenFormat, common_length
 
 
 class WholeFormat(TokenFormat):
@@ -65,8 +65,7 @@ class WholeFormat(TokenFormat):
         # A newline after the last end mark is never sampled; a header that serves as the end mark is.
         if whole[: len(ids)] == ids or ids[:-1] == whole:
             return ""
-        pairs = zip(ids, whole, strict=False)
-        place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(whole)))
+        place = common_length(ids, whole)
         ours, theirs = (self.decode(part[place : place + 8]).text for part in (ids, whole))
         return f"{theirs!r} instead of {ours!r}"
 

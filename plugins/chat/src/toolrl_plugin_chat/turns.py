@@ -63,13 +63,10 @@ class TurnEnds:
     def _ends_of(self, calls: Sequence[ToolCall]) -> tuple[str, str]:
         """What follows the probe in a last turn: at the end of a conversation, and before a generation prompt."""
         turn = self.probe_turn(calls)
-        final = self._after_probe([self._user, turn], generation_prompt=False)
-        middle = self._after_probe([self._user, turn], generation_prompt=True)
-        if middle is None or not self._generation_prompt or not middle.endswith(self._generation_prompt):
-            middle = final
-        else:
-            middle = middle[: -len(self._generation_prompt)]
-        return final or "", middle or ""
+        final, middle = (self._after_probe(turn, generation_prompt=prompt) for prompt in (False, True))
+        if not self._generation_prompt or not middle.endswith(self._generation_prompt):
+            return final, final
+        return final, middle[: -len(self._generation_prompt)]
 
     def _find_close(self) -> str:
         """The rest of a call's syntax after its last argument."""
@@ -159,19 +156,18 @@ class TurnEnds:
         """The text behind an assistant's turn that `messages` follow: what ends it, and they."""
         calls = self._synthetic_calls(messages)
         dicts = [*self.opening(specs), self.probe_turn(calls), *self._conversation.plain_dicts(messages)]
-        text = self._after_probe(
-            dicts,
-            self._conversation.native_tools(specs),
-            generation_prompt=generation_prompt,
-            strict=True,
-        )
+        text = self._render(dicts, self._conversation.native_tools(specs), generation_prompt=generation_prompt)
+        # A later message may hold the probe's text by chance; the first one is the turn's.
+        _, shown, behind = text.partition(PROBE)
+        if not shown:
+            raise self.unbridgeable("it shows an assistant's text 0 times")
         close = self._close if calls else ""
         if calls:
             # Some templates write a call's id behind its arguments.
             close = close.replace(call_id(0), self._conversation.abilities.shape.id_of(calls[-1].id, 0))
-        if text is None or not text.startswith(close):
+        if not behind.startswith(close):
             raise self.unbridgeable("what it writes for a call depends on the messages that follow it")
-        end = text[len(close) :]
+        end = behind[len(close) :]
         if messages:
             self._first(end)
         return end
@@ -222,23 +218,12 @@ class TurnEnds:
         content = "" if calls else PROBE
         return self._conversation.plain_dicts([Message("assistant", content, tool_calls=tuple(calls))])[0]
 
-    def _after_probe(
-        self,
-        dicts: Sequence[Dict],
-        tools: Sequence[Dict] | None = None,
-        *,
-        generation_prompt: bool,
-        strict: bool = False,
-    ) -> str | None:
-        tools = self._probe_tools if tools is None and not strict else tools
-        text = (self._render if strict else self._render.attempt)(dicts, tools, generation_prompt=generation_prompt)
-        if text is None:
-            return None
-        shown = text.count(PROBE)
-        # In earnest a later message may hold the probe's text by chance; the first one is the turn's.
-        if shown == 0 or (shown > 1 and not strict):
-            raise self.unbridgeable(f"it shows an assistant's text {shown} times")
-        return text[text.index(PROBE) + len(PROBE) :]
+    def _after_probe(self, turn: Dict, *, generation_prompt: bool) -> str:
+        """What a template that takes this turn behind a question writes after the probe; empty where it refuses."""
+        text = self._render.attempt([self._user, turn], self._probe_tools, generation_prompt=generation_prompt)
+        if text is not None and text.count(PROBE) != 1:
+            raise self.unbridgeable(f"it shows an assistant's text {text.count(PROBE)} times")
+        return (text or "").partition(PROBE)[2]
 
     # Control tokens.
 
