@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,8 +59,7 @@ class Row:
     parser: str
 
     def __str__(self) -> str:
-        cells = (self.tools, self.calls, self.thinking, self.rules, self.canonical, self.reasons, self.parser)
-        return " | ".join(cells)
+        return " | ".join(astuple(self))
 
 
 def row(name: str) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ def words_only() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="[END]")
 
 
+decoder_of = functools.cache(Decoder)
+
+
 def own(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
@@ -41,7 +45,7 @@ def own(tokenizer: Any, ids: list[int]) -> str:
 def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
     tokenizer = tokenizers["qwen"]
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    decoded = _decoder(tokenizer)(ids)
+    decoded = decoder_of(tokenizer)(ids)
     assert decoded.text == own(tokenizer, ids)
     _offsets_hold(tokenizer, ids, decoded.offsets, decoded.text)
 
@@ -51,20 +55,11 @@ def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
 def test_any_ids_decode_as_the_tokenizer_decodes_them(ids: list[int], tokenizers: Any) -> None:
     """Broken characters and ids beyond the vocabulary included."""
     tokenizer = tokenizers["qwen"]
-    decoded = _decoder(tokenizer)(ids)
+    decoded = decoder_of(tokenizer)(ids)
     assert decoded.text == own(tokenizer, ids)
     assert len(decoded.offsets) == len(ids) + 1
     assert list(decoded.offsets) == sorted(decoded.offsets)
     assert decoded.offsets[-1] == len(decoded.text)
-
-
-_DECODERS: dict[int, Decoder] = {}
-
-
-def _decoder(tokenizer: Any) -> Decoder:
-    if id(tokenizer) not in _DECODERS:
-        _DECODERS[id(tokenizer)] = Decoder(tokenizer)
-    return _DECODERS[id(tokenizer)]
 
 
 def _offsets_hold(tokenizer: Any, ids: list[int], offsets: tuple[int, ...], text: str) -> None:
@@ -73,7 +68,7 @@ def _offsets_hold(tokenizer: Any, ids: list[int], offsets: tuple[int, ...], text
     data = text.encode()
     for token_id, offset in zip(ids, offsets, strict=False):
         assert offset == len(data[:position].decode(errors="ignore"))
-        position += len(_decoder(tokenizer)._bytes(token_id))
+        position += len(decoder_of(tokenizer)._bytes(token_id))
     assert position == len(data)
 
 
@@ -81,14 +76,14 @@ def test_a_character_across_tokens(tokenizers: Any) -> None:
     tokenizer = tokenizers["qwen"]
     ids = tokenizer("a🎉b", add_special_tokens=False)["input_ids"]
     assert len(ids) == 6, "the tokenizer spells the emoji as four bytes"
-    assert _decoder(tokenizer)(ids).offsets == (0, 1, 1, 1, 1, 2, 3)
+    assert decoder_of(tokenizer)(ids).offsets == (0, 1, 1, 1, 1, 2, 3)
 
 
 def test_a_broken_character_is_a_character_of_its_own(tokenizers: Any) -> None:
     tokenizer = tokenizers["qwen"]
     party = tokenizer("🎉", add_special_tokens=False)["input_ids"]
     letter = tokenizer("b", add_special_tokens=False)["input_ids"]
-    decoded = _decoder(tokenizer)([*party[:2], *letter])
+    decoded = decoder_of(tokenizer)([*party[:2], *letter])
     assert decoded.text == "\N{REPLACEMENT CHARACTER}b"
     assert decoded.offsets == (0, 0, 1, 2)
 

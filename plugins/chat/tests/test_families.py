@@ -185,10 +185,3 @@ def test_the_check_and_the_bridge_agree(name: str, preamble: str) -> None:
     # A call that couldn't be read has no name; the answer to it shows nothing of the format's own probes.
     nameless = chat.bridge((), [Message("tool", "no such call", tool_call_id="call_2")], [CALCULATOR]).ids
     assert "probe" not in tokenizer_of(name).decode(nameless).lower()
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name in WITHOUT_TEMPLATE])
-def test_a_tokenizer_without_a_template_is_refused(name: str) -> None:
-    with pytest.raises(ChatFormatError, match="no chat template") as caught:
-        format_of(name)
-    assert "chat_format: plain" in (caught.value.hint or "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
@@ -23,6 +25,8 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Generation, Message, Sampling, ToolCall, ToolSpec
 from toolrl_plugin_renderers.families import FAMILIES
 from toolrl_testing.fakes import RecordingToolset, make_task
+
+SMALL_MODELS = Path(__file__).parents[3] / "docs" / "examples" / "common" / "small_models.py"
 
 
 class IdEngine:
@@ -93,21 +97,6 @@ def test_an_episode_of_every_family(name: str, format_of: Any, parser_of: Any, l
     assert all(f"found {query}" in between for query in queries)
 
 
-SCRIPT = """
-import json, sys
-import torch, transformers
-
-torch.manual_seed(0)
-tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
-config = transformers.Qwen3Config(
-    vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=1, head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True,
-    eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
-)
-transformers.Qwen3ForCausalLM(config).save_pretrained(sys.argv[2])
-tokenizer.save_pretrained(sys.argv[2])
-"""
-
 CONFIG: dict[str, Any] = {
     "model": {"path": "model"},
     "data": {"train": {"use": "jsonl", "options": {"path": "tasks.jsonl"}}},
@@ -141,11 +130,9 @@ def workplace(tmp_path: Path, tokenizer_of: Any) -> Path:
     for package in ("torch", "toolrl_plugin_transformers", "toolrl_plugin_calculator", "toolrl_plugin_math"):
         pytest.importorskip(package)
     source = _real_tokenizer()
-    if source is None:
-        source = tmp_path / "tokenizer"
-        tokenizer_of("qwen3").save_pretrained(source)
-    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "model")]
-    subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    tokenizer = tokenizer_of("qwen3") if source is None else AutoTokenizer.from_pretrained(source)
+    small = runpy.run_path(str(SMALL_MODELS))
+    small["save"](tmp_path / "model", tokenizer, small["qwen3"](tokenizer, 0))
     rows = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "config.yaml").write_text(json.dumps(CONFIG), encoding="utf-8")
@@ -154,8 +141,6 @@ def workplace(tmp_path: Path, tokenizer_of: Any) -> Path:
 
 def test_a_rollout_of_a_random_model(workplace: Path) -> None:
     """`toolrl rollout` with both components of this plugin, and its episodes token by token."""
-    from transformers import AutoTokenizer
-
     from toolrl.protocols import BuildContext
     from toolrl.runs.folder import RunFolder
     from toolrl_plugin_renderers.chat import RenderersFormat

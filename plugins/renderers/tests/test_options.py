@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from toolrl.errors import ChatFormatError, ComponentLoadError, ConfigError
 from toolrl.protocols import BuildContext
+from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers import library
 from toolrl_plugin_renderers.chat import RenderersFormat
 from toolrl_plugin_renderers.families import FAMILIES
@@ -151,3 +153,42 @@ def test_gpt_oss_without_its_vocabulary(tokenizer_of: Any, monkeypatch: pytest.M
     with pytest.raises(ChatFormatError, match="vocab file") as caught:
         RenderersFormat(RenderersFormatOptions(renderer="gpt-oss"), BuildContext("x", tokenizer=tokenizer_of("qwen3")))
     assert "TIKTOKEN_ENCODINGS_BASE" in str(caught.value.hint)
+
+
+# The table of families in the README.
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def rows() -> dict[str, list[str]]:
+    """By renderer: the other cells."""
+    table = README.read_text(encoding="utf-8").partition("| renderer |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def test_every_family_has_a_row_in_the_readme() -> None:
+    assert list(rows()) == list(FAMILIES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_settings_of_the_readme(name: str) -> None:
+    config = type(library.load("renderers.configs").config_from_name(name))
+    assert re.findall(r"`([^`]+)`", rows()[name][-1]) == library.accepted(config)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_facts_of_the_readme(name: str, format_of: Any, look: ToolSpec) -> None:
+    _, several, opens, stays, _ = rows()[name]
+    chat = format_of(name)
+    thinking = chat.open([Message("user", "x")], (look,)).in_thinking
+    assert opens == ("yes" if thinking else "no")
+    calls = tuple(ToolCall("look", {"query": "x"}, id=f"functions.look:{n}") for n in (0, 1))
+    try:
+        chat.say(Message("assistant", "", tool_calls=calls, reasoning="So." if thinking else None))
+        assert several == "several"
+    except ChatFormatError:
+        assert several == "one"
+    rewritten = [remark for remark in chat.check((look,)) if "rewrites" in remark]
+    within = any("tool, assistant" in remark for remark in rewritten)
+    assert stays == ("no" if within else "until a question" if rewritten else "yes")

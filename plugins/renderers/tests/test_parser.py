@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolrl.parsing import MAX_ITEMS, EndFlags
-from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, ToolCall, ToolResult, ToolSpec
+from toolrl.types import CallError, Decoded, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_chat.control import Shield, finder
 from toolrl_plugin_renderers.families import FAMILIES
 
@@ -103,24 +103,6 @@ every = pytest.mark.parametrize("family", FAMILIES, indirect=True)
 parallel = pytest.mark.parametrize("family", PARALLEL, indirect=True)
 
 
-@every
-def test_one_call(family: Family) -> None:
-    turn = family.read_ids(family.ids(QUERIES[0]))
-    (call,) = turn.items
-    assert isinstance(call, ToolCall), call
-    assert (call.name, call.arguments) == ("look", {"query": QUERIES[0]})
-    assert turn.content == ""
-    assert (turn.reasoning or "").strip() == (family.reasoning or "")
-
-
-@parallel
-def test_parallel_calls_in_order(family: Family) -> None:
-    turn = family.read_ids(family.ids(*QUERIES))
-    assert [item.arguments for item in turn.items if isinstance(item, ToolCall)] == [{"query": q} for q in QUERIES]
-    raws = [item.raw for item in turn.items]
-    assert all(query in raw or query == QUERIES[2] for query, raw in zip(QUERIES, raws, strict=True))
-
-
 @parallel
 def test_a_broken_call_between_good_ones(family: Family) -> None:
     text = family.text(*QUERIES)
@@ -179,19 +161,14 @@ def test_a_call_in_closed_thinking_is_a_draft(family: Family) -> None:
 
 
 @every
-def test_text_without_a_call(family: Family) -> None:
-    ids = family.chat.say(Message("assistant", "It is 4.", reasoning=family.reasoning))
+def test_calls_are_read_in_order_from_ids_and_from_their_text(family: Family) -> None:
+    queries = QUERIES if family.name in PARALLEL else QUERIES[:1]
+    ids = family.ids(*queries)
     turn = family.read_ids(ids)
-    assert turn.items == ()
-    assert turn.content == "It is 4."
-    assert turn.status == "final"
-
-
-@every
-def test_a_text_is_read_as_its_ids_are(family: Family) -> None:
-    ids = family.ids(*(QUERIES if family.name in PARALLEL else QUERIES[:1]))
-    by_ids = family.read_ids(ids)
-    assert family.read(family.chat.decode(ids).text) == by_ids
+    assert [item.arguments for item in turn.items if isinstance(item, ToolCall)] == [{"query": q} for q in queries]
+    assert all(query in item.raw for query, item in zip(queries[:2], turn.items, strict=False))
+    assert (turn.content, (turn.reasoning or "").strip()) == ("", family.reasoning or "")
+    assert family.read(family.chat.decode(ids).text) == turn
 
 
 # The library finds DeepSeek V4's marks in the decoded text.
@@ -329,14 +306,6 @@ def test_too_many_calls(format_of: Any, parser_of: Any, look: ToolSpec) -> None:
     assert len(turn.items) == MAX_ITEMS + 1
     assert isinstance(turn.items[-1], CallError)
     assert turn.items[-1].kind == "too_many_calls"
-
-
-def test_results_become_tool_messages(parser_of: Callable[..., Any]) -> None:
-    records = [CallRecord(ToolCall("look", {}, id="call_1"), ToolResult("3"))]
-    records.append(CallRecord(CallError("empty", "Bad.", id="call_2"), ToolResult("Bad.", error="malformed")))
-    first, second = parser_of("qwen3").render_results(records)
-    assert (first.role, first.content, first.tool_call_id, first.name) == ("tool", "3", "call_1", "look")
-    assert (second.content, second.tool_call_id) == ("Bad.", "call_2")
 
 
 def test_offsets_of_a_text_that_its_tokens_do_not_decode_to(parser_of: Callable[..., Any], look: ToolSpec) -> None:

@@ -116,9 +116,6 @@ def test_a_library_that_raises(parser_of: Any, look: ToolSpec, monkeypatch: pyte
     assert parser.parse_ids((), Decoded("", (0,)), tools=(look,)).items == ()
 
 
-DEEP = '{"name": "look", "arguments": ' + '{"a":' * 100_000
-
-
 @pytest.mark.parametrize("name", ["qwen3", "kimi-k2", "deepseek-v3", "inkling", "gemma4", "llama-3"])
 def test_values_nested_beyond_pythons_stack(name: str, format_of: Any, parser_of: Any, look: ToolSpec) -> None:
     chat = format_of(name)

@@ -48,91 +48,66 @@ def test_runs_that_open_no_fence(line, read):
     assert read(f"{before}{line}{closing}{CALC}") == ["1"]
 
 
-def test_prose_ends_no_inline_code(read):
-    assert read(f"fences are ```\nand a call is {CALC}\n```\n{CALC}") == ["1"]
-    assert read(f"the ``` marks\n{CALC}") == ["1"]
-
-
-def test_several_calls_keep_their_order(read):
-    assert read(f"```py\na\n```\n{CALC}\n~~~py\nb\n~~~") == ["a", "1", "b"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "s = '```'",
-        "x ```",
-        "    ```",
-        "```json",
-        "``",
-        "~~~",
-        "~~~python",
-        "    ```python",
-        "```outputs",
-        "```output x",
+READ = {
+    "prose ends no inline code": [
+        (f"fences are ```\nand a call is {CALC}\n```\n{CALC}", ["1"]),
+        (f"the ``` marks\n{CALC}", ["1"]),
     ],
-)
-def test_lines_that_end_no_fence(line, read):
-    assert read(f"```python\na\n{line}\nb\n```") == [f"a\n{line}\nb"]
+    "several calls keep their order": [(f"```py\na\n```\n{CALC}\n~~~py\nb\n~~~", ["a", "1", "b"])],
+    "lines that end no fence": [
+        (f"```python\na\n{line}\nb\n```", [f"a\n{line}\nb"])
+        for line in ("s = '```'", "x ```", "    ```", "```json", "``", "~~~", "~~~python", "    ```python",
+                     "```outputs", "```output x")
+    ],
+    "closing lines": [
+        (f"```python\na\n{closing}\nb", ["a"]) for closing in ("```", "   ```", "``` ", "```\t\r", "`````")
+    ],
+    "a longer run ends a fence, a shorter doesn't": [("````python\na\n```\nb\n`````\n", ["a\n```\nb"])],
+    "a closing line is indented by three columns more at most": [
+        ("  ```python\n  a\n     ```\nb", ["a"]),
+        ("  ```python\n  a\n      ```\nb", ["!unclosed"]),
+        ("10. ```python\n    a\n    ```\nb", ["a"]),
+        ("a: ```python\nb\n      ```\n```", ["b\n      ```"]),
+    ],
+    "a call in a call means that the first wasn't closed": [
+        ("```python\na\n```python\nb\n```", ["!unclosed", "b"]),
+        ("```python\na\n````py\nb\n````", ["!unclosed", "b"]),
+        ("````python\na\n```python\nb\n```\n````", ["a\n```python\nb\n```"]),
+    ],
+    "a call ends another fence that wasn't closed": [
+        ("```output\n2\n```python\na\n```", ["a"]),
+        ("````markdown\n```python\na\n```\n````", []),
+        ("~~~markdown\n```python\na\n```\n~~~", []),
+    ],
+    "code": [
+        (f"```python\n{body}\n```", [code])
+        for body, code in (
+            ("\n\n  \na\n\n", "a"), ("if a:\n    b\n\nc", "if a:\n    b\n\nc"), ("  a\nb", "  a\nb"),
+            ("    if a:\n        b", "if a:\n    b"), ("a\r\nb\r", "a\r\nb"), ("é = '🙂'", "é = '🙂'"),
+        )
+    ],
+    "the fence's own indentation is no code": [
+        ("  ```python\n  if a:\n      b\n c\n  ```", ["if a:\n    b\nc"]),
+        ("- ```python\n  if a:\n    b\n  ```", ["if a:\n  b"]),
+    ],
+    "no code": [
+        (f"{text}\n{CALC}", ["!empty", "1"])
+        for text in ("```python\n```", "```python\n \n\n```", "```python```", "~~~py ~~~")
+    ],
+    "a misplaced fence that never ends": [("```python a\nb", ["!unclosed"])],
+}  # fmt: skip
 
 
-def test_a_longer_run_ends_a_fence_and_a_shorter_does_not(read):
-    assert read("````python\na\n```\nb\n`````\n") == ["a\n```\nb"]
-
-
-@pytest.mark.parametrize("closing", ["```", "   ```", "``` ", "```\t\r", "`````"])
-def test_closing_lines(closing, read):
-    assert read(f"```python\na\n{closing}\nb") == ["a"]
-
-
-def test_a_closing_line_may_be_indented_like_its_opening_and_three_columns_more(read):
-    assert read("  ```python\n  a\n     ```\nb") == ["a"]
-    assert read("  ```python\n  a\n      ```\nb") == ["!unclosed"]
-    assert read("10. ```python\n    a\n    ```\nb") == ["a"]
-    assert read("a: ```python\nb\n      ```\n```") == ["b\n      ```"]
+@pytest.mark.parametrize("rule", READ)
+def test_what_is_read(rule, read):
+    for text, items in READ[rule]:
+        assert read(text) == items, text
 
 
 def test_an_invented_output_ends_the_code(parse, read):
     text = f"```python\nprint(1)\n```output\n{CALC}\n```\n{CALC}"
     assert read(text) == ["print(1)", "1"]
     assert parse(text).content == f"```output\n{CALC}\n```\n"
-
-
-def test_a_call_in_a_call_means_that_the_first_was_not_closed(read):
-    assert read("```python\na\n```python\nb\n```") == ["!unclosed", "b"]
-    assert read("```python\na\n````py\nb\n````") == ["!unclosed", "b"]
-    assert read("````python\na\n```python\nb\n```\n````") == ["a\n```python\nb\n```"]
-
-
-def test_a_call_ends_another_fence_that_was_not_closed(read):
-    assert read("```output\n2\n```python\na\n```") == ["a"]
-    assert read("````markdown\n```python\na\n```\n````") == []
-    assert read("~~~markdown\n```python\na\n```\n~~~") == []
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ("\n\n  \na\n\n", "a"),
-        ("if a:\n    b\n\nc", "if a:\n    b\n\nc"),
-        ("    if a:\n        b", "if a:\n    b"),
-        ("  a\nb", "  a\nb"),
-        ("a\r\nb\r", "a\r\nb"),
-        ("é = '🙂'", "é = '🙂'"),
-    ],
-)
-def test_code(body, code, read):
-    assert read(f"```python\n{body}\n```") == [code]
-
-
-def test_the_fences_own_indentation_is_no_code(read):
-    assert read("  ```python\n  if a:\n      b\n c\n  ```") == ["if a:\n    b\nc"]
-    assert read("- ```python\n  if a:\n    b\n  ```") == ["if a:\n  b"]
-
-
-@pytest.mark.parametrize("text", ["```python\n```", "```python\n \n\n```", "```python```", "~~~py ~~~"])
-def test_no_code(text, read):
-    assert read(text + "\n" + CALC) == ["!empty", "1"]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +118,6 @@ def test_code_on_the_opening_line(text, parse, read):
     (item, _) = parse(f"{text}\n{CALC}").items
     assert (item.raw, item.name) == (text, None)
     assert "```python\nCODE\n```" in item.message
-
-
-def test_a_misplaced_fence_that_never_ends(read):
-    assert read("```python a\nb") == ["!unclosed"]
 
 
 def test_not_closed(parse):

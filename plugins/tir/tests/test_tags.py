@@ -20,10 +20,6 @@ def test_calls(parse):
     assert parse(text).content == "a  b "
 
 
-def test_tags_in_any_case(read):
-    assert read("<Python>a</PYTHON><CALCULATOR>1</Calculator>") == ["a", "1"]
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -66,31 +62,31 @@ def test_a_fence_inside_the_tags(run, word, read):
     assert read(f"<python>\n{run}{word}\n  if a:\n    b\n{run}\n</python>") == ["if a:\n  b"]
 
 
-def test_other_fences_inside_the_tags_stay(read):
-    for code in ("```json\na\n```", "```\na", "a\n```\nb\n```", "```\na\n```\nb\n```\nc\n```", "```x``` + 1"):
-        assert read(f"<python>{code}</python>") == [code]
-
-
-def test_not_closed(read):
-    assert read("<python>a") == ["!unclosed"]
-    assert read("<calculator>1") == ["!unclosed"]
-    assert read("<python>a <python>b</python>") == ["!unclosed", "b"]
-    assert read(f"<python>a\n{CALC} b") == ["!unclosed", "1"]
-    assert read(f"<python>a\n{FENCE}") == ["!unclosed", "x"]
-    assert read(f"<python>s = '<calculator>'\n{FENCE}\n<python>b</python>") == ["!unclosed", "x", "b"]
-    assert read(f"<calculator>1 {CALC}") == ["!unclosed", "1"]
-    assert read("<calculator>1 <python>b</python>") == ["!unclosed", "b"]
-    assert read(f"<calculator>1\n{FENCE}") == ["!unclosed", "x"]
-    assert read(f"<calculator>1: {FENCE}{CALC}")[:1] == ["!unclosed"]
-    assert read("<python>s = '```python'\n```python<python>b</python>") == ["!unclosed", "b"]
-
-
-def test_what_ends_no_expression(read):
-    assert read("<calculator>1 ```x``` </python> <output></calculator>") == ["1 ```x``` </python> <output>"]
-
-
-def test_empty(read):
-    assert read("<python> \n</python><calculator>\n</calculator><python>```\n```</python>") == ["!empty"] * 3
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("<Python>a</PYTHON><CALCULATOR>1</Calculator>", ["a", "1"]),
+        *((f"<python>{code}</python>", [code]) for code in (
+            "```json\na\n```", "```\na", "a\n```\nb\n```", "```\na\n```\nb\n```\nc\n```", "```x``` + 1"
+        )),
+        ("<python>a", ["!unclosed"]),
+        ("<calculator>1", ["!unclosed"]),
+        ("<python>a <python>b</python>", ["!unclosed", "b"]),
+        (f"<python>a\n{CALC} b", ["!unclosed", "1"]),
+        (f"<python>a\n{FENCE}", ["!unclosed", "x"]),
+        (f"<python>s = '<calculator>'\n{FENCE}\n<python>b</python>", ["!unclosed", "x", "b"]),
+        (f"<calculator>1 {CALC}", ["!unclosed", "1"]),
+        ("<calculator>1 <python>b</python>", ["!unclosed", "b"]),
+        (f"<calculator>1\n{FENCE}", ["!unclosed", "x"]),
+        (f"<calculator>1: {FENCE}{CALC}", ["!unclosed", "!unclosed"]),
+        ("<python>s = '```python'\n```python<python>b</python>", ["!unclosed", "b"]),
+        ("<calculator>1 ```x``` </python> <output></calculator>", ["1 ```x``` </python> <output>"]),
+        ("<python> \n</python><calculator>\n</calculator><python>```\n```</python>", ["!empty"] * 3),
+        ("<pythons> < python> <calculator > <output>3</output> a < b > c", []),
+    ],
+)  # fmt: skip
+def test_what_is_read(text, items, read):
+    assert read(text) == items
 
 
 def test_stray(parse):
@@ -105,10 +101,6 @@ def test_half_a_surrogate_pair(parse, read):
     text = f"<python>s = '\ud800'</python>\n```py\n'\udc00'\n```\n<calculator>\ud800</calculator>{CALC}"
     assert read(text) == ["!bad_arguments"] * 3 + ["1"]
     assert [item.name for item in parse(text).items] == ["python", "python", "calculator", "calculator"]
-
-
-def test_what_looks_like_a_tag(read):
-    assert read("<pythons> < python> <calculator > <output>3</output> a < b > c") == []
 
 
 def test_errors_show_the_right_form(parse):

@@ -38,7 +38,9 @@ _DEEPSEEK_CALLS = tuple(
         "outputs▁begin", "outputs▁end", "output▁begin", "output▁end",
     )
 )  # fmt: skip
-_GEMMA_4 = ("turn", "tool", "tool_call", "tool_response", "channel")
+_GEMMA_MARKS = ("turn", "tool", "tool_call", "tool_response", "channel")
+_GEMMA_4 = tuple(f"<{mark}>" for name in _GEMMA_MARKS for mark in (f"|{name}", f"{name}|"))
+_GEMMA_4 += ('<|"|>', "<|think|>", "<|image|>")
 _GLM = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 _HEADERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>")
 _LFM = ("tool_list", "tool_call", "tool_response")
@@ -76,20 +78,8 @@ FAMILIES = (
         tags=("<｜User｜>", "<｜Assistant｜>", *_DEEPSEEK_CALLS, "<think>", "</think>"),
         base="deepseek_v3",
     ),
-    Family(
-        "diffusion_gemma",
-        "<turn|>",
-        "<bos>",
-        (*(f"<|{name}>" for name in _GEMMA_4), *(f"<{name}|>" for name in _GEMMA_4), '<|"|>', "<|think|>", "<|image|>"),
-        base="sentence_piece",
-    ),
-    Family(
-        "gemma4",
-        "<turn|>",
-        "<bos>",
-        (*(f"<|{name}>" for name in _GEMMA_4), *(f"<{name}|>" for name in _GEMMA_4), '<|"|>', "<|think|>", "<|image|>"),
-        base="sentence_piece",
-    ),
+    Family("diffusion_gemma", "<turn|>", "<bos>", _GEMMA_4, base="sentence_piece"),
+    Family("gemma4", "<turn|>", "<bos>", _GEMMA_4, base="sentence_piece"),
     Family("gemma", "<eos>", "<bos>", ("<start_of_turn>", "<end_of_turn>", "<start_of_image>"), base="sentence_piece"),
     Family(
         "glm4moe",
