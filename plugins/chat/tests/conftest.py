@@ -17,7 +17,7 @@ from toolrl.types import ToolSpec
 from toolrl_plugin_chat.options import TemplateOptions
 from toolrl_plugin_chat.template import TemplateFormat
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
+sys.path[:0] = [str(Path(__file__).resolve().parent / "support"), str(Path(__file__).resolve().parent)]
 
 QWEN = """{%- macro calls(message) -%}
 {%- for call in message.tool_calls %}{{ '\\n' if message.content or not loop.first }}<tool_call>

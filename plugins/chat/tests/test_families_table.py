@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
-
+import families_table
 import pytest
 from chat_families import REAL_NAMES, TRL_NAMES, format_of
 
 TOKENIZERS = {"deepseek_v3", "gpt2", "llama3_2", "qwen2_5", "qwen3"}
 
 
-def load() -> Any:
-    spec = importlib.util.spec_from_file_location("families_table", Path(__file__).with_name("families_table.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules["families_table"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_table_is_current() -> None:
-    made = load()
-    page = made.PAGE.read_text(encoding="utf-8")
+    page = families_table.PAGE.read_text(encoding="utf-8")
     if set(REAL_NAMES) != TOKENIZERS or not TRL_NAMES:
         pytest.skip("the table needs trl, and the five tokenizers in TOOLRL_TOKENIZERS")
-    if made.bundle() not in page:
-        pytest.skip(f"the table was made with another version than {made.bundle()}")
-    own, _, bundled = page.partition(made.BEGIN)[2].partition(made.END)[0].partition("bundles:")
+    if families_table.bundle() not in page:
+        pytest.skip(f"the table was made with another version than {families_table.bundle()}")
+    own, _, bundled = page.partition(families_table.BEGIN)[2].partition(families_table.END)[0].partition("bundles:")
     for origin, half in (("tokenizer", own), ("trl", bundled)):
         rows = [line.strip("| ").partition(" | ") for line in half.splitlines() if line.startswith("| `")]
         assert rows
         for names, _, cells in rows:
             # One template of each row: all of them take as long as the rest of the tests.
             name = names.split(", ")[0].strip("`")
-            assert str(made.row(f"{origin}:{name}")) == cells, name
+            assert str(families_table.row(f"{origin}:{name}")) == cells, name
 
 
 @pytest.mark.skipif(not TRL_NAMES, reason="no trl is installed")
 def test_every_bundled_template_is_in_the_table() -> None:
-    made = load()
-    page = made.PAGE.read_text(encoding="utf-8")
-    if made.bundle() not in page:
-        pytest.skip(f"the table was made with another version than {made.bundle()}")
+    page = families_table.PAGE.read_text(encoding="utf-8")
+    if families_table.bundle() not in page:
+        pytest.skip(f"the table was made with another version than {families_table.bundle()}")
     assert [name for name in TRL_NAMES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.skipif(not TRL_NAMES, reason="no trl is installed")
 def test_what_the_table_says_of_a_family() -> None:
-    made = load()
-    qwen = made.row("trl:qwen3")
+    qwen = families_table.row("trl:qwen3")
     assert (qwen.tools, qwen.calls, qwen.parser) == ("the template's own", "several", "`hermes`")
     assert qwen.reasons == "several questions: earlier turns are shown otherwise"
-    assert made.row("trl:deepseekv3").canonical == "nothing to compare"
+    assert families_table.row("trl:deepseekv3").canonical == "nothing to compare"
     assert format_of("trl:gptoss").abilities.parallel is False

@@ -32,7 +32,7 @@ def test_a_template_that_ignores_tools_gets_the_preamble(build: Build, tokenizer
     assert text.startswith("<|im_start|>system\n# Tools\n")
     assert json.dumps(calculator.as_function()) in text
     assert build("smollm").check([calculator]) == [
-        "the chat template ignores tools; toolrl's own preamble tells the model of its tools"
+        "the chat template ignores tools; toolrl's own preamble describes them"
     ]
     assert "Tools" not in opened(build, tokenizers, "smollm", [])
 

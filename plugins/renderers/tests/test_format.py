@@ -214,14 +214,3 @@ def test_settings_without_a_generation_prompt_are_refused(tokenizer_of: Any) -> 
     options = RenderersFormatOptions(renderer="hy3", options={"fallback_strategy": "reasoning_toolcall_retry"})
     with pytest.raises(ChatFormatError, match="no generation prompt"):
         RenderersFormat(options, BuildContext("renderers", tokenizer=tokenizer_of("hy3")))
-
-
-def test_settings_change_the_prompt(format_of: Any) -> None:
-    question = [Message("user", "x")]
-    text = {
-        effort: format_of("qwen3.8", reasoning_effort=effort)
-        .decode(format_of("qwen3.8", reasoning_effort=effort).open(question, ()).ids)
-        .text
-        for effort in ("low", "xhigh")
-    }
-    assert text["low"] != text["xhigh"]

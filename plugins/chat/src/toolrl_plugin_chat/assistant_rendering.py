@@ -47,7 +47,7 @@ class AssistantRendering:
             )
         end = self._ends.after_turn(following, specs, generation_prompt=False)
         if not full.endswith(end):
-            raise self._ends.unbridgeable("the end of a turn depends on what it says")
+            raise self._ends.unbridgeable("the end of a turn depends on its text")
         prompt = self._render(opening, tools, generation_prompt=True)
         body = self._body(prompt, opening, tools, full[: len(full) - len(end)], message)
         self._nothing_dropped(message, body)

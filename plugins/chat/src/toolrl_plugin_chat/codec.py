@@ -47,7 +47,7 @@ class Codec:
         return list(self.tokenizer(well_formed(text), add_special_tokens=False, verbose=False)["input_ids"])
 
     def encode_after(self, text: str, before: str = "") -> list[int]:
-        """Ids of a text that goes on from another, which ends with `before` where that is known."""
+        """Ids of a text that continues another, which ends with `before` where that is known."""
         return self._behind_a_head(text, (before, *self._heads) if before else self._heads, self.encode)
 
     def encode_shielded(self, text: str, shield: Shield) -> list[int]:
@@ -58,7 +58,7 @@ class Codec:
         return self.encode(text)
 
     def encode_shielded_after(self, text: str, shield: Shield) -> list[int]:
-        """The same for a text that goes on from another."""
+        """The same for a text that continues another."""
         return self._behind_a_head(text, self._heads, lambda whole: self.encode_shielded(whole, shield))
 
     def _behind_a_head(self, text: str, heads: Sequence[str], encode: Callable[[str], list[int]]) -> list[int]:
@@ -92,7 +92,7 @@ class Codec:
         return self._plain
 
     def _find_heads(self) -> tuple[str, ...]:
-        """What to encode a text behind that goes on from another. Some tokenizers put a blank before a text's first
+        """What to encode a text behind that continues another. Some tokenizers put a blank before a text's first
         word: there a special token will do, or an ordinary letter where the blank follows special tokens, too."""
         alone, line, behind_line = self.encode("x"), self.encode("\n"), self.encode("\nx")
         if behind_line in (alone, line + alone) or behind_line[: len(line)] != line:

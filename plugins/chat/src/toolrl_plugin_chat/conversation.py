@@ -55,19 +55,19 @@ class Conversation:
 
     def dicts(self, messages: Sequence[Message], specs: Sequence[ToolSpec] = ()) -> list[Dict]:
         """All messages, the preamble with them where toolrl writes it."""
-        told = self._wording.preamble(specs) if self.own_preamble and specs else ""
+        described = self._wording.preamble(specs) if self.own_preamble and specs else ""
         lead, messages = self._without_system(messages)
         result = self.plain_dicts(messages)
         first = messages[0] if messages else None
         shape = self.abilities.shape
         if first is not None and first.role == "system":
-            result[0] = shape.text("system", f"{first.content}\n\n{told}" if told else first.content)
-        elif told and self.abilities.system:
-            result.insert(0, shape.text("system", told))
+            result[0] = shape.text("system", f"{first.content}\n\n{described}" if described else first.content)
+        elif described and self.abilities.system:
+            result.insert(0, shape.text("system", described))
         elif first is not None and first.role == "user":
-            content = "\n\n".join(part for part in (lead, told, first.content) if part)
+            content = "\n\n".join(part for part in (lead, described, first.content) if part)
             result[0] = shape.text("user", content, first.media)
-        elif told:
+        elif described:
             raise ChatFormatError(
                 "the chat template shows no system message, and the conversation doesn't begin with the user's, so "
                 "there is no place to tell the model of its tools",

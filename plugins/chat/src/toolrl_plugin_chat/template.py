@@ -94,14 +94,14 @@ class TemplateFormat(WholeFormat):
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
         remarks on what the user may want to know."""
-        preamble, told, abilities = self._options.preamble, self._conversation.own_preamble, self.abilities
+        preamble, described, abilities = self._options.preamble, self._conversation.own_preamble, self.abilities
         remarks = []
         if not abilities.system:
             remarks.append("shows no system message; one stands before the user's first words instead")
-        if tools and told and preamble == "auto":
-            remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble tells the model of its tools")
+        if tools and described and preamble == "auto":
+            remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble describes them")
         if tools and preamble == "never" and not abilities.tools:
-            remarks.append("ignores tools and `preamble` is never: the model isn't told of its tools")
+            remarks.append("ignores tools and `preamble` is never: the model doesn't see its tools")
         remarks = [f"the chat template {remark}" for remark in remarks]
         thinks = self.open([Message("user", QUESTION)], tools).in_thinking
         remarks += self.rewritten_turns("the chat template", tools, thinks=thinks)
@@ -143,7 +143,7 @@ class TemplateFormat(WholeFormat):
         return self._outside.hidden(messages, shield)
 
     def _is_markup(self, text: str) -> bool:
-        """Whether an added token is a tag that says something to the model or to a parser. Others that look like tags
+        """Whether an added token is a tag with a meaning for the model or for a parser. Others that look like tags
         are not: some vocabularies hold HTML."""
         if len(text) < 3 or text[0] not in "<[" or text[-1] not in ">]":
             return False

@@ -14,7 +14,7 @@ from toolrl_plugin_chat.tokens import TokenFormat, common_length
 
 
 class WholeFormat(TokenFormat):
-    """Base of a chat format that goes on from its own renderings of whole conversations."""
+    """Base of a chat format that continues its own renderings of whole conversations."""
 
     @abstractmethod
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:

@@ -237,7 +237,7 @@ class TurnEnds:
         return {token for token in found if "think" not in token.lower()}
 
     def plain_marks(self) -> set[str]:
-        """Ordinary text that alone tells messages apart: between a question and its answer where no added token stands
+        """Ordinary text that alone separates messages: between a question and its answer where no added token stands
         there, and in front of a question where none stands that also begins the first one."""
         turns = [self._user, self.probe_turn([]), *self._conversation.plain_dicts([Message("user", ANSWER)])]
         text = self._render.attempt(turns, generation_prompt=True) or ""
@@ -250,7 +250,7 @@ class TurnEnds:
         return found
 
     def unbridgeable(self, reason: str) -> ChatFormatError:
-        """The error that says why this template has no bridge, and the ways out."""
+        """The error with the reason why this template has no bridge, and the ways out."""
         return ChatFormatError(
             f"the chat template can't be continued turn by turn: {reason}", where=self._where, hint=_WAY_OUT
         )

@@ -1,6 +1,6 @@
 """What this plugin has to know of each family besides what the library does: the marks in its text.
 
-The library says what a turn means; these marks say where it says nothing, so that no call is lost in silence, and where
+The library reads a turn; these marks show where it reads nothing, so that no call is lost in silence, and where
 a turn's thinking and content stand. A mark is found by its token where the tokenizer has one, else as text.
 """
 

@@ -1,6 +1,6 @@
 """What the library read as a call, as toolrl's calls and errors.
 
-The library marks good and bad calls by a status. Where it says that a value is no JSON although the call's form
+The library marks good and bad calls by a status. Where it finds that a value is no JSON although the call's form
 is right (formats that write values bare, whose schema allows no string), the call stands, and the schema check of the
 executor answers it; so does one for an unknown tool. What the library lets through and toolrl can't run is an error: a
 name that is no text, arguments that are no object, numbers that aren't finite, values nested too deeply, an argument
@@ -44,7 +44,7 @@ class Items:
         self._argument = re.compile(pattern, re.DOTALL) if pattern else None
 
     def error(self, kind: str, text: str, span: Span, *, name: str | None = None, why: str = "") -> CallError:
-        """An error item. `why` goes on from the kind's sentence."""
+        """An error item. `why` continues the kind's sentence."""
         said = f"{_SAID[kind]}{f': {why}.' if why else '.' if kind == 'invalid_json' else ''}"
         form = self._form.replace("TOOL", name) if name else self._form
         return CallError(kind, f"{said} Write a call as\n{form}", name=name, span=span, raw=text[span[0] : span[1]])
@@ -52,7 +52,7 @@ class Items:
     def item(
         self, attempt: Any, text: str, span: Span, tools: Sequence[ToolSpec], *, cut_off: bool
     ) -> ToolCall | CallError:
-        """One attempt of the library's (`ParsedToolCall`). `cut_off` says that generation ended inside it."""
+        """One attempt of the library's (`ParsedToolCall`). `cut_off`: generation ended inside it."""
         status, name, arguments = str(attempt.status), attempt.name, attempt.arguments
         raw = str(attempt.raw or "")
         readable = name.strip() if isinstance(name, str) and _NAME.match(name.strip()) else None

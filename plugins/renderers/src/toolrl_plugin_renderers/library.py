@@ -55,10 +55,9 @@ def check() -> str:
 
 def settings_problem(name: str, settings: dict[str, Any]) -> str | None:
     """What is wrong with a renderer's name and settings; None where nothing is, or where the library can't say."""
-    if name == "auto" and settings:
-        return f"options ({', '.join(settings)}) belong to a renderer; name it: `renderer: qwen3`, for example"
     if name == "auto":
-        return None
+        named = f"options ({', '.join(settings)}) belong to a renderer; name it: `renderer: qwen3`, for example"
+        return named if settings else None
     if name not in FAMILIES:
         return f"there is no renderer {name!r}; known are auto, {', '.join(FAMILIES)}"
     try:
@@ -92,7 +91,7 @@ def _config(configs: Any, name: str, settings: dict[str, Any]) -> Any:
 
 
 def resolve(name: str, tokenizer: Any, where: str) -> str:
-    """A renderer's name for `auto`. Raises ChatFormatError where the tokenizer's name says nothing."""
+    """A renderer's name for `auto`. Raises ChatFormatError where the library doesn't know the tokenizer's name."""
     if name != "auto":
         return name
     model = str(getattr(tokenizer, "name_or_path", "") or "")

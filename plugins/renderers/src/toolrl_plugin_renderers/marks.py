@@ -83,7 +83,7 @@ def covered(text: str, spans: Iterable[Span]) -> bytearray:
 
 
 def thinking(text: str, marks: Sequence[Mark], items: Sequence[Span], family: Family, *, inside: bool) -> list[Span]:
-    """The thinking blocks of a turn, their marks included. `inside` says that the prompt opened the first one."""
+    """The thinking blocks of a turn, their marks included. `inside`: the prompt opened the first one."""
     if not family.think[0]:
         return []
     if family.rethinks:
@@ -103,16 +103,13 @@ def _every_block(text: str, marks: Sequence[Mark], items: Sequence[Span], inside
     """Blocks that may begin again; a call ends one."""
     calls, blocks = covered(text, items), []
     start = 0 if inside else None
-    events: list[tuple[int, int, Kind]] = [
-        (mark.start, mark.end, mark.kind)
-        for mark in marks
-        if mark.kind in ("think", "unthink") and not calls[mark.start]
-    ]
-    events += [(first, first, "open") for first, _ in items]
-    for position, end, kind in [*sorted(events), (len(text), len(text), "open")]:
-        if kind == "think" and start is None:
+    thoughts = [mark for mark in marks if mark.kind in ("think", "unthink") and not calls[mark.start]]
+    events = [(mark.start, mark.end, mark.kind == "think") for mark in thoughts]
+    events += [(first, first, False) for first in (*(first for first, _ in items), len(text))]
+    for position, end, opens in sorted(events):
+        if opens and start is None:
             start = position
-        elif kind != "think" and start is not None:
+        elif not opens and start is not None:
             if end > start:
                 blocks.append((start, end))
             start = None

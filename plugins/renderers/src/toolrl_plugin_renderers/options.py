@@ -25,7 +25,7 @@ class RenderersFormatOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fit_the_library(self) -> RenderersFormatOptions:
-        # Without the library nothing can be said here; building the component says what is missing.
+        # Without the library nothing can be checked here; building the component names what is missing.
         from toolrl_plugin_renderers.library import settings_problem
 
         problem = settings_problem(self.renderer, self.options)

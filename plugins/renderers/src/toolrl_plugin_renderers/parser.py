@@ -1,6 +1,6 @@
 """The parser `renderers`: the library reads a turn's token ids, in the syntax of the model's family.
 
-The library finds calls by control tokens, so a text that merely spells `<tool_call>` opens none. What it says becomes
+The library finds calls by control tokens, so a text that merely spells `<tool_call>` opens none. What it reads becomes
 items with their place in the text (`items.py`); a call that it passes over without a word becomes an error
 (`marks.py`); a turn that would keep it busy for long isn't given to it (`bounds.py`). A text without ids is encoded
 first, and then goes the same way.

@@ -81,7 +81,7 @@ class TextEncoder:
         self._closing = setup.codec.added.get(setup.family.closing_stop)
 
     def __call__(self, text: str, *, ended: bool) -> tuple[list[int], Decoded]:
-        """The ids, and `text` with its offsets. `ended` says that an end mark ended the turn; a decoded text lacks it,
+        """The ids, and `text` with its offsets. `ended`: an end mark ended the turn; a decoded text lacks it,
         and where it is a call's closing mark too, it is put back."""
         last = next((end for end in self._ends if text.endswith(end)), "")
         shield = Shield()
