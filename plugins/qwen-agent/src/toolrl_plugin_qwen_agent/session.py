@@ -196,14 +196,7 @@ def let_go(tools: dict[str, Any], folder: Path | None, *, own: bool = True) -> N
 
 def check_sendable(arguments: Mapping[str, Any]) -> None:
     """Raises ArgumentsError for arguments that JSON can't hold."""
-    why = ""
     try:
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        why = "a text holds half of a surrogate pair"
-    except RecursionError:
-        why = "they are nested too deep"
-    except (TypeError, ValueError) as error:
-        why = str(error)
-    if why:
-        raise ArgumentsError(f"The arguments can't be used: {why}.")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentsError(f"The arguments can't be used: {error}.") from None

@@ -166,17 +166,14 @@ def _tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:
     spent = stages(lines, seconds)
     whole = sum(took for _, took in spent)
     if whole > 0:
-        bars = "".join(
-            f'<i class="stage-{index % 6}" style="width:{100 * took / whole:.2f}%" title="{escape(stage)}"></i>'
-            for index, (stage, took) in enumerate(spent)
-        )
-        legend = "".join(
-            f'<li><i class="stage-{index % 6}"></i>{escape(stage)} {escape(format_duration(took))}</li>'
-            for index, (stage, took) in enumerate(spent)
-        )
-        took = escape(format_duration(max(seconds, whole)))
+        bars = legend = ""
+        for index, (stage, took) in enumerate(spent):
+            width, name = f"{100 * took / whole:.2f}%", escape(stage)
+            bars += f'<i class="stage-{index % 6}" style="width:{width}" title="{name}"></i>'
+            legend += f'<li><i class="stage-{index % 6}"></i>{name} {escape(format_duration(took))}</li>'
+        all_of_it = escape(format_duration(max(seconds, whole)))
         tiles.append(
-            f'<div class="tile wide"><h3>Wall time</h3><p class="big">{took}</p>'
+            f'<div class="tile wide"><h3>Wall time</h3><p class="big">{all_of_it}</p>'
             f'<div class="stages">{bars}</div><ul class="legend">{legend}</ul></div>'
         )
     return "".join(tiles) or '<p class="empty">No step has been reported yet.</p>'

@@ -18,7 +18,7 @@ from typing import Any
 
 from toolrl_common.user_classes import accepted
 from toolrl_plugin_rlfactory.loading import manager_class
-from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
+from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager, overrides
 from toolrl_plugin_rlfactory.reading import last_answer
 
 __all__ = ["TOOL_ENV_REGISTRY", "BaseEnv", "DataItem", "DataProto", "Env", "SearchEnv"]
@@ -136,9 +136,7 @@ _RUNS = ("execute_actions", "execute_all_tools", "_execute_tool_batch")
 
 def runs_itself(env: Any) -> bool:
     """Whether classes of the user's run what stands in a turn in a way of their own."""
-    manager = type(env.tool_manager)
-    own = any(getattr(manager, name, None) is not getattr(ToolManager, name) for name in _RUNS)
-    return own or type(env).step is not Env.step
+    return overrides(env.tool_manager, _RUNS) or type(env).step is not Env.step
 
 
 class SearchEnv(Env):

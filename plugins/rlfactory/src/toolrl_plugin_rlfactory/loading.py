@@ -88,12 +88,7 @@ def manager_class(name: str) -> Any:
     """The class of a manager: of the registry, or the user's. Raises ConfigError."""
     from toolrl_plugin_rlfactory.managers import TOOL_MANAGER_REGISTRY
 
-    if name in TOOL_MANAGER_REGISTRY:
-        return TOOL_MANAGER_REGISTRY[name]
-    if ":" not in name:
-        known = ", ".join(TOOL_MANAGER_REGISTRY)
-        raise ConfigError(f"tool_manager {name!r} isn't there; there are {known}, and `module:Class` for your own")
-    return load_class(name, None)
+    return TOOL_MANAGER_REGISTRY.get(name) or load_class(name, None)
 
 
 def load_class(reference: str, where: str | None) -> Any:

@@ -237,6 +237,11 @@ TOOL_MANAGER_REGISTRY: dict[str, Callable[..., ToolManager]] = {
 }
 
 
+def overrides(manager: Any, names: Sequence[str]) -> bool:
+    """Whether a class of the user's has one of these methods of its own."""
+    return any(getattr(type(manager), name, None) is not getattr(ToolManager, name) for name in names)
+
+
 class Prompt(str):
     """The text of messages, with the messages."""
 

@@ -19,7 +19,7 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_rlfactory import reading
 from toolrl_plugin_rlfactory.envs import runs_itself
-from toolrl_plugin_rlfactory.managers import ToolManager, failed, succeeded
+from toolrl_plugin_rlfactory.managers import failed, overrides, succeeded
 from toolrl_plugin_rlfactory.options import EnvParserOptions
 from toolrl_plugin_rlfactory.sharing import shared_env
 
@@ -37,7 +37,7 @@ class RLFactoryParser:
         self._env: Any = None
         if self._options.env is not None or self._options.own_manager:
             env = shared_env(self._options, context.where if context else None)
-            if any(_overrides(env.tool_manager, name) for name in _READS):
+            if overrides(env.tool_manager, _READS):
                 self._env = env
         self._acts = self._env is not None and not self._env.tool_manager.all_tools and runs_itself(self._env)
 
@@ -76,10 +76,6 @@ def _reply(record: CallRecord) -> str:
         return f"{reading.not_found(call.name)}\n{result.text}"
     word = succeeded if result.error is None else failed
     return word(call.name, dict(call.arguments), result.text)
-
-
-def _overrides(manager: Any, name: str) -> bool:
-    return getattr(type(manager), name, None) is not getattr(ToolManager, name)
 
 
 def _by_manager(manager: Any, text: str, acts: bool) -> ParsedTurn:

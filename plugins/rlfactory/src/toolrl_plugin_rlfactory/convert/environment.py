@@ -19,11 +19,6 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _CENTRAL = "centralized_qwen3"
 _INTERPRETER = "code_interpreter"
 _MAKES = ("_build_tools", "execute_actions", "execute_all_tools", "_execute_tool_batch")
-DEFAULT_PATH = "envs/configs/mcp_tools.pydata"
-DEFAULT_SECONDS, DEFAULT_AT_ONCE = 10.0, 10
-"""Of the centralized manager's calls."""
-DEFAULT_TURNS = 2
-DEFAULT_REPLY = 16_384
 
 
 def environment(settings: Conversion) -> dict[str, Any]:
@@ -38,7 +33,7 @@ def environment(settings: Conversion) -> dict[str, Any]:
     if tools:
         result["tools"] = tools
     result["rewards"] = [_reward(settings, classes)]
-    result["max_turns"] = settings.whole(f"{_ROLLOUT}.max_turns", default=DEFAULT_TURNS)
+    result["max_turns"] = settings.whole(f"{_ROLLOUT}.max_turns", default=2)
     settings.lose(
         "turns after the first sampled greedily",
         "RLFactory samples only the first turn of an episode (do_sample=False from the second on, temperature 0), a "
@@ -120,7 +115,7 @@ def _class_nodes(file: Path) -> list[ast.ClassDef]:
 
 
 def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
-    path = settings.get(f"{_ENV}.config_path", default=DEFAULT_PATH)
+    path = settings.get(f"{_ENV}.config_path", default="envs/configs/mcp_tools.pydata")
     mode, selected = settings.get(f"{_ENV}.mcp_mode"), settings.get(f"{_ENV}.tool_name_selected")
     policy = _policy(settings)
     own = _has_tools(classes)
@@ -193,18 +188,18 @@ def _registering(settings: Conversion, name: str) -> str | None:
 
 def _policy(settings: Conversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
-    tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=DEFAULT_REPLY)
+    tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=16_384)
     settings.remark(
         f"policy.max_output_tokens: {tokens} tokens of each answer; RLFactory cuts what all answers of a turn come to"
     )
     policy: dict[str, Any] = {"max_output_tokens": tokens, "truncate": "head"}
     central = settings.get(f"{_ENV}.tool_manager") == _CENTRAL
-    seconds = settings.number(f"{_ENV}.tool_timeout", default=DEFAULT_SECONDS if central else 0.0)
+    seconds = settings.number(f"{_ENV}.tool_timeout", default=10.0 if central else 0.0)
     if seconds:
         policy["timeout"] = seconds
     many = settings.whole(f"{_ENV}.max_concurrency", default=0, least=0)
     if central:
-        policy["concurrency"] = DEFAULT_AT_ONCE
+        policy["concurrency"] = 10  # Of the centralized manager's calls.
     elif settings.flag(f"{_ENV}.enable_limiter") and many:
         policy["concurrency"] = many
         settings.remark("policy.concurrency: the limit works here; RLFactory's limiter fails every call")
