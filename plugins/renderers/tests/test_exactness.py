@@ -41,8 +41,6 @@ class Mode:
     """Text stands beside calls."""
     exact: bool = True
     """Turns put together are the whole."""
-    library_bridge: str = "same"
-    """`same` as toolrl's; else what the library's own bridge gives instead."""
 
 
 PLAIN = Mode()
@@ -64,7 +62,7 @@ MODES: dict[str, list[Mode]] = {
     "glm-5.3": [KEEPING],
     "deepseek-v3": [PLAIN],
     "deepseek-r1": [Mode(reasoning=True, questions=1, exact=False)],
-    "deepseek-v4": [Mode(library_bridge="none for several results"), Mode(ON, reasoning=True)],
+    "deepseek-v4": [PLAIN, Mode(ON, reasoning=True)],
     "kimi-k2": [PLAIN],
     "kimi-k2.5": [Mode({"thinking": False}), Mode(reasoning=True, questions=1, exact=False)],
     "llama-3": [Mode(parallel=1, beside=False)],
@@ -79,10 +77,10 @@ MODES: dict[str, list[Mode]] = {
     "gemma4": [Mode(beside=False), Mode(ON, reasoning=True, questions=1, beside=False, exact=False)],
     "hy3": [PLAIN, Mode({"reasoning_effort": "high"}, reasoning=True)],
     "inkling": [PLAIN, KEEPING],
-    "laguna-xs.2": [Mode(library_bridge="a line break less"), Mode(ON, reasoning=True)],
+    "laguna-xs.2": [PLAIN, Mode(ON, reasoning=True)],
     "laguna-xs-2.1": [PLAIN, Mode(ON, reasoning=True)],
     "laguna-s-2.1": [KEEPING, Mode(OFF)],
-    "laguna-m.1": [Mode(library_bridge="a line break less"), Mode(ON, reasoning=True)],
+    "laguna-m.1": [PLAIN, Mode(ON, reasoning=True)],
 }
 
 _FOLDER = os.environ.get("TOOLRL_TOKENIZERS")
@@ -257,34 +255,3 @@ def test_what_is_said_is_read(name: str, mode: Mode, format_of: Any, parser_of: 
 def same(value: Any) -> Any:
     """As a tokenizer's normaliser may write it."""
     return json.loads(unicodedata.normalize("NFC", json.dumps(value, ensure_ascii=False)))
-
-
-@modes
-def test_the_library_bridges_alike(name: str, mode: Mode, format_of: Any, tokenizer_of: Any, look: ToolSpec) -> None:
-    """The library's own bridge, given the real ids of a turn that ended properly, appends the same tokens."""
-    chat, tools = format_of(name, **mode.options), (look,)
-    renderer = library.build(name.partition("@")[0], dict(mode.options), tokenizer_of(name), "here")
-    renderer.effective_thinking_retention = "all"
-
-    @COMMON
-    @given(conversations(mode))
-    def run(messages: list[Message]) -> None:
-        place = next(index for index, message in enumerate(messages) if message.role == "assistant")
-        behind = messages[place + 1 :]
-        new = behind[: next((n for n, message in enumerate(behind) if message.role == "assistant"), len(behind))]
-        if not new:
-            return
-        prompt, said = list(chat.open(messages[:place], tools).ids), list(chat.say(messages[place]))
-        entries = dicts(messages[: place + 1 + len(new)], FAMILIES[name.partition("@")[0]])[place + 1 :]
-        theirs = renderer.bridge_to_next_turn(prompt, said, entries, tools=[look.as_function()])
-        ours = [*prompt, *said, *chat.bridge(said, new, tools).ids]
-        if theirs is None:
-            assert name == "deepseek-v4"
-            assert len(new) > 1
-        elif mode.library_bridge == "a line break less" or name in ("laguna-xs.2", "laguna-m.1"):
-            assert theirs.token_ids != ours
-            assert chat.decode(theirs.token_ids).text.replace("\n", "") == chat.decode(ours).text.replace("\n", "")
-        else:
-            assert theirs.token_ids == ours
-
-    run()

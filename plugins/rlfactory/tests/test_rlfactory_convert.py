@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlfactory_script import needs_plugins
+from rlfactory_script import SERVERS, needs_plugins
 
 from toolrl.cli.main import main
 from toolrl.config.load import load_config
@@ -145,3 +145,24 @@ def test_what_is_left_out_means_rlfactorys_default() -> None:
     assert central["parser"] == "rlfactory"
     llama = converted("actor_rollout_ref.env.tool_manager=llama3")[0]["environments"]["default"]
     assert llama["parser"] == {"use": "rlfactory", "options": {"tool_manager": "llama3"}}
+
+
+def test_each_tool_of_a_mixed_file_goes_to_its_plugin(folder: Path) -> None:
+    """Servers, tools of qwen_agent, and built-in ones."""
+    (folder / "envs" / "tools").mkdir(parents=True)
+    (folder / "envs" / "tools" / "mine.py").write_text('@register_tool("mine")\nclass Mine(BaseTool):\n    ...\n')
+    entries = [SERVERS.strip()[1:-1].strip(), "'code_interpreter'", "{'name': 'mine', 'before': 'So'}"]
+    (folder / "mcp_tools.pydata").write_text(f"[{', '.join(entries)}]")
+    tree, report = of_file("main_grpo.sh")
+    tools = tree["environments"]["default"]["tools"]
+    assert [tool["use"] for tool in tools] == ["mcp", "python/code_interpreter", "qwen_agent"]
+    assert tools[2]["options"] == {"tools": [{"name": "mine", "before": "So"}], "imports": ["envs/tools/mine.py"]}
+    assert all(tool["policy"]["max_output_tokens"] == 2000 for tool in tools)
+    assert any("mine are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'" in text for text in report.remarks)
+    (folder / "mcp_tools.pydata").write_text("[3, 'web_search', {'name': 'code_interpreter', 'work_dir': 'x'}]")
+    tree, report = of_file("main_grpo.sh")
+    uses = [tool["use"] for tool in tree["environments"]["default"]["tools"]]
+    assert uses == ["python/code_interpreter", "qwen_agent"]
+    assert "no tool's name" in dict(report.lost)["./mcp_tools.pydata: 3"]
+    assert "code_interpreter: work_dir" in dict(report.lost)
+    pytest.importorskip("toolrl_plugin_qwen_agent.options").QwenAgentOptions.model_validate(tools[2]["options"])
