@@ -110,6 +110,7 @@ def test_answers_that_would_hang_are_wrong() -> None:
     for text in ("9^9^9^9^9", "(" * 3000, "\\frac{", ""):
         assert not geo3k.grade_answer(text, "4.5", timeout=1.0)
     assert geo3k.grade_answer("9/2", "4.5", timeout=60.0)
+    assert geo3k.format_reward("<think>" + "</think>\\boxed{" * 50_000) == 0.0  # in linear time
 
 
 def test_no_code_reaches_sympy(tmp_path: Path) -> None:

@@ -39,14 +39,6 @@ def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) 
     assert [value for _, value in played.rewards] == [1.0]
 
 
-def test_a_tool_of_0_9_1_gets_create_kwargs_whole_and_agent_data(make_toolset: Make) -> None:
-    yaml = "tools:\n  - class_name: verl_guide_tools.LatestTool\n    config: {type: native}\n"
-    played = play(make_toolset(yaml), ("latest", {}), ("latest", {}), kwargs=kwargs("latest", start=7))
-    assert played.opening == [("user", "Begin with 7.")]
-    assert [(result.text, result.reward) for result in played.results] == [("1 of 7", None), ("2 of 7", None)]
-    assert played.rewards == []  # It has no calc_reward of its own.
-
-
 FIELDS = """
 from verl_guide_tools import LatestTool
 from toolrl_plugin_verl.tools import ToolResponse
@@ -95,10 +87,9 @@ SEARCH_SCHEMA = """
 """
 
 
-@pytest.mark.parametrize("cls", ["verl_guide_tools.SearchTool", "verl.tools.search_tool.SearchTool"])
-def test_search_tool_asks_the_server(cls: str, retriever: str, make_toolset: Make) -> None:
+def test_search_tool_asks_the_server(retriever: str, make_toolset: Make) -> None:
     config = f"{{type: native, retrieval_service_url: '{retriever}', topk: 2, num_workers: 4, rate_limit: 2}}"
-    yaml = f"tools:\n  - class_name: {cls}\n    config: {config}{SEARCH_SCHEMA}"
+    yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}{SEARCH_SCHEMA}"
 
     async def run() -> tuple[Any, Any]:
         task, context = task_with(kwargs("search", ground_truth="x", question="?", data_source="searchR1_nq"))

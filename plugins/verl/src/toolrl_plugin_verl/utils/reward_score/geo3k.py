@@ -18,7 +18,6 @@ SECONDS = 5.0
 """That one answer may take to grade; then it is wrong."""
 WORKERS = 2
 BOXED = "\\boxed{"
-_FORM = re.compile(r"<think>.*?</think>.*?\\boxed\{.*?\}.*", re.DOTALL)
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 _idle: queue.LifoQueue[RestartingWorker] = queue.LifoQueue()
 """The processes, each started by the first answer that needs it."""
@@ -36,7 +35,9 @@ _fill()
 
 def format_reward(predict_str: str) -> float:
     r"""1.0 where a `<think>` block is followed by a `\boxed{}`, else 0.0."""
-    return float(_FORM.fullmatch(predict_str) is not None)
+    head, closed, tail = predict_str.partition("</think>")
+    _, boxed, rest = tail.partition(BOXED)
+    return float(head.startswith("<think>") and bool(closed and boxed) and "}" in rest)
 
 
 def acc_reward(predict_str: str, ground_truth: Any, use_boxed: bool = True, timeout: float = SECONDS) -> float:
