@@ -33,11 +33,8 @@ def _open(path: Path) -> FileRows:
     return ArrowRows(path) if path.suffix == ".arrow" else open_rows(path)
 
 
-class ArrowRows:
-    """FileRows of an Arrow stream, as the library `datasets` saves it. The file is mapped, not read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class ArrowRows(FileRows):
+    """The rows of an Arrow stream, as the library `datasets` saves it. The file is mapped, not read."""
 
     @cached_property
     def _table(self) -> Any:
@@ -58,10 +55,6 @@ class ArrowRows:
 
     def __getitem__(self, index: int) -> Row:
         return table_row(self._table, index, self.where(index))
-
-    def where(self, index: int) -> str:
-        """The file and the row."""
-        return f"{self.path}: row {index}"
 
 
 def images_of(row: Row, folder: Path) -> list[Media]:
