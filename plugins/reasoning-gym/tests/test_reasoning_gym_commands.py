@@ -25,6 +25,7 @@ def test_list_shows_generators_with_their_settings(capsys: pytest.CaptureFixture
     assert run("list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 200
+    assert not any(line.startswith("composite ") for line in lines), "the library's own mixture is none"
     assert "    min_trials: 3, max_trials: 15, allow_exact: true, allow_at_least: true" in lines
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pickle
 import signal
-import threading
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -18,11 +16,11 @@ from gym_tasks import data
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, DataError
-from toolrl_common.workers import RestartingWorker, WorkerError
+from toolrl_common.workers import RestartingWorker
 from toolrl_plugin_reasoning_gym import process as processes
 from toolrl_plugin_reasoning_gym.options import MAX_SEED, MAX_SIZE, DataOptions
 from toolrl_plugin_reasoning_gym.process import worker
-from toolrl_plugin_reasoning_gym.values import unpack
+from toolrl_plugin_reasoning_gym.worker import unpack
 
 pytestmark = pytest.mark.usefixtures("library")
 HASH_ORDERED = ["isomorphic_strings", "ransom_note", "word_ladder", "polynomial_multiplication"]
@@ -65,17 +63,6 @@ class TestTasks:
         )
         bare = data("chain_sum", instruction="")[0]
         assert bare.messages[0].content == bare.extra["reasoning_gym"]["entry"]["question"]
-
-    def test_rows_end_where_the_data_set_does(self) -> None:
-        source = data("chain_sum", size=4)
-        assert len(source) == len([source[index] for index in range(4)]) == 4
-        for index in (-1, 4):
-            with pytest.raises(IndexError):
-                source[index]
-
-    def test_settings_reach_the_generator(self) -> None:
-        source = data({"name": "chain_sum", "config": {"min_terms": 9, "max_terms": 9}})
-        assert {source[i].extra["reasoning_gym"]["entry"]["metadata"]["num_terms"] for i in range(8)} == {9}
 
     def test_a_seed_of_a_generators_own_gives_the_librarys_tasks(self) -> None:
         import reasoning_gym  # type: ignore[import-untyped]
@@ -155,11 +142,6 @@ class TestDeterminism:
         assert data(name, seed=MAX_SEED)[7].answer
         assert MAX_SEED * MAX_SIZE + MAX_SIZE <= 2**32
 
-    def test_a_copy_in_another_process_has_the_same_rows(self) -> None:
-        source = data("word_ladder", "chain_sum")
-        copy = pickle.loads(pickle.dumps(source))
-        assert [copy[i] for i in range(8)] == [source[i] for i in range(8)]
-
 
 class TestMistakes:
     def test_all_are_told_with_what_there_is(self) -> None:
@@ -173,11 +155,6 @@ class TestMistakes:
     def test_settings_that_the_generator_refuses(self) -> None:
         with pytest.raises(ConfigError, match="chain_sum refuses its settings: .*min_terms"):
             data({"name": "chain_sum", "config": {"min_terms": -1}})
-
-    def test_the_librarys_own_mixture_is_none_of_its_generators(self) -> None:
-        assert "composite" not in names()
-        with pytest.raises(ConfigError, match="no generator 'composite'"):
-            data("composite")
 
     def test_check_files_tells_them_before_a_run(self) -> None:
         with pytest.raises(ConfigError, match="nothing_such"):
@@ -227,29 +204,6 @@ class TestTheWorker:
         os.kill(running.pid, signal.SIGKILL)
         running.wait(60)
         assert source[3] == before
-
-    def test_threads_may_share_a_data_set(self) -> None:
-        source, found = data("chain_sum"), {}
-
-        def read(index: int) -> None:
-            found[index] = source[index]
-
-        threads = [threading.Thread(target=read, args=(index,)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [found[index] for index in range(8)] == [source[index] for index in range(8)]
-
-    def test_an_unknown_request_is_told(self) -> None:
-        process = worker()
-        try:
-            with pytest.raises(WorkerError, match="nothing"):
-                process.ask({"do": "nothing"}, 60)
-            assert process.ask({"do": "list"}, 60)
-        finally:
-            process.close()
-            process.close()
 
     def test_no_secret_of_the_run_reaches_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_SECRET_KEY", "hunter2")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl_plugin_reasoning_gym.extract import Form, answer_in
+from toolrl_plugin_reasoning_gym.reward import Form, answer_in
 
 PIECES = ["<answer>", "</answer>", "\\boxed{", "{", "}", " ", "\n", "x", "4", "<answer", "</", "\\boxed"]
 TEXTS = st.lists(st.sampled_from(PIECES)).map("".join)

@@ -90,16 +90,6 @@ class TestScores:
         task = data({"name": "rearc", "config": {"seed": 1}})[0]
         assert scores(said(task, str(task.answer)))[0].value == 1.0
 
-    def test_many_at_once(self) -> None:
-        async def run() -> list[Score]:
-            built = reward(workers=3)
-            try:
-                return await asyncio.gather(*(built.score(said(TASK, str(number))) for number in range(12)))
-            finally:
-                built.close()
-
-        assert [score.value for score in asyncio.run(run())] == [float(number == 4) for number in range(12)]
-
 
 class TestWhatCantBeScored:
     @pytest.mark.parametrize("extra", [{}, {"reasoning_gym": 1}, {"reasoning_gym": {"generator": "chain_sum"}}])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolrl_plugin_reasoning_gym.values import pack, unpack
+from toolrl_plugin_reasoning_gym.worker import pack, unpack
 
 KEYS = st.none() | st.booleans() | st.integers() | st.text() | st.fractions()
 PLAIN = KEYS | st.floats(allow_nan=False) | st.decimals(allow_nan=False)

@@ -15,9 +15,8 @@ from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
 from toolrl_common.workers import WorkerError
-from toolrl_plugin_reasoning_gym.checks import check_generators, library_config
 from toolrl_plugin_reasoning_gym.options import DataOptions, GeneratorOptions
-from toolrl_plugin_reasoning_gym.process import generators
+from toolrl_plugin_reasoning_gym.process import check_generators, generators, library_config
 
 EXTRA = "reasoning_gym"
 """The key of `Task.extra` under which a task keeps `generator`, `config` and `entry`."""

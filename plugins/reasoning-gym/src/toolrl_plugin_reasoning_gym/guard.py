@@ -15,7 +15,6 @@ import ast
 import builtins
 import contextlib
 import functools
-import operator
 import os
 import resource
 import sys
@@ -45,67 +44,38 @@ class UnsafeAnswerError(ValueError):
 
 # Reading values.
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.BitAnd: operator.and_,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-}
 _NUMBERS = (int, float, complex)
+_OPERATORS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
+_ARITHMETIC = (ast.BinOp, ast.UnaryOp)
+_VALUES = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, *_ARITHMETIC, *_OPERATORS)
 
 
 def read_value(text: object, *_scope: object) -> Any:
-    """What `eval` gives for literals, lists, tuples, sets, dicts and arithmetic with numbers. Raises RefusedError for
-    all else, SyntaxError for what isn't Python."""
+    """What `eval` gives for literals, lists, tuples, sets, dicts and arithmetic with numbers. Raises UnsafeAnswerError
+    for all else, SyntaxError for what isn't Python."""
     if not isinstance(text, str):
         raise UnsafeAnswerError(f"{type(text).__name__} isn't text")
-    return _value(ast.parse(text.strip(), mode="eval").body)
+    tree = ast.parse(text.strip(), mode="eval")
+    for node in ast.walk(tree):
+        if not isinstance(node, _VALUES):
+            raise UnsafeAnswerError(f"{type(node).__name__} isn't a value")
+        if isinstance(node, _ARITHMETIC) and not all(map(_is_number, ast.iter_child_nodes(node))):
+            raise UnsafeAnswerError("arithmetic with what is no number")
+    return eval(compile(tree, "the answer", "eval"), {"__builtins__": {}})
 
 
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.List(elts=items):
-            return [_value(item) for item in items]
-        case ast.Tuple(elts=items):
-            return tuple(_value(item) for item in items)
-        case ast.Set(elts=items):
-            return {_value(item) for item in items}
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-            return _UNARY[type(op)](_number(_value(operand)))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_number(_value(left)), _number(_value(right)))
-    raise UnsafeAnswerError(f"{type(node).__name__} isn't a value")
-
-
-def _number(value: Any) -> Any:
-    if not isinstance(value, _NUMBERS):
-        raise UnsafeAnswerError(f"arithmetic with {type(value).__name__}")
-    return value
+def _is_number(node: ast.AST) -> bool:
+    """Whether this may stand in arithmetic: a number, more arithmetic, or the operator."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, _NUMBERS)
+    return isinstance(node, (*_ARITHMETIC, *_OPERATORS))
 
 
 # Reading expressions with sympy.
 
 _MAKERS = frozenset({"Symbol", "Integer", "Float", "Rational", "Function"})
 """What sympy's own rewriting of a text calls, with a text or a number."""
-_OPERATORS = (ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
-_SHAPES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Tuple, ast.List, ast.Name, *_OPERATORS)
+_SHAPES = (ast.Expression, *_ARITHMETIC, ast.Compare, ast.Tuple, ast.List, ast.Name, *_OPERATORS)
 
 
 @functools.cache
@@ -119,7 +89,7 @@ def _functions() -> frozenset[str]:
 
 
 def check_expression(code: object) -> None:
-    """Raises RefusedError where the Python that sympy made of a text does more than name, calculate and call
+    """Raises UnsafeAnswerError where the Python that sympy made of a text does more than name, calculate and call
     mathematical functions."""
     if not isinstance(code, str):
         raise UnsafeAnswerError("compiled code")

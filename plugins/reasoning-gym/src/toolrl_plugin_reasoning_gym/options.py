@@ -59,7 +59,7 @@ class DataOptions(BaseModel, extra="forbid"):
 
     def check_files(self) -> None:
         """Raises ConfigError where the library isn't installed, or has no such generator or setting."""
-        from toolrl_plugin_reasoning_gym.checks import check_generators
+        from toolrl_plugin_reasoning_gym.process import check_generators
 
         check_generators(self)
 

@@ -16,15 +16,13 @@ import json
 import math
 import os
 import random
-import select
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NoReturn
-
-from toolrl_plugin_reasoning_gym.values import pack, unpack
 
 Reply = dict[str, Any]
 _REPLY_BYTES = 1 << 16
@@ -126,30 +124,10 @@ def _forked(work: Callable[[str], Reply], seconds: int, wall_seconds: float, mem
     if not child:
         _be_child(work, writing, seconds, wall_seconds, memory_mb)
     os.close(writing)
-    try:
-        said = _read(reading, time.monotonic() + wall_seconds)
-        if said is None:
-            os.kill(child, signal.SIGKILL)
-    finally:
-        os.close(reading)
-        _, status, used = os.wait4(child, 0)  # else it has ended, or ends by its own limits
-    if said is None:
-        return {"failed": "timeout", "detail": f"still at work after {wall_seconds:g} s"}
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read(_REPLY_BYTES)  # Until the fork ends, which has limits and an alarm of its own.
+    _, status, used = os.wait4(child, 0)
     return _verdict(said, status, used.ru_utime + used.ru_stime >= seconds)
-
-
-def _read(pipe: int, deadline: float) -> bytes | None:
-    """All that is written until the other end is closed; None where that takes too long."""
-    said = b""
-    while len(said) < _REPLY_BYTES:
-        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        more = os.read(pipe, _REPLY_BYTES)
-        if not more:
-            break
-        said += more
-    return said
 
 
 def _verdict(said: bytes, status: int, out_of_time: bool) -> Reply:
@@ -163,7 +141,7 @@ def _verdict(said: bytes, status: int, out_of_time: bool) -> Reply:
     if code == REFUSED_STATUS:
         return {"failed": "refused", "detail": "the answer made the scorer do what a scorer doesn't"}
     if -code in _OUT_OF_TIME or out_of_time:
-        return {"failed": "timeout", "detail": "out of processor time"}
+        return {"failed": "timeout", "detail": "out of time"}
     return {"failed": "died", "detail": f"exit status {code}"}
 
 
@@ -172,7 +150,7 @@ def _be_child(
 ) -> NoReturn:
     """Work, write the reply, end."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, wall_seconds + 1)  # should the parent be gone
+        signal.setitimer(signal.ITIMER_REAL, wall_seconds)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
@@ -181,7 +159,7 @@ def _be_child(
         from toolrl_plugin_reasoning_gym import guard
 
         standing = guard.wall_in(seconds, memory_mb)
-        _write(3, json.dumps(work(standing)).encode())
+        os.write(3, json.dumps(work(standing)).encode())
     finally:
         os._exit(0)
 
@@ -196,6 +174,53 @@ def _judge(dataset: Any, entry: Any, answer: str) -> Reply:
     return {"score": min(1.0, max(0.0, value))}
 
 
-def _write(pipe: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(pipe, data) :]
+# Values of Python as JSON and back, so that a scorer gets the metadata that its generator made: plain JSON makes lists
+# of tuples, and some scorers compare with tuples. What JSON hasn't stands as an object with one marked key:
+# {"$tuple": […]}, {"$set": […]}, {"$dict": [[key, value], …]}, {"$fraction": "1/3"}, {"$decimal": "0.1"}.
+
+TUPLE, SET, DICT = "$tuple", "$set", "$dict"
+FRACTION, DECIMAL = "$fraction", "$decimal"
+_PLAIN = (bool, int, float, str)
+_MADE: dict[Any, Callable[[Any], Any]] = {TUPLE: tuple, SET: set, DICT: dict, FRACTION: Fraction, DECIMAL: Decimal}
+
+
+def pack(value: Any) -> Any:
+    """`value` as what JSON has. Raises TypeError for what has no form here."""
+    if value is None:
+        return None
+    for kind in _PLAIN:
+        if isinstance(value, kind):
+            return kind(value)  # those of numpy and of an enum, too
+    if isinstance(value, list):
+        return [pack(item) for item in value]
+    if isinstance(value, tuple):
+        return {TUPLE: [pack(item) for item in value]}
+    if isinstance(value, set | frozenset):
+        return {SET: [pack(item) for item in sorted(value, key=repr)]}
+    if isinstance(value, dict):
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return {key: pack(item) for key, item in value.items()}
+        return {DICT: [[pack(key), pack(item)] for key, item in value.items()]}
+    if isinstance(value, Fraction):
+        return {FRACTION: str(value)}
+    if isinstance(value, Decimal):
+        return {DECIMAL: str(value)}
+    if hasattr(value, "tolist"):  # arrays and numbers of numpy
+        return pack(value.tolist())
+    raise TypeError(f"a value of type {type(value).__name__}, which has no form in JSON")
+
+
+def unpack(value: Any) -> Any:
+    """What `pack` was given. Raises ValueError for a marked object that `pack` doesn't make."""
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    mark = next(iter(value), None)
+    if len(value) > 1 or mark not in _MADE:
+        return {key: unpack(item) for key, item in value.items()}
+    inner = value[mark]
+    try:
+        return _MADE[mark](str(inner) if mark in (FRACTION, DECIMAL) else unpack(inner))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{mark} holds {inner!r:.40}, which can't be read: {error}") from None
