@@ -158,7 +158,8 @@ class VllmParser:
 
 
 def _final(text: str, start: int, reasoning: str | None) -> ParsedTurn:
-    return ParsedTurn(content=text[start:], reasoning=reasoning, content_spans=((start, len(text)),))
+    spans = ((start, len(text)),) if start < len(text) else ()
+    return ParsedTurn(content=text[start:], reasoning=reasoning, content_spans=spans)
 
 
 def _request(tools: Sequence[ToolSpec]) -> Any:
