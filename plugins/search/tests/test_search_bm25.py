@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from toolrl.errors import ConfigError, DataError
 from toolrl_plugin_search import bm25
 from toolrl_plugin_search.bm25 import Bm25Index
-from toolrl_plugin_search.bm25_build import build_bm25
+from toolrl_plugin_search.bm25_build import MAX_WORD_CHARACTERS, build_bm25, words
 from toolrl_plugin_search.index import open_index
 from toolrl_plugin_search.passages import Passage
-from toolrl_plugin_search.words import MAX_CHARACTERS, words
 
 Found = list[tuple[int, float]]
 
@@ -83,11 +82,11 @@ class TestWords:
         assert words("e\u0301t\u00e9 \uff11\uff12") == ["été", "12"]
         assert words("東京 tower東") == ["東", "京", "tower", "東"]
         assert words(" \n\x00…") == []
-        assert words("x" * 100) == ["x" * MAX_CHARACTERS]
+        assert words("x" * 100) == ["x" * MAX_WORD_CHARACTERS]
 
     @given(st.text())
     def test_total(self, text: str) -> None:
-        assert all(0 < len(word) <= MAX_CHARACTERS for word in words(text))
+        assert all(0 < len(word) <= MAX_WORD_CHARACTERS for word in words(text))
 
     @given(st.text(st.characters(codec="ascii")))
     def test_words_are_themselves(self, text: str) -> None:

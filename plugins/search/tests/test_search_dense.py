@@ -1,4 +1,4 @@
-"""Dense search: the encoder, the index, and the same neighbours by numpy and by FAISS."""
+"""Dense search: the encoder, the index, and its nearest vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from toolrl.errors import ConfigError, DataError, PluginError
 from toolrl_plugin_search import dense
-from toolrl_plugin_search.dense import DenseIndex, build_dense, nearest, nearest_by_numpy
+from toolrl_plugin_search.dense import DenseIndex, build_dense, nearest
 from toolrl_plugin_search.index import open_index
 from toolrl_plugin_search.passages import Passage, read_corpus
 
@@ -72,24 +72,15 @@ class TestNearest:
         chance = np.random.default_rng(k)
         queries = chance.normal(size=(6, 8)).astype(np.float32)
         vectors = chance.normal(size=(100, 8)).astype(np.float32)
-        scores, numbers = nearest_by_numpy(queries, vectors, k, block_rows=rows)
+        scores, numbers = nearest(queries, vectors, k, block_rows=rows)
         order = np.argsort(-(queries @ vectors.T), axis=1)[:, :k]
         assert np.array_equal(numbers, order)
         assert np.allclose(scores, np.take_along_axis(queries @ vectors.T, order, axis=1))
 
     def test_a_vector_that_is_no_number_is_found_last(self) -> None:
         vectors = np.array([[1.0], [np.nan], [3.0], [np.nan]], dtype=np.float32)
-        numbers = nearest_by_numpy(np.ones((1, 1), dtype=np.float32), vectors, 3)[1]
+        numbers = nearest(np.ones((1, 1), dtype=np.float32), vectors, 3)[1]
         assert numbers.tolist() == [[2, 0, 1]]
-
-    def test_faiss_finds_the_same(self) -> None:
-        pytest.importorskip("faiss", reason="FAISS isn't installed")
-        chance = np.random.default_rng(0)
-        queries = chance.normal(size=(5, 16)).astype(np.float32)
-        vectors = chance.normal(size=(300, 16)).astype(np.float32)
-        by_faiss, by_numpy = nearest(queries, vectors, 10), nearest_by_numpy(queries, vectors, 10)
-        assert np.array_equal(by_faiss[1], by_numpy[1])
-        assert np.allclose(by_faiss[0], by_numpy[0], atol=1e-5)
 
 
 class TestFaissVectors:

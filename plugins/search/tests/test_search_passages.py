@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import DataError
-from toolrl_plugin_search.passages import Passage, PassageStore, PassageWriter, read_corpus, sound
+from toolrl_plugin_search.passages import Passage, PassageStore, passage_writer, read_corpus, sound
 
 
 def test_rows_of_each_form(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_file_that_isnt_what_its_name_says(tmp_path: Path) -> None:
 @given(rows=st.lists(st.tuples(st.text(), st.text()), max_size=8))
 def test_what_is_written_is_read(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     passages = [Passage(sound(name), sound(contents)) for name, contents in rows]
-    with PassageWriter(tmp_path) as writer:
+    with passage_writer(tmp_path) as add:
         for passage in passages:
-            writer.add(passage)
+            add(passage)
     store = PassageStore(tmp_path)
     assert [store[number] for number in range(len(store))] == passages
     with pytest.raises(IndexError):

@@ -59,13 +59,10 @@ def _f1(said: list[str], gold: list[str]) -> float:
 
 def last_answer(text: str) -> str | None:
     """What stands in the last closed pair of tags, or None. Linear in the text."""
-    found, position = None, 0
-    while True:
-        start = text.find(OPEN, position)
-        end = text.find(CLOSE, start + len(OPEN)) if start >= 0 else -1
-        if end < 0:
-            return found
-        found, position = text[start + len(OPEN) : end].strip(), end + len(CLOSE)
+    for part in reversed(text.split(CLOSE)[:-1]):
+        if OPEN in part:
+            return part.partition(OPEN)[2].strip()
+    return None
 
 
 def said_answer(episode: Episode) -> str | None:

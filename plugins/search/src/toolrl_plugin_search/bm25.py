@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from toolrl.errors import DataError
-from toolrl_plugin_search import words
+from toolrl_plugin_search.bm25_build import RULES, words
 from toolrl_plugin_search.folder import check_sizes, read_manifest
 from toolrl_plugin_search.passages import Hit, PassageStore
 
@@ -62,9 +62,9 @@ class Bm25Index:
     def __init__(self, folder: Path) -> None:
         """Raises DataError where the folder holds no such index."""
         facts = read_manifest(folder)
-        if facts.get("words") != words.NAME:
+        if facts.get("words") != RULES:
             raise DataError(
-                f"{folder} was indexed by the rules {facts.get('words')!r}, this version has {words.NAME!r}",
+                f"{folder} was indexed by the rules {facts.get('words')!r}, this version has {RULES!r}",
                 hint="Make the index anew.",
             )
         try:
@@ -123,7 +123,7 @@ class Bm25Index:
         self.passages.close()
 
     def _terms(self, query: str) -> list[_Term]:
-        counts = Counter(words.words(query)[:MAX_QUERY_WORDS])
+        counts = Counter(words(query)[:MAX_QUERY_WORDS])
         found = []
         for word, count in counts.items():
             number = self._words.number(word)

@@ -16,6 +16,8 @@ four times as large.
 from __future__ import annotations
 
 import itertools
+import re
+import unicodedata
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -26,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from toolrl.errors import DataError
-from toolrl_plugin_search import words
 from toolrl_plugin_search.folder import new_folder, write_manifest
-from toolrl_plugin_search.passages import Passage, PassageWriter
+from toolrl_plugin_search.passages import Passage, passage_writer
 
 K1, B = 0.9, 0.4
 """Those of Pyserini, which Search-R1 uses."""
@@ -36,6 +37,14 @@ BLOCK_WORDS = 4_000_000
 ROW_SHARE = 8
 """A word of one in so many passages gets a row."""
 MOST_PASSAGES = 2**31 - 1
+RULES = "words-1"
+"""How texts become words. Written into an index: what was indexed by other rules can't be searched by these."""
+MAX_WORD_CHARACTERS = 64
+"""Of a word, so many count."""
+
+_ASCII = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[^\W_]+")
+_SINGLE = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f])")
 Array = np.ndarray[Any, Any]
 
 
@@ -49,6 +58,20 @@ class BuildResult:
     vocabulary: int
     entries: int
     """Pairs of a word and a passage."""
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order: in lower case, every run of letters and digits. There are no stop words and no
+    stemming. Characters of Chinese, Japanese and Korean, which are written without spaces, are words of their own.
+    Texts that aren't ASCII are put into the form NFKC first, so that a letter with its accent apart, or a digit of full
+    width, is found all the same."""
+    if text.isascii():
+        found = _ASCII.findall(text.lower())
+    else:
+        found = _WORD.findall(_SINGLE.sub(r" \1 ", unicodedata.normalize("NFKC", text)).lower())
+    if any(len(word) > MAX_WORD_CHARACTERS for word in found):
+        found = [word[:MAX_WORD_CHARACTERS] for word in found]
+    return found
 
 
 def build_bm25(
@@ -65,16 +88,16 @@ def build_bm25(
     DataError for a corpus without passages, ConfigError where the folder exists."""
     with new_folder(path, overwrite=overwrite) as folder:
         blocks = _Blocks(folder, block_words)
-        with PassageWriter(folder) as writer:
+        with passage_writer(folder) as add:
             for passage in corpus:
-                writer.add(passage)
-                if blocks.add(words.words(passage.contents)) and progress is not None:
+                add(passage)
+                if blocks.add(words(passage.contents)) and progress is not None:
                     progress(blocks.passages)
         if blocks.passages == 0:
             raise DataError("the corpus has no passages")
         blocks.flush()
         result = _join(folder, blocks, k1, b)
-        facts = {"passages": result.passages, "words": words.NAME, "k1": k1, "b": b, "vocabulary": result.vocabulary}
+        facts = {"passages": result.passages, "words": RULES, "k1": k1, "b": b, "vocabulary": result.vocabulary}
         write_manifest(folder, "bm25", {**facts, "entries": result.entries})
     return result
 

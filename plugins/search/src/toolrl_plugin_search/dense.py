@@ -1,7 +1,6 @@
 """Dense search: every passage is a vector, and the best are those with the greatest inner product with the query's.
 
-The search is exact: by FAISS where that is installed, else by numpy, block by block, so that memory is needed for one
-block and the vectors stay on disk. Both give the same passages.
+The search is exact, by numpy, block by block: memory is needed for one block, and the vectors stay on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from toolrl.errors import DataError, PluginError
 from toolrl_plugin_search.encoder import PASSAGE_PREFIX, QUERY_PREFIX, Encoder
 from toolrl_plugin_search.folder import check_sizes, new_folder, read_manifest, write_manifest
-from toolrl_plugin_search.passages import Hit, Passage, PassageStore, PassageWriter
+from toolrl_plugin_search.passages import Hit, Passage, PassageStore, passage_writer
 
 VECTORS = "vectors.f32"
 AT_ONCE = 512
@@ -54,10 +53,10 @@ def build_dense(
         raise DataError(f"the vectors have {vectors.size} numbers, the encoder gives {encoder.size}")
     with new_folder(path, overwrite=overwrite) as folder:
         source, count = iter(corpus), 0
-        with PassageWriter(folder) as writer, (folder / VECTORS).open("wb") as file:
+        with passage_writer(folder) as add, (folder / VECTORS).open("wb") as file:
             while chunk := list(islice(source, AT_ONCE)):
                 for passage in chunk:
-                    writer.add(passage)
+                    add(passage)
                 encoded = (
                     vectors.take(len(chunk))
                     if vectors is not None
@@ -172,39 +171,20 @@ class DenseIndex:
         self.passages.close()
 
 
-def nearest(queries_QH: Array, vectors_NH: Array, k: int) -> tuple[Array, Array]:
+def nearest(queries_QH: Array, vectors_NH: Array, k: int, block_rows: int = BLOCK_ROWS) -> tuple[Array, Array]:
     """Scores [Q, k] and numbers [Q, k] of the vectors with the greatest inner products, the greatest first."""
-    try:
-        import faiss  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        return nearest_by_numpy(queries_QH, vectors_NH, k)
-    plain = np.asarray(vectors_NH).view(np.ndarray)
-    scores, numbers = faiss.knn(np.ascontiguousarray(queries_QH), plain, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return scores, numbers
-
-
-def nearest_by_numpy(queries_QH: Array, vectors_NH: Array, k: int, block_rows: int = BLOCK_ROWS) -> tuple[Array, Array]:
-    """The same without FAISS. Of equal scores the smaller number comes first."""
-    count = len(queries_QH)
-    best: Array = np.full((count, 0), -np.inf, dtype=np.float32)
-    numbers: Array = np.zeros((count, 0), dtype=np.int64)
+    best: Array = np.empty((len(queries_QH), 0), dtype=np.float32)
+    numbers: Array = np.empty(best.shape, dtype=np.int64)
     for start in range(0, len(vectors_NH), block_rows):
-        block = np.asarray(vectors_NH[start : start + block_rows])
-        scores = queries_QH @ block.T
+        scores = queries_QH @ np.asarray(vectors_NH[start : start + block_rows]).T
         scores[np.isnan(scores)] = -np.inf
-        ids = np.broadcast_to(np.arange(start, start + len(block)), scores.shape)
-        if scores.shape[1] > k:
-            part = np.stack([_first_best(row, k) for row in scores])
-            scores, ids = np.take_along_axis(scores, part, axis=1), np.take_along_axis(ids, part, axis=1)
-        best, numbers = np.concatenate([best, scores], axis=1), np.concatenate([numbers, ids], axis=1)
-        order = np.lexsort((numbers, -best), axis=1)[:, :k]
-        best, numbers = np.take_along_axis(best, order, axis=1), np.take_along_axis(numbers, order, axis=1)
-    return best, numbers
-
-
-def _first_best(row: Array, k: int) -> Array:
-    """Places of the `k` greatest numbers of a row; of equal ones the first, which a partition alone doesn't see to."""
-    least = np.partition(row, len(row) - k)[len(row) - k]
-    above = np.flatnonzero(row > least)
-    found: Array = np.concatenate([above, np.flatnonzero(row == least)[: k - len(above)]])
-    return found
+        # Of most blocks few vectors are nearer to any query than the best so far.
+        least = best.min(axis=1, keepdims=True) if best.shape[1] == k else -np.inf
+        near = np.flatnonzero((scores >= least).any(axis=0))
+        best = np.concatenate([best, scores[:, near]], axis=1)
+        numbers = np.concatenate([numbers, np.broadcast_to(near + start, (len(best), len(near)))], axis=1)
+        if best.shape[1] > k:
+            kept = np.argpartition(-best, k - 1, axis=1)[:, :k]
+            best, numbers = np.take_along_axis(best, kept, axis=1), np.take_along_axis(numbers, kept, axis=1)
+    order = np.lexsort((numbers, -best), axis=1)
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(numbers, order, axis=1)

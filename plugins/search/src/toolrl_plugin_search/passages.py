@@ -12,10 +12,10 @@ import mmap
 import os
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -103,29 +103,19 @@ def sound(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-class PassageWriter:
-    """Writes passages into an index's folder. Used inside `with`."""
+@contextmanager
+def passage_writer(folder: Path) -> Iterator[Callable[[Passage], None]]:
+    """A function that appends a passage to those in an index's folder."""
+    starts = array("q", [0])
+    with (folder / LINES).open("wb") as file:
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._starts = array("q", [0])
-        self._file = (folder / LINES).open("wb")
+        def add(passage: Passage) -> None:
+            line = json.dumps([passage.id, passage.contents], ensure_ascii=False).encode("utf-8") + b"\n"
+            file.write(line)
+            starts.append(starts[-1] + len(line))
 
-    def __enter__(self) -> PassageWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-        if kind is None:
-            np.save(self._folder / STARTS, np.asarray(self._starts, dtype=np.int64))
-
-    def add(self, passage: Passage) -> None:
-        """Append one."""
-        line = json.dumps([passage.id, passage.contents], ensure_ascii=False).encode("utf-8") + b"\n"
-        self._file.write(line)
-        self._starts.append(self._starts[-1] + len(line))
+        yield add
+    np.save(folder / STARTS, np.asarray(starts, dtype=np.int64))
 
 
 class PassageStore:

@@ -2,7 +2,7 @@
 
 With `step_factor` f each turn with n calls, e of which couldn't be read, gets (n − 2e) / n · f, and −f / 2 where the
 first can't be read, as in RLFactory. A turn that answers gets nothing. What RLFactory's own formulas give beyond that
-intent is kept apart in `rlfactory.py`, for `compat: rlfactory`.
+intent is for `compat: rlfactory`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from toolrl.types import CallError, Episode, Score, ToolCall, Turn
 from toolrl_plugin_search import rlfactory
 from toolrl_plugin_search.answers import CLOSE, OPEN, contains, exact_match, f1, gold_answers, last_answer, said_answer
 from toolrl_plugin_search.options import SearchR1Options
+
+STRAY_CLOSE = "stray_close"
+"""The one mistake that RLFactory's parser calls `<error>`; every other one is `<empty>`."""
 
 
 class SearchR1Reward:
@@ -42,9 +45,17 @@ class SearchR1Reward:
         factor = self._options.step_factor
         if factor == 0:
             return {}
-        credit = rlfactory.step_reward if self._options.compat == "rlfactory" else step_reward
         calls = {turn.index: call_items(turn) for turn in episode.turns if not answers(turn, episode)}
-        return {index: credit(items, factor) for index, items in calls.items() if items}
+        return {index: self._credit(items) * factor for index, items in calls.items() if items}
+
+    def _credit(self, calls: Sequence[ToolCall | CallError]) -> float:
+        """Of a turn with calls: the share that could be read minus the share that couldn't; but a half off where the
+        first couldn't, unless it is a closing tag alone. For RLFactory closing tags alone count as unreadable."""
+        first, compat = calls[0], self._options.compat is not None
+        if isinstance(first, CallError) and first.kind != STRAY_CLOSE:
+            return -0.5
+        errors = sum(isinstance(call, CallError) and (not compat or call.kind == STRAY_CLOSE) for call in calls)
+        return (len(calls) - 2 * errors) / len(calls)
 
 
 def answers(turn: Turn, episode: Episode) -> bool:
@@ -57,13 +68,3 @@ def call_items(turn: Turn) -> list[ToolCall | CallError]:
     """The calls of a turn, those that couldn't be read included. An answer that isn't closed is no call."""
     marks = (OPEN, CLOSE, "\\boxed")
     return [item for item in turn.items if isinstance(item, ToolCall) or not item.raw.startswith(marks)]
-
-
-def step_reward(calls: Sequence[ToolCall | CallError], factor: float) -> float:
-    """The credit of a turn with calls: those that could be read minus those that couldn't, over all of them; but half
-    a factor off where the first couldn't, unless it is a closing tag alone."""
-    first = calls[0]
-    if isinstance(first, CallError) and first.kind != rlfactory.STRAY_CLOSE:
-        return -0.5 * factor
-    errors = sum(isinstance(call, CallError) for call in calls)
-    return (len(calls) - 2 * errors) / len(calls) * factor
