@@ -84,15 +84,14 @@ async def test_a_text_environment_from_reset_to_done(real: Real) -> None:
 
 
 async def test_an_action_that_the_environments_own_check_refuses(real: Real) -> None:
-    """The server can't say so and ends the session; no episode may be lost for what a model says."""
-
+    """The server can't report it and ends the session; no episode fails for what a model writes."""
     async with box_of(options(real("guess").url, reset={"number": 7})) as box, episode(box) as session:
         await session.opening()
-        replies = [await session.respond(turn(word)) for word in ("-1", "5", "-1")]
+        replies = [await session.respond(turn(word)) for word in ("5", "-1", "6")]
         said = [(it.messages[0].content, it.reward, it.done) for it in replies if it is not None]
-        refused = said[0][0]
+        refused = said[1][0]
         assert refused.startswith("That is no valid action")
-        assert said == [(refused, None, False), ("Higher.", 0.125, False), (refused, None, True)]
+        assert said == [("Higher.", 0.125, False), (refused, None, True)]
         assert await session.rewards() == []
     async with box_of(options(real("guess").url, mode="action")) as box, episode(box) as session:
         low, bad = await session.answer([call("act", guess=1), call("act", guess=-1)])

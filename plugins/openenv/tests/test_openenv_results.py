@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
+from openenv_help import JSON
 
 from toolrl.errors import ConfigError, DataError, TransientToolError
 from toolrl.types import ToolSpec
-from toolrl_plugin_openenv.arguments import reset_arguments
+from toolrl_plugin_openenv.episode import reset_arguments
 from toolrl_plugin_openenv.options import EpisodeOptions
 from toolrl_plugin_openenv.results import call_result, result_text
 from toolrl_plugin_openenv.schema import pick_field
@@ -18,11 +18,6 @@ from toolrl_plugin_openenv.toolset import make_catalog
 from toolrl_plugin_openenv.wire import Failure, Observed
 from toolrl_testing import make_episode_context, make_task
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
 SPEC = ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
 
 

@@ -23,11 +23,6 @@ SHOWN = 80
 class ActionError(ValueError):
     """The turn holds no valid action. The message is for the model."""
 
-    def __init__(self, message: str, *, over: bool = False) -> None:
-        super().__init__(message)
-        self.over = over
-        """True where the episode ended with it."""
-
 
 class ActionReader:
     """Reads a turn's text. `kind` is the JSON Schema type that the environment wants: string, integer, number, boolean,

@@ -36,12 +36,7 @@ SLOW_SESSION = "It may take long to make an environment: raise `connect_timeout`
 
 
 class LostError(ToolsetError):
-    """The connection is gone, and with it what the server knew of the episode. `refused`: the server ended it over an
-    action that the environment refuses, and did nothing."""
-
-    def __init__(self, message: str, *, refused: bool = False, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.refused = refused
+    """The connection is gone, and with it what the server knew of the episode."""
 
 
 class FullError(ToolsetError):
@@ -118,7 +113,7 @@ class OpenEnvConnection:
     async def request(self, message: str, seconds: float) -> Answer:
         """Send a message and wait for its answer. Raises LostError, SlowError."""
         if self.lost is not None:
-            raise self._lost_error()
+            raise self._lose()
         try:
             async with asyncio.timeout(seconds):
                 while self._owed:
@@ -179,12 +174,8 @@ class OpenEnvConnection:
             self.late(read_answer(raw))  # The request is given up, but its answer may hold a reward.
             raise
 
-    def _lose(self, error: Exception) -> LostError:
-        text = str(error)
-        self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {text}"[:500])
-        return self._lost_error()
-
-    def _lost_error(self) -> LostError:
+    def _lose(self, error: Exception | None = None) -> LostError:
+        self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {error}"[:500])
         return LostError(f"the connection to {self._address.shown} is lost: {self.lost}")
 
 

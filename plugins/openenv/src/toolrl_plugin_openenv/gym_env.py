@@ -59,7 +59,7 @@ class GymEnv:
         space: Any = getattr(self._env, "action_space", None)
         action = _as_array(action, space)
         if hasattr(space, "contains") and not space.contains(action):
-            raise ToolError(f"{action!r} is no action here; there is {space}.")
+            raise ToolError(f"{action!r} isn't in {space}")
         got = self._env.step(action)
         observation, reward, *ends = got[:-1]
         return {"observation": self._shown(observation), "reward": float(reward), "done": any(map(bool, ends))}
@@ -94,7 +94,7 @@ def _as_array(action: Any, space: Any) -> Any:
         try:
             return numpy.asarray(action, dtype=space.dtype)
         except (TypeError, ValueError) as error:
-            raise ToolError(f"That is no action here: {error}") from error
+            raise ToolError(str(error)) from error
     return action
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -21,15 +20,13 @@ from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
-from toolrl_plugin_openenv.actions import ActionError, ActionReader
-from toolrl_plugin_openenv.arguments import reset_arguments
-from toolrl_plugin_openenv.episode import Rewards
+from toolrl_plugin_openenv.actions import ActionReader
+from toolrl_plugin_openenv.episode import EnvironmentEpisode, reset_arguments
 from toolrl_plugin_openenv.gym_isolation import EnvError, Host, ProcessHost, ThreadHost
-from toolrl_plugin_openenv.observations import Show, make_show
+from toolrl_plugin_openenv.observations import make_show
 from toolrl_plugin_openenv.options import GymnasiumOptions
-from toolrl_plugin_openenv.queued_session import QueuedSession
-from toolrl_plugin_openenv.text_session import StepRefusedError, TextSession
-from toolrl_plugin_openenv.wire import LARGEST, Observed
+from toolrl_plugin_openenv.sessions import QueuedSession, TextSession
+from toolrl_plugin_openenv.wire import INVALID, Failure, Observed, read_observed
 
 _log = logging.getLogger(__name__)
 
@@ -106,17 +103,16 @@ class GymnasiumToolset:
                 f"no environment came free within {options.queue_timeout:g} s (queue_timeout)",
                 hint="Raise `max_sessions`, or lower rollout.concurrency.",
             ) from None
-        session: GymSession | None = None
         try:
             arguments = reset_arguments(options, self._context.name, self._context.seed, episode)
-            session = GymSession(self._host, arguments, options, reader, self._show)
-            yield session
-        finally:
+            play = GymEpisode(options, arguments, self._host)
             try:
-                if session is not None and session.host is not None:
-                    await uninterrupted(self._put_back(session.host))
+                yield TextSession(play, self._show, reader, options.action.invalid_reward)
             finally:
-                self._places.release()
+                if play.host is not None:
+                    await uninterrupted(self._put_back(play.host))
+        finally:
+            self._places.release()
 
     def _host(self) -> Host:
         while self._idle:
@@ -147,69 +143,34 @@ class GymnasiumToolset:
         return ActionReader(action, described.get("kind"), first=int(described.get("first") or 0))
 
 
-class GymSession(TextSession):
-    """A talk with a Gymnasium environment."""
+class GymEpisode(EnvironmentEpisode):
+    """An episode in a Gymnasium environment."""
 
-    def __init__(
-        self,
-        take: Callable[[], Host],
-        arguments: dict[str, Any],
-        options: GymnasiumOptions,
-        reader: ActionReader,
-        show: Show,
-    ) -> None:
-        """`take` gives a host when the first one is needed; `arguments` are those of the reset."""
-        super().__init__(reader, show, options.action.invalid_reward)
+    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], take: Callable[[], Host]) -> None:
+        """`take` gives a host when the first one is needed."""
+        super().__init__(options, arguments)
         self.host: Host | None = None
         self._take = take
-        self._arguments = arguments
         self._options = options
-        self._rewards = Rewards(options.reward == "final")
-        self._first: Observed | None = None
-        self._broken: ToolsetError | None = None
 
-    async def begin(self) -> Observed:
-        if self._first is None:
-            self.host = self._take()
-            seed = self._arguments.pop("seed", None)
-            reset = {"seed": seed, "options": self._arguments}
-            try:
-                await self.host.do("make", self._options.environment, self._options.reset_timeout)
-                self._first = _observed(await self.host.do("reset", reset, self._options.reset_timeout))
-            except (EnvError, ToolError) as error:
-                raise self._break(f"the environment's reset failed: {error}") from error
-            except ToolsetError as error:
-                raise self._break(error.message) from error
-        return self._first
-
-    async def act(self, action: Any) -> Observed:
-        await self.begin()
-        assert self.host is not None
+    async def _reset(self, arguments: dict[str, Any]) -> Observed:
+        host, options = self._take(), self._options
+        self.host = host
+        reset = {"seed": arguments.pop("seed", None), "options": arguments}
         try:
-            observed = _observed(await self.host.do("step", {"action": action}, self._options.step_timeout))
+            await host.do("make", options.environment, options.reset_timeout)
+            return read_observed(await host.do("reset", reset, options.reset_timeout))
+        except (EnvError, ToolError) as error:
+            raise ToolsetError(f"the environment's reset failed: {error}") from error
+
+    async def _step(self, action: Any) -> Observed | Failure:
+        host = self.host
+        assert host is not None
+        try:
+            return read_observed(await host.do("step", {"action": action}, self._options.step_timeout))
         except ToolError as error:
-            raise ActionError(error.message) from error
-        except EnvError as error:
-            if not self.host.usable:
-                raise self._break(f"the environment is gone: {error}") from error
-            raise StepRefusedError(f"The environment couldn't do that: {error}") from error
-        except ToolsetError as error:
-            raise self._break(error.message) from error
-        return Observed(observed.observation, self._rewards.of_step(observed.reward), observed.done)
-
-    async def reward(self) -> float | None:
-        if self._broken is not None:
-            raise self._broken
-        return self._rewards.rest()
-
-    def _break(self, message: str) -> ToolsetError:
-        self._broken = ToolsetError(message)
-        return self._broken
-
-
-def _observed(answer: Mapping[str, Any]) -> Observed:
-    """Raises EnvError for a reward that is no number an episode can count."""
-    reward = answer.get("reward")
-    if reward is not None and not (math.isfinite(reward) and abs(reward) <= LARGEST):
-        raise EnvError(f"its reward is {reward}, expected a finite number")
-    return Observed(answer["observation"], reward, bool(answer.get("done")))
+            return Failure(INVALID, error.message)
+        except (EnvError, ValueError) as error:
+            if not host.usable:
+                raise ToolsetError(f"the environment is gone: {error}") from error
+            return Failure("EXECUTION_ERROR", str(error))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
@@ -45,10 +46,11 @@ class SessionPool:
         self._freed = asyncio.Event()
         self._said_full = False
 
-    async def enter(self) -> OpenEnvConnection:
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[OpenEnvConnection]:
         """A session, when there is a place. Raises ToolsetError where none comes in time, or the server isn't there."""
+        seconds = self._options.queue_timeout
         try:
-            seconds = self._options.queue_timeout
             async with asyncio.timeout(seconds):
                 await self._places.acquire()
                 try:
@@ -64,14 +66,13 @@ class SessionPool:
                 hint="Let the server take more sessions (max_concurrent_envs), or lower rollout.concurrency.",
             ) from None
         self.sessions += 1
-        return connection
+        try:
+            yield connection
+        finally:
+            await uninterrupted(self._close(connection))
 
-    async def leave(self, connection: OpenEnvConnection) -> None:
-        """Close a session and give its place back, whatever happens meanwhile."""
-        await uninterrupted(self._close(connection))
-
-    async def open(self) -> OpenEnvConnection:
-        """A session for an episode that has a place. Raises ToolsetError; FullError where the server is full."""
+    async def _open(self) -> OpenEnvConnection:
+        """Raises ToolsetError; FullError where the server is full."""
         reconnect = self._options.reconnect
         delay = reconnect.first_delay
         for attempt in range(1, reconnect.attempts + 1):
@@ -91,12 +92,12 @@ class SessionPool:
     async def _first_in_line(self) -> OpenEnvConnection:
         if not self._line.locked():
             with suppress(FullError):
-                return await self.open()
+                return await self._open()
         async with self._line:
             while True:
                 self._freed.clear()
                 try:
-                    return await self.open()
+                    return await self._open()
                 except FullError as error:
                     level = logging.DEBUG if self._said_full else logging.WARNING
                     _log.log(level, "%s; episodes wait for a free session. %s", error.message.rstrip("."), FULL)

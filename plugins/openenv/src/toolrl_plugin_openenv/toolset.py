@@ -13,7 +13,7 @@ import importlib.metadata
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,20 +26,16 @@ from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import check_tool_name
 from toolrl.tools.validation import compile_schema
 from toolrl.types import Task, ToolSpec
-from toolrl_plugin_openenv.actions import ActionError, ActionReader
-from toolrl_plugin_openenv.arguments import reset_arguments
+from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.connection import Address, OpenEnvConnection, connect
 from toolrl_plugin_openenv.container import Container
-from toolrl_plugin_openenv.episode import OpenEnvEpisode
-from toolrl_plugin_openenv.observations import Show, clean, make_show
-from toolrl_plugin_openenv.options import ActionOptions, OpenEnvOptions
-from toolrl_plugin_openenv.queued_session import QueuedSession
-from toolrl_plugin_openenv.results import validation_text
+from toolrl_plugin_openenv.episode import EnvironmentEpisode, OpenEnvEpisode, reset_arguments
+from toolrl_plugin_openenv.observations import clean, make_show
+from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
 from toolrl_plugin_openenv.session_pool import SessionPool
-from toolrl_plugin_openenv.text_session import StepRefusedError, TextSession
-from toolrl_plugin_openenv.tools_session import EnvironmentTools, ToolsSession
-from toolrl_plugin_openenv.wire import INVALID, LIST_TOOLS, Failure, Observed, step_message
+from toolrl_plugin_openenv.sessions import EnvironmentTools, QueuedSession, TextSession, ToolsSession
+from toolrl_plugin_openenv.wire import LIST_TOOLS, Failure, Observed, step_message
 
 START_DELAY = 0.25
 """Seconds between tries to reach a server that is still starting."""
@@ -82,15 +78,13 @@ class OpenEnvToolset:
         """Why the server couldn't be reached at the last try."""
         self.pool: SessionPool | None = None
         """The way into the server; None before the start."""
-        self._catalog: EnvironmentTools | None = None
-        self._reader: ActionReader | None = None
-        self._field: Field | None = None
+        self._names: Sequence[str] | None = None
+        self._session: Callable[[EnvironmentEpisode], ToolSession] | None = None
+        """What the rollout gets of an episode."""
 
     def names(self) -> Sequence[str] | None:
         """What the model can call; None before the environment has said it."""
-        if self._catalog is not None:
-            return [spec.name for spec in self._catalog.specs]
-        return () if self._reader is not None else None
+        return self._names
 
     async def start(self) -> None:
         """Wait until the server is there, and ask what it has. Raises ToolsetError, ConfigError."""
@@ -105,11 +99,11 @@ class OpenEnvToolset:
             async with asyncio.timeout(options.start_timeout):
                 listed = await self._first_look()
                 if options.mode == "action":
-                    self._catalog = await self._action_tool()
+                    self._offer(await self._action_tool())
                 elif listed:
-                    self._catalog = make_catalog(listed, self._where)
+                    self._offer(make_catalog(listed, self._where))
                 else:
-                    self._reader = await self._action_reader()
+                    self._names, self._session = (), await self._talk()
         except ToolsetError as error:
             error.where = self._context.name
             raise
@@ -128,31 +122,27 @@ class OpenEnvToolset:
     @asynccontextmanager
     async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         options, pool = self._options, self.pool
-        if pool is None:
+        if pool is None or self._session is None:
             raise ToolsetError("the toolset wasn't started")
         arguments = {"episode_id": uuid.uuid4().hex}
         arguments.update(reset_arguments(options, self._context.name, self._context.seed, episode))
-        play = OpenEnvEpisode(pool, await pool.enter(), arguments, options)
-        try:
-            yield self._session(play)
-        finally:
-            await pool.leave(play.connection)
+        async with pool.session() as connection:
+            yield self._session(OpenEnvEpisode(options, arguments, connection))
 
     async def stop(self) -> None:
         """Close what is left."""
-        self.pool = self._catalog = self._reader = None
+        self.pool = self._names = self._session = None
         container, self._container = self._container, None
         if container is not None:
             await uninterrupted(container.stop())
 
-    def _session(self, play: OpenEnvEpisode) -> ToolSession:
-        """What the rollout gets of an episode."""
-        if self._catalog is not None:
-            timeout, endpoint = self._options.step_timeout, self._address.shown
-            return ToolsSession(play, self._catalog, self._show, self._read, timeout, endpoint)
-        assert self._reader is not None
-        assert self._field is not None
-        return OpenEnvText(play, self._field.name, self._options.action, self._reader, self._show)
+    def _offer(self, tools: EnvironmentTools) -> None:
+        """Episodes have these tools."""
+        options = self._options
+        self._names = [spec.name for spec in tools.specs]
+        self._session = lambda play: ToolsSession(
+            play, self._show, tools, self._read, options.step_timeout, self._address.shown
+        )
 
     # What the server has.
 
@@ -193,44 +183,22 @@ class OpenEnvToolset:
         spec = _spec(self._options.tool_name, self._options.tool_description or said, schema)
         return EnvironmentTools((spec,), {})
 
-    async def _action_reader(self) -> ActionReader:
+    async def _talk(self) -> Callable[[EnvironmentEpisode], ToolSession]:
+        """Episodes are talks."""
         options = self._options.action
         try:
-            self._field = pick_field(await action_schema(self._address), options.field, self._where)
+            field = pick_field(await action_schema(self._address), options.field, self._where)
         except SchemaError as error:
             if options.field is None:
                 error.hint = "Set `action.field` to the field that takes the text."
                 raise
-            self._field = Field(options.field, "string")
-        if options.choices is None and options.pattern is None and self._field.choices:
-            options = options.model_copy(update={"choices": self._field.choices})
-        return ActionReader(options, self._field.kind)
-
-
-class OpenEnvText(TextSession):
-    """A talk with an OpenEnv environment, whose action is one field."""
-
-    def __init__(
-        self, play: OpenEnvEpisode, field: str, options: ActionOptions, reader: ActionReader, show: Show
-    ) -> None:
-        super().__init__(reader, show, options.invalid_reward)
-        self._play = play
-        self._field = field
-        self._constants = options.constants
-
-    async def begin(self) -> Observed:
-        return await self._play.begin()
-
-    async def reward(self) -> float | None:
-        return await self._play.reward()
-
-    async def act(self, action: Any) -> Observed:
-        answer = await self._play.step({**self._constants, self._field: action})
-        if isinstance(answer, Observed):
-            return answer
-        if answer.code == INVALID:
-            raise ActionError(f"That is no valid action: {validation_text(answer)}", over=answer.over)
-        raise StepRefusedError(f"The environment couldn't do that: {clean(answer.message)[:500]}")
+            field = Field(options.field, "string")
+        if options.choices is None and options.pattern is None and field.choices:
+            options = options.model_copy(update={"choices": field.choices})
+        reader = ActionReader(options, field.kind)
+        return lambda play: TextSession(
+            play, self._show, reader, options.invalid_reward, lambda said: {**options.constants, field.name: said}
+        )
 
 
 def make_catalog(listed: Sequence[Any], where: str) -> EnvironmentTools:

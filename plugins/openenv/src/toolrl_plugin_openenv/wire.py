@@ -9,11 +9,12 @@ message becomes a `Failure` of code `PROTOCOL`.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 PROTOCOL = "PROTOCOL"
 """The code of an answer that is no message of the protocol."""
@@ -22,17 +23,18 @@ INVALID = "VALIDATION_ERROR"
 FATAL = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR", PROTOCOL)
 """After an error of these codes there is no session any more."""
 _UNSAID = re.compile(r"Unable to serialize unknown type: <class '(ValueError|AssertionError)'>")
-LARGEST = 1e100
-"""Of a reward: an episode refuses larger ones."""
+Reward = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]
+"""An episode refuses larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What an environment answered to a reset or a step."""
 
-    observation: Mapping[str, Any]
-    reward: float | None = None
-    done: bool = False
+    observation: Any
+    """An object; of a Gymnasium environment anything that JSON can hold."""
+    reward: Reward | None = None
+    done: Annotated[bool, BeforeValidator(bool)] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,12 @@ def read_answer(raw: str | bytes) -> Answer:
     if not isinstance(data, dict):
         return Failure(PROTOCOL, "its answer has no `data`")
     if kind == "observation":
-        return _observed(data)
+        if not isinstance(data.get("observation"), dict):
+            return Failure(PROTOCOL, "its answer holds no observation")
+        try:
+            return read_observed(data)
+        except ValueError as error:
+            return Failure(PROTOCOL, str(error))
     if kind == "state":
         return StateAnswer(data)
     if kind == "error":
@@ -102,16 +109,13 @@ def read_answer(raw: str | bytes) -> Answer:
     return Failure(PROTOCOL, f"its answer is of type {str(kind)[:40]!r}")
 
 
-def _observed(data: Mapping[str, Any]) -> Observed | Failure:
-    observation, reward = data.get("observation"), data.get("reward")
-    if not isinstance(observation, dict):
-        return Failure(PROTOCOL, "its answer holds no observation")
-    value: float | None = None
-    if reward is not None:
-        try:
-            value = float(reward)
-        except (TypeError, ValueError, OverflowError):
-            return Failure(PROTOCOL, f"its reward is {str(reward)[:40]!r}, expected a number")
-        if not (math.isfinite(value) and abs(value) <= LARGEST):
-            return Failure(PROTOCOL, f"its reward is {value:g}, expected a finite number")
-    return Observed(observation, value, bool(data.get("done")))
+def read_observed(data: Mapping[str, Any]) -> Observed:
+    """An observation, its reward and whether the episode ended. Raises ValueError for a reward that is none."""
+    try:
+        return _OBSERVED.validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"its {first['loc'][0]} is {first['input']!r:.40}: {first['msg']}") from None
+
+
+_OBSERVED = TypeAdapter(Observed)

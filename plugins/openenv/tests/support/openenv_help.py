@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
@@ -24,6 +24,11 @@ from toolrl_testing import make_build_context, make_episode_context, make_task
 
 SERVERS = Path(__file__).parents[1] / "servers"
 START_SECONDS = 300
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
 HAS_OPENENV = importlib.util.find_spec("openenv") is not None and importlib.util.find_spec("fastmcp") is not None
 
 
@@ -68,14 +73,11 @@ def open_files() -> int:
 
 
 def children() -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid() and fields[0] != b"Z":
-            found.add(int(path.parent.name))
+    """The children of this process."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # A thread ended.
+            found.update(map(int, path.read_text().split()))
     return found
 
 
