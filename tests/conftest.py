@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -134,6 +134,27 @@ def environment(site: PluginSite | None = None, env: Mapping[str, str] | None = 
 
 
 @pytest.fixture(scope="session")
+def run_script() -> Callable[..., str]:
+    """`run_script(folder, script, *arguments, path="")`: what Python prints that runs a script in a folder, with `path`
+    before PYTHONPATH; fails where it does."""
+
+    def run(folder: Path, *words: object, path: str = "") -> str:
+        path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))
+        done = subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def process_environment() -> Callable[..., dict[str, str]]:
     """`environment`, for tests that start processes themselves."""
     return environment
@@ -168,15 +189,52 @@ def plugin_site(tmp_path: Path) -> PluginSite:
     return PluginSite(tmp_path / "site")
 
 
-def quickstart_module(name: str) -> Any:
-    """A script of the quickstart, imported."""
-    path = ROOT / "docs" / "examples" / "quickstart" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"quickstart_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPTED = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_engines():
+            yield Component("script", "toolrl_plugin_script.engine:Script", summary="Says what a file holds.")
+    """,
+    "engine": """
+        import json
+        from collections import Counter
+        from pathlib import Path
+        from toolrl.types import Generation
+
+        class Script:
+            def __init__(self, options, context):
+                self._tokenizer = context.tokenizer
+                self._turns = json.loads(Path("script.json").read_text())
+                self._said = Counter()
+
+            async def start(self): ...
+            async def stop(self): ...
+            async def close(self, session): ...
+            async def update_weights(self, weights, version): ...
+
+            async def generate(self, prompt, sampling, *, session, media=()):
+                turn = self._turns[self._said[session]]
+                self._said[session] += 1
+                assert len(media) == turn.get("media", 0), media
+                end = sampling.stop_token_ids[0]
+                ids = (*self._tokenizer.encode(turn["text"]), end)
+                return Generation(ids, (-1.0,) * len(ids), "stop", end, (0,) * len(ids))
+    """,
+}
+
+
+@pytest.fixture
+def scripted(plugin_site: PluginSite) -> Callable[..., None]:
+    """`scripted(folder, {"text": …, "media": 2}, …)`: the engine `script` says these turns in each episode that a
+    command in the folder plays, and fails where it isn't given as many images."""
+
+    def install(folder: Path, *turns: Mapping[str, Any]) -> None:
+        (folder / "script.json").write_text(json.dumps(turns), encoding="utf-8")
+        plugin_site.add("script", SCRIPTED)
+
+    return install
 
 
 def needs_everything() -> None:
@@ -192,10 +250,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    maker = quickstart_module("make_model")
+    maker = runpy.run_path(str(ROOT / "docs" / "examples" / "quickstart" / "make_model.py"))
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    tokenizer = maker.make_tokenizer()
-    maker.qwen3(tokenizer, seed=0).save_pretrained(folder)
+    tokenizer = maker["make_tokenizer"]()
+    maker["qwen3"](tokenizer, seed=0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -284,25 +342,21 @@ def here(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here
     importlib.invalidate_caches()
 
 
-def report_data(folder: Any) -> dict[str, Any]:
-    """The data that a run's report holds for its scripts."""
-    page = folder.report_path.read_text(encoding="utf-8")
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
-    assert found is not None, "the report holds no data"
-    data: dict[str, Any] = json.loads(found[1])
-    return data
-
-
 @pytest.fixture(scope="session")
 def read_report() -> Callable[[Any], dict[str, Any]]:
-    return report_data
+    """`read_report(folder)`: the data that a run's report holds for its scripts."""
 
+    def read(folder: Any) -> dict[str, Any]:
+        page = folder.report_path.read_text(encoding="utf-8")
+        found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+        assert found is not None, "the report holds no data"
+        data: dict[str, Any] = json.loads(found[1])
+        return data
 
-def step_numbers(folder: Any, kind: str) -> Sequence[int]:
-    """The steps in metrics.jsonl of one kind, in the order they stand there."""
-    return [line.step for line in folder.metrics_lines(kind)]
+    return read
 
 
 @pytest.fixture(scope="session")
 def steps_of() -> Callable[[Any, str], Sequence[int]]:
-    return step_numbers
+    """`steps_of(folder, kind)`: the steps in metrics.jsonl of one kind, in the order they stand there."""
+    return lambda folder, kind: [line.step for line in folder.metrics_lines(kind)]

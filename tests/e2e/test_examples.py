@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
-def run(name: str, folder: Path, *needs: str) -> str:
-    """What `example.py` of a folder prints."""
-    for need in ("torch", "transformers", "toolrl_plugin_transformers", *needs):
-        pytest.importorskip(need)
-    command = [sys.executable, str(EXAMPLES / name / "example.py"), "--dir", "runs", "--sft-steps", "3", "--steps", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "before GRPO" in done.stdout
-    assert "after GRPO" in done.stdout
-    assert (folder / "runs" / "grpo" / "report.html").is_file()
-    return done.stdout
+@pytest.fixture
+def run(run_script: Any) -> Any:
+    """`run(name, folder, *needs)`: what `example.py` of a folder prints."""
+
+    def example(name: str, folder: Path, *needs: str) -> str:
+        for need in ("torch", "transformers", "toolrl_plugin_transformers", *needs):
+            pytest.importorskip(need)
+        few = ("--dir", "runs", "--sft-steps", "3", "--steps", "2")
+        said: str = run_script(folder, EXAMPLES / name / "example.py", *few)
+        assert "before GRPO" in said
+        assert "after GRPO" in said
+        assert (folder / "runs" / "grpo" / "report.html").is_file()
+        return said
+
+    return example
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures(run: Any, tmp_path: Path) -> None:
     run("geo3k", tmp_path, "pyarrow", "PIL", "toolrl_plugin_geo3k", "toolrl_plugin_qwen")
 
 
-def test_areals_tool_integrated_reasoning(tmp_path: Path) -> None:
+def test_areals_tool_integrated_reasoning(run: Any, tmp_path: Path) -> None:
     run("tir", tmp_path, "math_verify", "toolrl_plugin_areal", "toolrl_plugin_python", "toolrl_plugin_calculator")
 
 
-def test_verls_sandbox_fusion_guide(tmp_path: Path) -> None:
+def test_verls_sandbox_fusion_guide(run: Any, tmp_path: Path) -> None:
     needs = ("pyarrow", "aiohttp", "toolrl_plugin_verl", "toolrl_plugin_sandbox_fusion", "toolrl_plugin_qwen")
     pytest.importorskip("toolrl_plugin_sandbox_fusion")
     from toolrl.errors import ToolrlError

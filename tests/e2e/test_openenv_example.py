@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,15 +16,12 @@ for name in ("torch", "transformers", "openenv", "fastmcp", "toolrl_plugin_opene
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "openenv" / "two_environments.py"
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLE), "--dir", "runs", "--sft-steps", "3", "--steps", "2"]
-    command += ["--server-python", sys.executable]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "Mean reward of held-out tasks" in done.stdout
-    assert "before" in done.stdout
-    assert "after" in done.stdout
+def test_the_example_runs(run_script: Any, tmp_path: Path) -> None:
+    few = ("--dir", "runs", "--sft-steps", "3", "--steps", "2", "--server-python", sys.executable)
+    said = run_script(tmp_path, EXAMPLE, *few)
+    assert "Mean reward of held-out tasks" in said
+    assert "before" in said
+    assert "after" in said
     summary = json.loads((tmp_path / "runs" / "summary.json").read_text())
     assert set(summary["before"]) == set(summary["after"]) == {"vault", "guess"}
     assert (tmp_path / summary["report"]).is_file()

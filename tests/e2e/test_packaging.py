@@ -193,40 +193,10 @@ def test_the_wheels_work_where_the_sources_are_not(wheels: dict[str, Wheel], tmp
 
 # A plugin of another author.
 
-SCRIPT = {
-    "plugin": """
-        from toolrl import Component, hookimpl
 
-        @hookimpl
-        def toolrl_engines():
-            yield Component("script", "toolrl_plugin_script.engine:Script", summary="Calls the tool `demo` once.")
-    """,
-    "engine": """
-        from toolrl.types import Generation
-
-        CALL = '<tool_call>{"name": "demo", "arguments": {"text": "one two three"}}</tool_call>'
-
-        class Script:
-            def __init__(self, options, context):
-                self._tokenizer = context.tokenizer
-                self._said = set()
-
-            async def start(self): ...
-            async def stop(self): ...
-            async def close(self, session): ...
-            async def update_weights(self, weights, version): ...
-
-            async def generate(self, prompt, sampling, *, session, media=()):
-                text = "That was it." if session in self._said else CALL
-                self._said.add(session)
-                end = sampling.stop_token_ids[0]
-                ids = (*self._tokenizer.encode(text), end)
-                return Generation(ids, (-1.0,) * len(ids), "stop", end, (0,) * len(ids))
-    """,
-}
-
-
-def test_a_new_plugin_goes_from_its_template_into_a_run(plugin_site: Any, own_place: Any, here: Any) -> None:
+def test_a_new_plugin_goes_from_its_template_into_a_run(
+    plugin_site: Any, scripted: Any, own_place: Any, here: Any
+) -> None:
     """Written by `toolrl new-plugin`, built, installed, tested, listed, and called by an episode; core is as it was."""
     place = own_place.folder
     assert here("new-plugin", "demo", "--kind", "tool", place=own_place).returncode == 0
@@ -242,7 +212,8 @@ def test_a_new_plugin_goes_from_its_template_into_a_run(plugin_site: Any, own_pl
     assert " passed" in tested.stdout
     assert "skipped" not in tested.stdout
 
-    plugin_site.add("script", SCRIPT)
+    call = '<tool_call>{"name": "demo", "arguments": {"text": "one two three"}}</tool_call>'
+    scripted(place, {"text": call}, {"text": "That was it."})
     listed = here("list-plugins", "--json", site=plugin_site, place=own_place).json()["plugins"]
     (demo,) = (plugin for plugin in listed if plugin["name"] == "demo")
     assert (demo["version"], demo["status"], demo["components"]) == ("0.1.0", "ok", {"tools": ["demo"]})

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,19 +31,10 @@ def needs(through: str) -> None:
             pytest.importorskip(name)
 
 
-def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
-def test_the_example_runs_through_server_and_mcp_tool(tmp_path: Path) -> None:
+def test_the_example_runs_through_server_and_mcp_tool(run_script: Any, tmp_path: Path) -> None:
     needs("mcp")
     few = ("--sft-steps", "2", "--steps", "1")
-    said = run(tmp_path, str(EXAMPLE / "search.py"), "--dir", "runs", "--through", "mcp", *few)
+    said = run_script(tmp_path, EXAMPLE / "search.py", "--dir", "runs", "--through", "mcp", *few)
     table = said[said.index("Held-out questions") :].splitlines()
     assert table[1].split() == ["before", "after"]
     assert [line.split()[0] for line in table[2:5]] == ["reward", "accuracy", "searches"]
@@ -57,22 +44,17 @@ def test_the_example_runs_through_server_and_mcp_tool(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(run_script: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the example's world, and the index of its corpus."""
     folder = tmp_path_factory.mktemp("search")
-    run(folder, str(EXAMPLE / "make_world.py"), "world")
-    run(folder, "-m", "toolrl", "search", "index", "world/corpus.jsonl", "--out", "index")
+    run_script(folder, EXAMPLE / "make_world.py", "world")
+    run_script(folder, "-m", "toolrl", "search", "index", "world/corpus.jsonl", "--out", "index")
     return folder
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("search_example", EXAMPLE / "search.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example() -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLE / "search.py"))
 
 
 def says(tool: str) -> Any:
@@ -101,10 +83,12 @@ async def play(config: Path, sets: dict[str, Any], tool: str) -> list[Episode]:
 
 
 @pytest.mark.parametrize("through", ["index", "server", "mcp"])
-def test_each_way_finds_what_the_corpus_says(world: Path, example: ModuleType, tmp_path: Path, through: str) -> None:
+def test_each_way_finds_what_the_corpus_says(
+    world: Path, example: dict[str, Any], tmp_path: Path, through: str
+) -> None:
     needs(through)
     tool = "query_rag" if through == "mcp" else "search"
-    with example.place_to_search(argparse.Namespace(dir=world, through=through)) as place:
+    with example["place_to_search"](argparse.Namespace(dir=world, through=through)) as place:
         sets = {
             "model.path": world / "world" / "model",
             "run.dir": tmp_path,

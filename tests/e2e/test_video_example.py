@@ -36,88 +36,39 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-def run(site: str, folder: Path, script: str, *arguments: str) -> str:
-    """Run a script of the example in a folder; what it printed."""
-    path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    command = [sys.executable, str(EXAMPLE / script), *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def world(site: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(site: str, run_script: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Videos and models at the places that the configs name; the models that look are untrained."""
     folder = tmp_path_factory.mktemp("world")
-    run(site, folder, "make_data.py", "runs/video/tasks", "--train", "1", "--test", "1", "--demos", "2")
-    run(site, folder, "make_viewers.py", "runs/video/viewers", "--steps", "0")
-    run(site, folder, "make_model.py", "runs/video/warmup")
+    few = ("--train", "1", "--test", "1", "--demos", "2")
+    run_script(folder, EXAMPLE / "make_data.py", "runs/video/tasks", *few, path=site)
+    run_script(folder, EXAMPLE / "make_viewers.py", "runs/video/viewers", "--steps", "0", path=site)
+    run_script(folder, EXAMPLE / "make_model.py", "runs/video/warmup", path=site)
     return folder
-
-
-ENGINE = {
-    "plugin": """
-        from toolrl import Component, hookimpl
-
-        @hookimpl
-        def toolrl_engines():
-            yield Component("script", "toolrl_plugin_script.engine:Script", summary="Says what a file holds.")
-    """,
-    "engine": """
-        import json
-        from collections import Counter
-        from pathlib import Path
-        from toolrl.types import Generation
-
-        class Script:
-            def __init__(self, options, context):
-                self._tokenizer = context.tokenizer
-                self._turns = json.loads(Path("script.json").read_text())
-                self._said = Counter()
-
-            async def start(self): ...
-            async def stop(self): ...
-            async def close(self, session): ...
-            async def update_weights(self, weights, version): ...
-
-            async def generate(self, prompt, sampling, *, session, media=()):
-                turn = self._said[session]
-                self._said[session] += 1
-                assert len(media) == (2 if turn else 0), media
-                end = sampling.stop_token_ids[0]
-                ids = (*self._tokenizer.encode(self._turns[turn]), end)
-                return Generation(ids, (-1.0,) * len(ids), "stop", end, (0,) * len(ids))
-    """,
-}
-"""An engine that says the same in each episode, and looks whether it is given the frames."""
 
 
 def call(tool: str, **arguments: Any) -> str:
     return f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
 
 
-def test_episodes_go_through_all_four_tools(site: str, world: Path, plugin_site: Any) -> None:
+def test_episodes_go_through_all_four_tools(
+    site: str, world: Path, scripted: Any, plugin_site: Any, run_script: Any
+) -> None:
     """With the config's own tools, parser, chat format and reward: what the model says alone is given."""
     rows = [json.loads(line) for line in (world / "runs/video/tasks/train.jsonl").read_text().splitlines()]
     said = rows[0]["answer"]
-    turns = [
-        call("extract_frames", seconds=[0, 2.5]),
+    seeing = (
         call("detect_objects", frame=0) + call("caption_frame", frame=1),
         call("check_answer", answer=said),
         said,
-    ]
-    (world / "script.json").write_text(json.dumps(turns))
-    plugin_site.add("script", ENGINE)
-    path = os.pathsep.join(filter(None, [site, str(plugin_site.folder), os.environ.get("PYTHONPATH", "")]))
-    arguments = ["rollout", str(EXAMPLE / "grpo.yaml"), "--tasks", str(len(rows)), "--episodes", "1", "--overwrite"]
+    )
+    extract = {"text": call("extract_frames", seconds=[0, 2.5])}
+    scripted(world, extract, *({"text": text, "media": 2} for text in seeing))
+    arguments = ["rollout", EXAMPLE / "grpo.yaml", "--tasks", len(rows), "--episodes", "1", "--overwrite"]
     settings = ["engine=script", "rollout.max_turn_tokens=200", "rollout.max_episode_tokens=500"]
     sets = [part for setting in settings for part in ("--set", setting)]
-    done = subprocess.run(
-        [sys.executable, "-m", "toolrl", *arguments, *sets], cwd=world, env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    path = os.pathsep.join(filter(None, [site, str(plugin_site.folder)]))
+    run_script(world, "-m", "toolrl", *arguments, *sets, path=path)
 
     from toolrl.runs.folder import RunFolder
 
@@ -137,9 +88,9 @@ def test_episodes_go_through_all_four_tools(site: str, world: Path, plugin_site:
         assert {entry.source for entry in episode.rewards} == {"step:check_answer", "tool:check_answer", "reward:exact"}
 
 
-def test_the_example_runs(site: str, tmp_path: Path) -> None:
+def test_the_example_runs(site: str, run_script: Any, tmp_path: Path) -> None:
     shorter = ["--videos", "8", "--demos", "24", "--viewer-steps", "8", "--sft-steps", "3", "--steps", "2"]
-    printed = run(site, tmp_path, "example.py", "--dir", "runs", *shorter)
+    printed = run_script(tmp_path, EXAMPLE / "example.py", "--dir", "runs", *shorter, path=site)
     assert "before GRPO" in printed
     assert "after GRPO" in printed
     assert (tmp_path / "runs" / "grpo" / "report.html").is_file()
