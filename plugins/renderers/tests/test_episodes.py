@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,17 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.runs.folder import RunFolder
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Generation, Message, Sampling, ToolCall, ToolSpec
 from toolrl_plugin_renderers.families import FAMILIES
 from toolrl_testing.fakes import RecordingToolset, make_task
-
-SMALL_MODELS = Path(__file__).parents[3] / "docs" / "examples" / "common" / "small_models.py"
 
 
 class IdEngine:
@@ -98,6 +93,21 @@ def test_an_episode_of_every_family(name: str, format_of: Any, parser_of: Any, l
     assert all(f"found {query}" in between for query in queries)
 
 
+SCRIPT = """
+import json, sys
+import torch, transformers
+
+torch.manual_seed(0)
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+config = transformers.Qwen3Config(
+    vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True,
+    eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
+)
+transformers.Qwen3ForCausalLM(config).save_pretrained(sys.argv[2])
+tokenizer.save_pretrained(sys.argv[2])
+"""
+
 CONFIG: dict[str, Any] = {
     "model": {"path": "model"},
     "data": {"train": {"use": "jsonl", "options": {"path": "tasks.jsonl"}}},
@@ -131,28 +141,47 @@ def workplace(tmp_path: Path, tokenizer_of: Any) -> Path:
     for package in ("torch", "toolrl_plugin_transformers", "toolrl_plugin_calculator", "toolrl_plugin_math"):
         pytest.importorskip(package)
     source = _real_tokenizer()
-    tokenizer = tokenizer_of("qwen3") if source is None else AutoTokenizer.from_pretrained(source)
-    small = runpy.run_path(str(SMALL_MODELS))
-    small["save"](tmp_path / "model", tokenizer, small["qwen3"](tokenizer, 0))
+    if source is None:
+        source = tmp_path / "tokenizer"
+        tokenizer_of("qwen3").save_pretrained(source)
+    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "model")]
+    subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     rows = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "config.yaml").write_text(json.dumps(CONFIG), encoding="utf-8")
     return tmp_path
 
 
-def test_a_rollout_of_a_random_model(workplace: Path, format_of: Any) -> None:
-    """`toolrl rollout` with both components of this plugin."""
+def test_a_rollout_of_a_random_model(workplace: Path) -> None:
+    """`toolrl rollout` with both components of this plugin, and its episodes token by token."""
+    from transformers import AutoTokenizer
+
+    from toolrl.protocols import BuildContext
+    from toolrl.runs.folder import RunFolder
+    from toolrl_plugin_renderers.chat import RenderersFormat
+    from toolrl_plugin_renderers.options import RenderersFormatOptions
+
     command = [sys.executable, "-m", "toolrl", "rollout", "config.yaml", "--tasks", "4", "--episodes", "4", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=workplace, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["errors/rate"] == 0
-    (stored, *others) = RunFolder.open(workplace / "runs" / "random").episodes()
-    assert len(others) == 15
-    prompt = stored.episode.turns[0].segments[0].tokens[0]
-    chat = format_of("qwen3@qwen3" if _real_tokenizer() else "qwen3")
-    text = chat.decode(stored.episode.ids[:prompt]).text
-    assert "calculator" in text
-    assert text.endswith("<|im_start|>assistant\n")
+    chat = RenderersFormat(
+        RenderersFormatOptions(renderer="qwen3"),
+        BuildContext("renderers", tokenizer=AutoTokenizer.from_pretrained(workplace / "model")),
+    )
+    episodes = [stored.episode for stored in RunFolder.open(workplace / "runs" / "random").episodes()]
+    assert len(episodes) == 16
+    for episode in episodes:
+        assert episode.failure is None, episode.failure
+        assert 0 < sum(episode.loss_mask) <= 3 * 64
+        prompt = chat.decode(episode.ids[: episode.prompt_length]).text
+        assert "calculator" in prompt
+        assert prompt.endswith("<|im_start|>assistant\n")
+        for turn, following in zip(episode.turns, episode.turns[1:], strict=False):
+            # Only a call, or what looked like one, is followed by another turn.
+            sampled = episode.ids[slice(*turn.segments[0].tokens)]
+            given = episode.ids[turn.segments[0].tokens[1] : following.segments[0].tokens[0]]
+            answers = [Message("tool", r.result.text, tool_call_id=r.call.id, name=r.call.name) for r in turn.calls]
+            assert given == chat.bridge(sampled, answers, ()).ids
