@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from toolrl.errors import ConfigError
 from toolrl_plugin_mcp import toolset
 from toolrl_plugin_mcp.files import all_servers, read_servers
-from toolrl_plugin_mcp.options import McpOptions, ServerOptions
+from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.secrets import Secrets
+from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_testing import make_build_context
 
 

@@ -8,7 +8,7 @@
 They are looked for on PATH, beside this Python, and in the folders of TOOLRL_MCP_BIN (separated as those of PATH are):
 
     npm install --prefix servers @modelcontextprotocol/server-everything …
-    TOOLRL_MCP_BIN=servers/node_modules/.bin pytest plugins/mcp/tests/test_mcp_real.py -rP
+    TOOLRL_MCP_BIN=servers/node_modules/.bin pytest plugins/mcp/tests/test_mcp_real.py
 
 TOOLRL_MCP_EPISODES sets another number of episodes.
 """
@@ -23,10 +23,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_mcp.options import McpOptions
-from toolrl_plugin_mcp.sdk import VERSION
 from toolrl_plugin_mcp.toolset import McpToolset
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_task
 
@@ -91,18 +89,6 @@ def environment(toolset: McpToolset) -> Environment:
     return Environment("default", JsonTurns(), FakeChatFormat(), ToolBox([entry]), max_turns=TURNS + 1)
 
 
-def servers_of(pid: int, older: Set[int]) -> list[int]:
-    """The servers behind the guards of this process; `older` are children that are none of the test's guards."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
-        except OSError:
-            continue
-    guards = {child for child, parent in parents.items() if parent == pid} - older
-    return [child for child, parent in parents.items() if parent in guards]
-
-
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, or gone."""
     try:
@@ -119,8 +105,6 @@ class Killer:
         """`pids` gives the numbers of the server's processes. `restart` starts a server that nobody else does."""
         self.in_flight = 0
         """Calls that were under way at the kill."""
-        self.seconds = 0.0
-        """From the kill until the server was usable again."""
         (self._connection,) = next(iter(toolset.servers.values())).connections
         self._pids = pids
         self._restart = restart
@@ -140,14 +124,13 @@ class Killer:
         while not all(map(is_stopped, victims)):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await self._settle()
-        self.in_flight, restarts, begun = connection.in_flight, connection.restarts, time.monotonic()
+        self.in_flight, restarts = connection.in_flight, connection.restarts
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         if self._restart is not None:
             await asyncio.to_thread(self._restart)
         while connection.restarts == restarts or not connection.usable:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        self.seconds = time.monotonic() - begun
 
     async def _settle(self) -> None:
         """Until calls are under way that nothing answers any more: what the server said before is read by then."""
@@ -162,23 +145,10 @@ MakeKiller = Callable[[McpToolset, Set[int]], Killer]
 """Given the toolset, and the children that this process had before it started."""
 
 
-@dataclass
-class Counts:
-    """What a battery saw besides its episodes."""
-
-    seconds: float = 0.0
-    restarts: int = 0
-    processes: int = 0
-    files: int = 0
-    tasks: int = 0
-    """Those that are left; each has to be 0."""
-    killer: Killer | None = None
-
-
 def battery(
     rig: Any, case: Case, calls: Callable[[int], Calls], *, killer: MakeKiller | None = None, answers: Any = None
 ) -> None:
-    """Runs the episodes, looks at every one, and prints a line of numbers."""
+    """Runs the episodes, and checks each one and what is left behind."""
     turns = [json.dumps(calls(number)) for number in range(EPISODES * TURNS)]
     spoken = itertools.count()
 
@@ -189,39 +159,41 @@ def battery(
         {"servers": {"real": case.server}, "session": case.session, "instances": case.instances}
         | {"restart": {"attempts": 50, "first_delay": 0.2, "max_delay": 1.0}}
     )
-    counts, done = Counts(), []
+    done: list[Episode] = []
 
-    async def work() -> None:
+    async def work() -> Killer | None:
         tasks, older = asyncio.all_tasks(), set(rig.children_of(os.getpid()))
         toolset = rig.toolset(options)
         environments = {"default": environment(toolset)}
         tools = environments["default"].tools
         await tools.start()
         try:
-            counts.killer = killer(toolset, older) if killer is not None else None
-            await run_episodes(environments, script, done, counts)
-            counts.restarts = sum(one.restarts for server in toolset.servers.values() for one in server.connections)
+            made = killer(toolset, older) if killer is not None else None
+            await run_episodes(environments, script, done, made)
+            restarts = sum(one.restarts for server in toolset.servers.values() for one in server.connections)
         finally:
             await tools.stop()
-        counts.tasks = len(asyncio.all_tasks() - tasks)
-        counts.processes = len(set(rig.children_of(os.getpid())) - older - set(case.beside()))
+        assert bool(restarts) == (made is not None)
+        assert asyncio.all_tasks() == tasks
+        assert set(rig.children_of(os.getpid())) - older == set(case.beside())
+        return made
 
-    rig.run(lambda: asyncio.sleep(0))  # What the first event loop opens stays open.
+    asyncio.run(asyncio.sleep(0))  # What the first event loop opens stays open.
     before = rig.files_by_number()
-    rig.run(work, seconds=800)
-    # Told by what they are and not only counted: what an earlier test left and is closed meanwhile hides no leak.
-    counts.files = len(rig.files_by_number() - before)
-    print(report(done, counts, calls, answers))
+    made = asyncio.run(asyncio.wait_for(work(), 800))
+    # Compared by what they are: a file that an earlier test left and closes meanwhile hides no leak.
+    assert not rig.files_by_number() - before
+    check_episodes(done, made, len(calls(0)), answers)
 
 
-async def run_episodes(environments: Any, script: Any, done: list[Episode], counts: Counts) -> None:
+async def run_episodes(environments: Any, script: Any, done: list[Episode], killer: Killer | None) -> None:
     """All episodes, and the kill on the way. No more at once than a quarter: some have to begin after the kill."""
     killing: list[asyncio.Task[None]] = []
 
     def episode_done(episode: Episode) -> None:
         done.append(episode)
-        if len(done) == EPISODES // 3 and counts.killer is not None:
-            killing.append(asyncio.create_task(counts.killer.kill()))
+        if len(done) == EPISODES // 3 and killer is not None:
+            killing.append(asyncio.create_task(killer.kill()))
 
     runner = Runner(
         ScriptedEngine(script),
@@ -231,38 +203,27 @@ async def run_episodes(environments: Any, script: Any, done: list[Episode], coun
         on_episode=episode_done,
     )
     limits = Limits(max_turn_tokens=20_000, max_episode_tokens=10**7)
-    begun = time.monotonic()
     await runner.run([make_task(id=f"t{number}") for number in range(EPISODES)], 1, limits, round_id="eval-1")
-    counts.seconds = time.monotonic() - begun
     await asyncio.gather(*killing)
 
 
-def report(done: list[Episode], counts: Counts, calls: Callable[[int], Calls], answers: Any) -> str:
-    """A line of numbers, after everything in it was looked at."""
+def check_episodes(done: list[Episode], killer: Killer | None, calls: int, answers: Any) -> None:
+    """Every call has its answer; those that a kill lost are errors."""
     assert len(done) == EPISODES
     assert not [episode.failure for episode in done if episode.failure is not None]
     records = [record for episode in done for record in episode.calls]
-    assert len(records) == EPISODES * TURNS * len(calls(0))  # every call has its answer
+    assert len(records) == EPISODES * TURNS * calls
     assert all(record.result.text for record in records)
     lost = [record for record in records if record.result.error is not None]
-    if counts.killer is None:
+    if killer is None:
         assert not lost, lost[0]
     else:
         assert {record.result.error for record in lost} == {"tool_error"}
         assert all("lost during the call" in record.result.text for record in lost)
-        assert len(lost) >= counts.killer.in_flight > 0
-        assert counts.restarts
-    if answers is not None:
-        for record in records:
-            if record.result.error is None:
-                answers(record)
-    assert (counts.processes, counts.files, counts.tasks) == (0, 0, 0)
-    kinds = Counter(record.call.name for record in records)
-    line = f"mcp {VERSION}: episodes {len(done)}, calls {len(records)} {dict(kinds)}, unanswered 0, lost {len(lost)}, "
-    line += f"restarts {counts.restarts}, left: 0 processes, 0 files, 0 tasks; {counts.seconds:.1f} s"
-    if counts.killer is not None:
-        line += f"; killed with {counts.killer.in_flight} calls under way, usable after {counts.killer.seconds:.1f} s"
-    return line
+        assert len(lost) >= killer.in_flight > 0
+    for record in records:
+        if answers is not None and record.result.error is None:
+            answers(record)
 
 
 def named(calls: Calls) -> Calls:
@@ -270,8 +231,10 @@ def named(calls: Calls) -> Calls:
     return [(f"real-{name}", arguments) for name, arguments in calls]
 
 
-def stdio_killer(toolset: McpToolset, older: Set[int]) -> Killer:
-    return Killer(toolset, lambda: servers_of(os.getpid(), older), None)
+def stdio_killer(rig: Any, toolset: McpToolset, older: Set[int]) -> Killer:
+    """`older` are children of this process that are none of the test's guards."""
+    children = rig.children_of
+    return Killer(toolset, lambda: [it for guard in set(children(os.getpid())) - older for it in children(guard)], None)
 
 
 # PyPI.
@@ -287,7 +250,7 @@ def test_time(rig: Any) -> None:
     def answers(record: CallRecord) -> None:
         assert "Oslo" in record.result.text or "+9.0h" in record.result.text
 
-    battery(rig, case, calls, killer=stdio_killer, answers=answers)
+    battery(rig, case, calls, killer=partial(stdio_killer, rig), answers=answers)
 
 
 @pytest.fixture
@@ -316,7 +279,7 @@ def test_git(rig: Any, repository: Path) -> None:
     def answers(record: CallRecord) -> None:
         assert "first words" in record.result.text or "+two" in record.result.text
 
-    battery(rig, case, calls, killer=stdio_killer, answers=answers)
+    battery(rig, case, calls, killer=partial(stdio_killer, rig), answers=answers)
 
 
 # npm.
@@ -337,7 +300,7 @@ def everything_answers(record: CallRecord) -> None:
 @pytest.mark.parametrize(("session", "instances"), [("shared", 1), ("shared", 3), ("episode", 1)])
 def test_everything_over_stdio(rig: Any, session: str, instances: int) -> None:
     server = {"command": program("mcp-server-everything"), "args": ["stdio"]}
-    killer = stdio_killer if (session, instances) == ("shared", 1) else None
+    killer = partial(stdio_killer, rig) if (session, instances) == ("shared", 1) else None
     battery(rig, Case(server, session, instances), everything_calls, killer=killer, answers=everything_answers)
 
 

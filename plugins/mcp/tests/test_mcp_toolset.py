@@ -85,7 +85,7 @@ async def test_an_episode_without_calls_starts_nothing(rig: Any, tmp_path: Path)
 
     async with rig.started(options) as toolset:
         async with rig.episode(toolset) as session:
-            assert len(session.specs()) == 9
+            assert len(session.specs()) == 7
         assert log.read_text() == "x"  # to list the tools
         async with rig.episode(toolset) as session:
             await asyncio.gather(*(session.call(ToolCall("raw-echo", {})) for _ in range(4)))
@@ -121,20 +121,21 @@ async def test_a_crash_in_an_episode_is_its_own(rig: Any) -> None:
     await toolset.stop()
 
 
-async def test_a_server_that_doesnt_start_for_an_episode_fails_the_next(rig: Any, tmp_path: Path) -> None:
+async def test_a_server_that_doesnt_start_for_an_episode_fails_it(rig: Any, tmp_path: Path) -> None:
     switch = tmp_path / "broken"
     code = f"import os, sys; os.path.exists({str(switch)!r}) and sys.exit(9); exec(open({rig.raw!r}).read())"
     options = rig.options(server={"command": sys.executable, "args": ["-c", code]}, session="episode")
 
     async with rig.started(options) as toolset:
         switch.touch()
-        with pytest.raises(ToolError, match=r"didn't start: .*ended \(exit 9\)"):
-            await rig.call(toolset, "echo")
-        for _ in range(2):
+        async with rig.episode(toolset) as session:
+            with pytest.raises(ToolError, match=r"didn't start: .*ended \(exit 9\)"):
+                await session.call(ToolCall("raw-echo", {}))
             with pytest.raises(ToolsetError, match=r"didn't start: ended \(exit 9\)"):
-                await rig.call(toolset, "echo")
-        switch.unlink()
-        assert await rig.call(toolset, "echo") == "{}"
+                await session.reward()
+            switch.unlink()
+            assert (await session.call(ToolCall("raw-echo", {}))).text == "{}"
+            assert await session.reward() is None
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.3])

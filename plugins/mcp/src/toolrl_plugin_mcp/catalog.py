@@ -95,7 +95,12 @@ def make_catalog(listings: Mapping[str, Listing], options: McpOptions, where: st
     for server, tool, full, what, raw in wanted:
         name = full if options.names == "full" else clean_name(tool)
         if name in entries:
-            raise _clash(name, entries[name], server, tool, options, where)
+            first = entries[name]
+            raise ConfigError(
+                f"two tools get the name {name!r}: {first.tool!r} of {first.server!r} and {tool!r} of {server!r}",
+                where=where,
+                hint=f"Leave one out with `exclude: [{json.dumps(tool)}]`, rename a server, or use `names: full`.",
+            )
         spec, pure = _spec(name, server, tool, raw), _fits(tool, full, options.pure, unused)
         entries[name] = CatalogEntry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
     if unused:
@@ -160,22 +165,6 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
         for other in {entry.tool, clean_name(entry.tool), spelled, clean_name(spelled)}:
             meanings.setdefault(other, set()).add(name)
     return {other: names.pop() for other, names in meanings.items() if len(names) == 1 and other not in entries}
-
-
-def _clash(
-    name: str, first: CatalogEntry, server: str, tool: str, options: McpOptions, where: str | None
-) -> ConfigError:
-    if options.names == "short" and first.server != server:
-        hint = "Use `names: full`, or leave one out with `exclude`."
-    elif first.server != server:
-        hint = f"Rename one of the servers {first.server!r} and {server!r}, or leave one tool out with `exclude`."
-    else:
-        hint = f"Leave one out with `exclude: [{json.dumps(tool)}]`."
-    return ConfigError(
-        f"two tools get the name {name!r}: {first.tool!r} of {first.server!r} and {tool!r} of {server!r}",
-        where=where,
-        hint=hint,
-    )
 
 
 def _spec(name: str, server: str, tool: str, raw: Mapping[str, Any]) -> ToolSpec:

@@ -1,7 +1,8 @@
 """One connection to one server, kept alive.
 
-The SDK's contexts hold cancel scopes that must be entered and left by one task. So every connection has an owner: a
-task that opens it, keeps it, notices that it broke, closes it, and opens it again after a pause that doubles each time.
+The SDK's contexts hold cancel scopes that must be entered and left by one task, which they may cancel. So each life of
+a connection is a task that opens it and closes it. The connection's owner, another task, notices that it broke, and
+opens it again after a pause that doubles each time.
 A call runs in a task of its own. Its caller waits for that task or for the loss of the connection, whichever comes
 first. So a cancelled call can't harm the connection, and a lost connection answers all of its
 calls at once.
@@ -17,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
-from toolrl.tools.cancellation import Watch, uninterrupted
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.http import WatchedClient
 from toolrl_plugin_mcp.options import McpOptions
@@ -63,7 +64,7 @@ class ServerSetup:
     options: McpOptions
     hide: Callable[[str], str]
     """Takes secrets out of messages."""
-    listed: Callable[[Listing], None]
+    listed: Callable[[Listing], Awaitable[None]]
     """Called with each new list of tools."""
     restarted: Callable[[], None]
     """Called when a lost connection works again."""
@@ -232,69 +233,40 @@ class McpConnection:
     async def _live(self, opened: asyncio.Future[None]) -> str:
         """One life of the connection; returns why it ended."""
         self._signals = signals = LifeSignals()
-        watch, stack = Watch(), AsyncExitStack()
-        problem: BaseException | None = None
+        ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        life = asyncio.create_task(self._hold(signals, ready))
+        seconds = self._setup.options.start_timeout
         try:
-            if await self._open(stack, signals):
+            await signals.wait_for(ready, seconds)
+            if ready.done():
+                self._link, self.down = ready.result(), False
+                self._changed()
                 if opened.done():
                     self._setup.restarted()
                 else:
                     opened.set_result(None)
-                await self._serve(signals)
-        except BaseException as error:  # noqa: BLE001 - whatever a transport raises means that it is gone
-            problem = error
-        was_open, self._link = self._link is not None, None
-        signals.close()
-        closing = await self._leave(stack)
-        if problem is not None and not watch.failed(problem):
-            raise problem
-        if problem is None or isinstance(problem, asyncio.CancelledError):
-            # The SDK's tasks cancel their owner, and raise the reason when they are left.
-            problem = closing or problem
-        reason = signals.reason or (in_words(problem) if problem is not None else "it was closed")
-        return self._setup.hide(reason if was_open else signals.with_doubt(reason))
-
-    async def _open(self, stack: AsyncExitStack, signals: LifeSignals) -> bool:
-        """Open the connection. False where it was lost meanwhile; raises whatever a transport raises."""
-        seconds = self._setup.options.start_timeout
-        limit = asyncio.timeout(seconds)
-
-        def lost(_: object) -> None:
-            with suppress(RuntimeError):  # It is open by now, or its opening failed.
-                limit.reschedule(0)
-
-        signals.over.add_done_callback(lost)  # The SDK doesn't see each way in which a connection ends.
-        try:
-            async with limit:
-                link = await stack.enter_async_context(self._setup.connect(signals))
-                await self._list(link)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            signals.lost(f"not ready within {seconds:g} s (start_timeout)")
-            return False
+                await self._serve(self._link, signals)
+            else:
+                signals.lost(f"not ready within {seconds:g} s (start_timeout)")
         finally:
-            signals.over.remove_done_callback(lost)
-        self._link, self.down = link, False
-        self._changed()
-        return True
+            self._link = None
+            signals.close()
+            error = await uninterrupted(_end(life, CLOSE_SECONDS if ready.done() else 0))
+        reason = signals.reason or (in_words(error) if error is not None else "it was closed")
+        return self._setup.hide(reason if ready.done() else signals.with_doubt(reason))
 
-    async def _leave(self, stack: AsyncExitStack) -> BaseException | None:
-        """Close the transport; returns what it raised."""
-        watch = Watch()
+    async def _hold(self, signals: LifeSignals, ready: asyncio.Future[Link]) -> None:
+        """Open the connection, and close it when it is lost; in a task of its own, which the SDK may cancel."""
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await stack.aclose()
-        except BaseException as error:  # see above
-            if not watch.failed(error):
-                raise
-            _log.debug("%s: closing: %s", self.label, self._setup.hide(in_words(error)))
-            return error
-        return None
+            async with self._setup.connect(signals) as link:
+                await self._list(link)
+                ready.set_result(link)
+                await asyncio.wait([signals.over])
+        finally:
+            signals.close()
 
-    async def _serve(self, signals: LifeSignals) -> None:
-        """Until it is lost; raises what a transport raises."""
-        assert self._link is not None
+    async def _serve(self, link: Link, signals: LifeSignals) -> None:
+        """Until it is lost."""
         while True:
             await signals.wake.wait()
             signals.wake.clear()
@@ -302,25 +274,35 @@ class McpConnection:
                 return
             # A changed list and a doubt have one remedy: to ask for the list.
             doubts = signals.doubts
-            probe = self._task(self._list(self._link))
+            probe = self._task(self._list(link))
             seconds = self._setup.options.restart.probe_timeout
             await signals.wait_for(probe, seconds)
             if not probe.done():
                 probe.cancel()  # Not waited for: to tell a server that hangs takes long, too.
                 signals.lost(f"it doesn't answer within {seconds:g} s")
-                return
-            if probe.cancelled() or probe.exception() is not None:
-                # The transport may be about to say why, in better words.
-                await asyncio.wait([signals.over], timeout=REASON_SECONDS)
-            probe.result()
-            signals.doubts -= doubts
-            self._changed()
+                continue
+            error = None if probe.cancelled() else probe.exception()
+            if error is None and not probe.cancelled():
+                signals.doubts -= doubts
+                self._changed()
+                continue
+            # The transport may be about to report why, in better words.
+            await asyncio.wait([signals.over], timeout=REASON_SECONDS)
+            signals.lost(in_words(error) if error is not None else "a request was cancelled")
 
     async def _list(self, link: Link) -> None:
         listing = Listing(await link.list_tools(), link.has_resources)
         if listing != self._listing:
             self._listing = listing
-            self._setup.listed(listing)
+            await self._setup.listed(listing)
+
+
+async def _end(life: asyncio.Task[None], seconds: float) -> BaseException | None:
+    """Wait so long for the end of a task, then cancel it; returns what it raised."""
+    await asyncio.wait([life], timeout=seconds)
+    life.cancel()
+    await asyncio.wait([life])
+    return None if life.cancelled() else life.exception()
 
 
 def _lost_call(repeatable: bool) -> ToolError:

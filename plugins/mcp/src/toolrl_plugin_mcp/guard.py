@@ -1,11 +1,11 @@
 """Stands between a run and the process of one MCP server, so that nothing of the server outlives the run.
 
-    python -I -S guard.py COMMAND [ARGUMENT …]
+    python -I -S guard.py PID COMMAND [ARGUMENT …]
 
 The guard starts the command, which inherits stdin, stdout and stderr, and waits. `npx` and `uvx` start children of
 their own; on Linux they become children of the guard when their parent dies, so it can kill every one. It does so
-when the command ends, when it gets SIGTERM, and within `LOOK_SECONDS` after the process that started it died, SIGKILL
-included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
+when the command ends, when it gets SIGTERM, and within `LOOK_SECONDS` after the process PID, which has to be its
+parent, died, SIGKILL included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
 
 When the guard ends, nothing of the server is left. Its exit status is that of the command, 128 + N after signal N, and
 127 where the command can't be run: stderr then says why. On Linux the death of the guard itself kills the command.
@@ -32,9 +32,8 @@ _STOP = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK = (signal.SIGCHLD, signal.SIGALRM)
 
 
-def main(command: list[str]) -> int:
+def main(parent: int, command: list[str]) -> int:
     """Run the command until it ends, or the guard has to. Returns the exit status of the guard."""
-    parent = os.getppid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, *_LOOK))
     try:
@@ -105,4 +104,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -50,9 +50,7 @@ class WatchedClient(httpx2.AsyncClient):
             raise
         self._check_status(request, response)
         events = response.headers.get("content-type", "").startswith("text/event-stream")
-        # The SDK bounds each event of a stream itself.
-        bound = float("inf") if events else self._max_bytes
-        response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream, bound))
+        response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream, events=events))
         if response.headers.get("content-encoding", "identity") not in ("", "identity"):
             await response.aclose()
             self._trouble(request, "the server compresses its answers, which it was asked not to do")
@@ -82,14 +80,18 @@ class WatchedClient(httpx2.AsyncClient):
         elif request.method != "DELETE":
             self._signals.doubt(reason)
 
-    async def _bytes(self, request: Any, stream: Any, most: float) -> AsyncIterator[bytes]:
-        """A response's bytes; reports how they ended."""
-        size = 0
+    async def _bytes(self, request: Any, stream: Any, *, events: bool) -> AsyncIterator[bytes]:
+        """A response's bytes; reports how they ended. A response is one message, or each of its `events` is one."""
+        size, begins = 0, True
         try:
             async for chunk in stream:
-                size += len(chunk)
-                if size > most:
-                    raise httpx2.ReadError(f"a message has more than {most} bytes (max_message_bytes)")
+                for line in chunk.splitlines(keepends=True):
+                    size += len(line)
+                    if size > self._max_bytes:
+                        raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
+                    if events and begins and not line.strip(b"\r\n"):
+                        size = 0  # An empty line ends an event.
+                    begins = line.endswith((b"\n", b"\r"))
                 yield chunk
         except (httpx2.TransportError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")

@@ -103,7 +103,7 @@ class McpOptions(BaseModel):
     max_message_bytes: int = Field(
         16 * 2**20,
         ge=2**16,
-        description="A longer message of a server breaks its connection. Over SSE the limit is always 1 MiB.",
+        description="A longer message of a server breaks its connection. Over SSE the limit is 1 MiB at most.",
     )
 
     def check_files(self) -> None:

@@ -3,8 +3,8 @@
 A schema is text from outside, and checking runs on the event loop. So what could hold that up is taken out or not used:
 
 - regular expressions, some of which take for ever on some texts: they are told to the model and checked by the server;
-- references by which one argument would be checked against very many schemas, or without end;
-- references to other documents.
+- references by which a schema leads back to itself: it is checked once, and not what follows inside of it;
+- references by which one argument would be checked against very many schemas, and those to other documents.
 
 Where a schema can't be used, one that takes any arguments stands in for it, with a warning.
 """
@@ -23,18 +23,15 @@ from toolrl.tools.validation import compile_schema
 MAX_SCHEMA_CHARS = 200_000
 MAX_CHECKS = 5_000
 """Schemas that arguments may be checked against, each counted as often as references lead to it."""
-MAX_RETURNS = 100
-_NAMED = ("properties", "$defs", "definitions", "dependentSchemas")
+_NAMED = ("properties", "$defs", "definitions", "dependentSchemas", "dependencies")
 """Keywords whose keys are names and no keywords."""
 _DATA = ("const", "default", "enum", "examples", "required", "type")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_ITEMS = ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems")
-_MEMBERS = ("additionalProperties", "unevaluatedProperties")
-"""Keywords whose schemas are for parts of the value."""
-Step = tuple[int, str]
-"""From a value to a part of it: by which schema, and to which."""
-Part = tuple[Step, ...]
 _log = logging.getLogger(__name__)
+
+
+class UnusableSchemaError(Exception):
+    """Arguments can't be checked by a schema; the message says why."""
 
 
 def usable_schema(given: Any, label: str) -> dict[str, Any]:
@@ -51,24 +48,25 @@ def usable_schema(given: Any, label: str) -> dict[str, Any]:
     schema["properties"] = properties
     try:
         schema = _without_patterns(schema)
-        problem = _problem(schema)
+        _check(schema)
+        return schema
+    except UnusableSchemaError as error:
+        problem = str(error)
     except Exception as error:  # noqa: BLE001 - a schema from outside can break the library in any way
         problem = f"its schema can't be read: {type(error).__name__}: {error}"
-    if problem is None:
-        return schema
     _log.warning("%s: its arguments aren't checked: %.500s", label, problem)
     return {"type": "object", "properties": {name: {} for name in properties}}
 
 
-def _problem(schema: dict[str, Any]) -> str | None:
-    """Why a schema can't be used, or None."""
+def _check(schema: dict[str, Any]) -> None:
+    """Takes out references that lead back. Raises UnusableSchemaError."""
     if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
-        return f"its schema is longer than {MAX_SCHEMA_CHARS} characters"
+        raise UnusableSchemaError(f"its schema is longer than {MAX_SCHEMA_CHARS} characters")
     try:
         compile_schema(schema)
     except jsonschema.SchemaError as error:
-        return f"its schema is no JSON Schema: {error.message:.200}"
-    return _Costs(schema).problem()
+        raise UnusableSchemaError(f"its schema is no JSON Schema: {error.message:.200}") from error
+    _References(schema).count(schema)
 
 
 def _without_patterns(node: Any) -> Any:
@@ -83,6 +81,7 @@ def _without_patterns(node: Any) -> Any:
             made[key] = {name: _without_patterns(item) for name, item in value.items()}
         else:
             made[key] = value if key in _DATA else _without_patterns(value)
+    made.pop("$id", None)  # References lead from the whole schema on.
     pattern = made.get("pattern")
     if isinstance(pattern, str):
         del made["pattern"]
@@ -93,76 +92,46 @@ def _without_patterns(node: Any) -> Any:
     return made
 
 
-class _Costs:
-    """How many schemas a value may be checked against, with every reference followed. A schema that refers to itself
-    for a part of the value, as those of trees do, ends with the value. Two that do so for one part would be checked
-    twice as often with each level of it."""
+class _References:
+    """Follows the references of a schema, and takes out those that lead back to a schema that they are in."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._count = 0
-        self._returns: list[Part] = []
-        """The parts for which a schema refers to one that it is in."""
+        self._counts: dict[int, int] = {}
+        self._open: set[int] = set()
+        """The schemas that lead to the one that is looked at."""
 
-    def problem(self) -> str | None:
-        """Why it takes too long, or None."""
-        return self._visit(self._root, (), {"#": ()})
+    def count(self, node: Any) -> int:
+        """How many schemas a value may be checked against. Raises UnusableSchemaError for too many."""
+        if not isinstance(node, dict):
+            return 1
+        if id(node) not in self._counts:
+            self._open.add(id(node))
+            count = self._counts[id(node)] = 1 + sum(map(self.count, self._following(node)))
+            self._open.remove(id(node))
+            if count > MAX_CHECKS:
+                raise UnusableSchemaError(f"its references lead to more than {MAX_CHECKS} schemas")
+        return self._counts[id(node)]
 
-    def _visit(self, node: Any, part: Part, around: dict[str, Part]) -> str | None:
-        """`around`: the references that led here, each with the part of the value for which it was followed."""
-        self._count += 1
-        if self._count > MAX_CHECKS:
-            return f"its references lead to more than {MAX_CHECKS} schemas"
-        if not isinstance(node, Mapping):
-            return None
+    def _following(self, node: dict[str, Any]) -> Iterator[Any]:
+        """The schemas that a value, or a part of it, is checked against next."""
         for key in _REFERENCES:
-            if isinstance(node.get(key), str) and (problem := self._follow(node[key], part, around)) is not None:
-                return problem
-        for step, child in _children(node):
-            below = (*part, (id(node), step)) if step else part
-            if (problem := self._visit(child, below, around)) is not None:
-                return problem
-        return None
-
-    def _follow(self, reference: str, part: Part, around: dict[str, Part]) -> str | None:
-        if reference not in around:
-            target = target_of(self._root, reference)
-            if target is None:
-                return f"it refers to {reference!r:.200}, which isn't in it"
-            return self._visit(target, part, {**around, reference: part})
-        if around[reference] == part:
-            return "it refers to itself for one and the same value"
-        if len(self._returns) >= MAX_RETURNS or any(_overlap(part, other) for other in self._returns):
-            return "it refers to itself twice for one part of the value"
-        self._returns.append(part)
-        return None
-
-
-def _overlap(one: Part, other: Part) -> bool:
-    """Whether a value may have a part that is both, or in both."""
-    return all(map(_same, one, other))
-
-
-def _same(one: Step, other: Step) -> bool:
-    if one[1] == other[1]:
-        return True
-    # What `properties` doesn't name, beside it; in another schema it may be anything.
-    members = "{}" in (one[1], other[1]) and "[]" not in (one[1], other[1])
-    return members and one[0] != other[0]
-
-
-def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(part of the value, its schema); an empty part is the value itself."""
-    for key, value in node.items():
-        if key in ("$defs", "definitions") or key in _DATA:
-            continue
-        if key == "properties" and isinstance(value, Mapping):
-            yield from ((f".{name}", item) for name, item in value.items())
-        elif key in _NAMED and isinstance(value, Mapping):
-            yield from (("", item) for item in value.values())
-        else:
-            step = "[]" if key in _ITEMS else "{}" if key in _MEMBERS else ""
-            yield from ((step, item) for item in (value if isinstance(value, list) else [value]))
+            if isinstance(reference := node.get(key), str):
+                target = target_of(self._root, reference)
+                if target is None:
+                    raise UnusableSchemaError(f"it refers to {reference!r:.200}, which isn't in it")
+                if id(target) in self._open:
+                    del node[key]
+                    node.setdefault("description", f"As {reference}")
+                else:
+                    yield target
+        for key, value in node.items():
+            if key in ("$defs", "definitions", *_DATA):
+                continue
+            if isinstance(value, Mapping):
+                yield from value.values() if key in _NAMED else (value,)
+            elif isinstance(value, list):
+                yield from value
 
 
 def target_of(schema: Any, reference: str) -> Any:

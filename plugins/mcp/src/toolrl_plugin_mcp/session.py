@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -25,23 +25,21 @@ _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 class OwnServers:
     """The servers of one episode, each started when it is first called."""
 
-    def __init__(self, make: Callable[[str], Server], places: asyncio.Semaphore, ill: set[str]) -> None:
-        """`places` bounds how many start at once. `ill` are servers that didn't start for an episode before."""
+    def __init__(self, make: Callable[[str], Server], places: asyncio.Semaphore) -> None:
+        """`places` bounds how many start at once."""
+        self.failure: ToolsetError | None = None
+        """Why the last start failed."""
         self._make = make
         self._places = places
-        self._ill = ill
         self._starts: dict[str, asyncio.Task[Server]] = {}
-
-    async def check(self, names: set[str]) -> None:
-        """A server that didn't start for an episode before has to start now. Raises ToolsetError: no model should be
-        trained on the answers of a server that doesn't start."""
-        for name in sorted(names & self._ill):
-            await self._start(name)
 
     async def get(self, name: str) -> Server:
         """The server, once it is there. Raises ToolError where it doesn't start."""
+        starting = self._starts.get(name)
+        if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
+            starting = self._starts[name] = asyncio.create_task(self._started(name))
         try:
-            return await self._start(name)
+            return await asyncio.shield(starting)
         except ToolsetError as error:
             raise ToolError(f"The server of this tool didn't start: {error.message}") from error
 
@@ -52,21 +50,15 @@ class OwnServers:
         servers = await asyncio.gather(*self._starts.values(), return_exceptions=True)
         await all_of([server.stop() for server in servers if isinstance(server, Server)])
 
-    async def _start(self, name: str) -> Server:
-        starting = self._starts.get(name)
-        if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
-            starting = self._starts[name] = asyncio.create_task(self._started(name))
-        return await asyncio.shield(starting)
-
     async def _started(self, name: str) -> Server:
         server = self._make(name)
         try:
             async with self._places:
                 await server.start()
-        except ToolsetError:
-            self._ill.add(name)
+        except ToolsetError as error:
+            self.failure = error
             raise
-        self._ill.discard(name)
+        self.failure = None
         return server
 
 
@@ -76,14 +68,14 @@ class McpSession:
     def __init__(
         self,
         catalog: McpCatalog,
-        server: Callable[[str], Awaitable[Server]],
+        servers: Mapping[str, Server] | OwnServers,
         setups: Mapping[str, ServerSetup],
         images: bool,
     ) -> None:
-        """`server` gives a server by its name; it raises ToolError where it can't. `images`: the model gets images."""
+        """`images`: the model gets images."""
         self._catalog = catalog
         self._specs = catalog.specs()
-        self._server = server
+        self._servers = servers
         self._setups = setups
         self._images = images
 
@@ -107,9 +99,15 @@ class McpSession:
             raise ToolError(f"There is no tool {call.name!r}. Available tools: {', '.join(self._catalog.entries)}.")
         entry = self._catalog.entries[name]
         check_sendable(call.arguments)
-        return await self._answer(entry, await self._server(entry.server), call.arguments)
+        servers = self._servers
+        server = await servers.get(entry.server) if isinstance(servers, OwnServers) else servers[entry.server]
+        return await self._answer(entry, server, call.arguments)
 
     async def reward(self) -> float | None:
+        """None. Raises ToolsetError where a server of the episode didn't start: no model should be trained on the
+        answers of a server that doesn't."""
+        if isinstance(self._servers, OwnServers) and self._servers.failure is not None:
+            raise self._servers.failure
         return None
 
     async def _answer(self, entry: CatalogEntry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -126,50 +127,37 @@ async def _start(options: ServerOptions) -> ServerProcess:
     # What every program needs, and the server's own.
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | plain_values(options.env)
     program = _program(options, environment)
-    loop = asyncio.get_running_loop()
     try:
-        transport, server = await loop.subprocess_exec(
-            ServerProcess,
-            *(sys.executable, "-I", "-S", guard.__file__, program, *options.args),
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), program, *options.args),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            limit=_CHUNK,
             env=environment,
             cwd=options.cwd,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         raise StartError(f"{options.command!r} can't be run: {error}") from None
-    server.open(transport)
-    return server
+    return ServerProcess(process)
 
 
-class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
-    """A guard, the server behind it, and their pipes. asyncio's own `wait` would also wait for the ends of pipes, which
-    a stray child may keep open."""
+class ServerProcess:
+    """A guard, the server behind it, and their pipes."""
 
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        super().__init__(limit=_CHUNK, loop=loop)
-        self.closing = False
-        """True while it is being ended: its end is then no loss of the connection."""
-        self._exited: asyncio.Future[None] = loop.create_future()
-
-    def open(self, transport: asyncio.SubprocessTransport) -> None:
-        """After the start."""
-        process = asyncio.subprocess.Process(transport, self, asyncio.get_running_loop())
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.transport = transport
         self.pipe_in, self.pipe_out, self.pipe_errors = process.stdin, process.stdout, process.stderr
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        if not self._exited.done():
-            self._exited.set_result(None)
+        self.closing = False
+        """True while it is being ended: its end is then no loss of the connection."""
+        self._process = process
 
     async def how_it_ended(self) -> str:
         """In words, after its stdout ended."""
-        await asyncio.wait([self._exited], timeout=STATUS_SECONDS)
-        code = self.transport.get_returncode()
+        code = await self._ended(STATUS_SECONDS)
         if code is None:
             return "closed its stdout"
         try:
@@ -180,19 +168,26 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     async def close(self) -> None:
         """End the process and all that came of it: by closing its stdin, by SIGTERM, by SIGKILL."""
         self.pipe_in.close()
-        await asyncio.wait([self._exited], timeout=GRACE_SECONDS)
+        await self._ended(GRACE_SECONDS)
         self.terminate()
-        await asyncio.wait([self._exited], timeout=GUARD_SECONDS)
-        if not self._exited.done():
-            _log.warning("the guard %d doesn't end, and is killed", self.transport.get_pid())
-            self.transport.kill()
-            await asyncio.wait([self._exited])
-        self.transport.close()
+        if await self._ended(GUARD_SECONDS) is None:
+            _log.warning("the guard %d doesn't end, and is killed", self._process.pid)
+            self._process.kill()
+            await self._ended(None)
 
     def terminate(self) -> None:
-        """Tell the guard to end the process and all that came of it."""
+        """Ask the guard to end the process and all that came of it."""
         with contextlib.suppress(ProcessLookupError):
-            self.transport.terminate()
+            self._process.terminate()
+
+    async def _ended(self, seconds: float | None) -> int | None:
+        """The exit status of the guard; None where it runs on for so many seconds. asyncio's own `wait` would also wait
+        for the ends of pipes, which a stray child may keep open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._process.returncode is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        return self._process.returncode
 
 
 async def _read_messages(

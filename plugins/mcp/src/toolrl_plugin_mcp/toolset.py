@@ -18,7 +18,7 @@ from functools import partial
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.threads import POOL, Job
+from toolrl.tools.threads import POOL
 from toolrl.types import Task
 from toolrl_plugin_mcp.catalog import Listing, McpCatalog, make_catalog
 from toolrl_plugin_mcp.connection import ServerSetup
@@ -73,13 +73,11 @@ class McpToolset:
             self._setups[name] = ServerSetup(name, given, options, secrets.hide, listed, context.restarted, endpoint)
         self._listings: dict[str, Listing] = {}
         self._catalog: McpCatalog | None = None
-        self._making: Job[McpCatalog] | None = None
-        """Of the latest lists; None before `start` and after `stop`."""
+        """None before `start` and after `stop`."""
+        self._making = asyncio.Lock()
         self._shared: dict[str, Server] = {}
         self._places = asyncio.Semaphore(options.max_sessions)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._ill: set[str] = set()
-        """Servers that the last episode which needed them couldn't start."""
 
     @property
     def servers(self) -> Mapping[str, Server]:
@@ -99,9 +97,7 @@ class McpToolset:
         self._shared = {name: Server(setup, self._options.instances) for name, setup in self._setups.items()}
         try:
             await all_of([server.start() for server in self._shared.values()])
-            self._making = self._making_catalog()
-            catalog = await self._making
-            self._catalog = self._catalog or catalog  # of a list that changed meanwhile, if that is there already
+            await self._make_catalog()
             if per_episode:
                 await self._stop_shared()
         except BaseException:
@@ -114,60 +110,50 @@ class McpToolset:
         if self._catalog is None:
             raise ToolsetError("the MCP servers weren't started", where=self._name)
         catalog = self._catalog
-        needed = {entry.server for name, entry in catalog.entries.items() if task.tools is None or name in task.tools}
         if self._options.session == "shared":
-            for name in needed:
-                self._shared[name].check()
-            yield McpSession(catalog, self._shared_server, self._setups, self._images)
+            for name, entry in catalog.entries.items():
+                if task.tools is None or name in task.tools:
+                    self._shared[entry.server].check()
+            yield McpSession(catalog, self._shared, self._setups, self._images)
             return
         async with self._places:
-            own = OwnServers(self._server, self._starts, self._ill)
+            own = OwnServers(lambda name: Server(self._setups[name]), self._starts)
             try:
-                await own.check(needed)
-                yield McpSession(catalog, own.get, self._setups, self._images)
+                yield McpSession(catalog, own, self._setups, self._images)
             finally:
                 await uninterrupted(own.stop())
 
     async def stop(self) -> None:
         """End every server."""
-        self._catalog = self._making = None
         try:
             await self._stop_shared()
         finally:
+            self._catalog = None
             self._logs.remove()
-
-    async def _shared_server(self, name: str) -> Server:
-        return self._shared[name]
 
     async def _stop_shared(self) -> None:
         servers, self._shared = self._shared, {}
         await uninterrupted(all_of([server.stop() for server in servers.values()]))
 
-    def _server(self, name: str) -> Server:
-        return Server(self._setups[name])
-
-    def _making_catalog(self) -> Job[McpCatalog]:
+    async def _make_catalog(self) -> None:
         """Of what the servers have listed, in the order of the config. Raises ConfigError."""
-        ordered = {server: self._listings[server] for server in self._setups}
-        return POOL.submit(make_catalog, ordered, self._options, self._where)  # checking schemas takes time
+        async with self._making:  # The last one made is of the latest lists.
+            ordered = {server: self._listings[server] for server in self._setups}
+            # Checking schemas takes time.
+            self._catalog = await POOL.submit(make_catalog, ordered, self._options, self._where)
 
-    def _listed(self, name: str, listing: Listing) -> None:
+    async def _listed(self, name: str, listing: Listing) -> None:
         """A server's list of tools; one that is new takes effect for the next episodes."""
         if self._listings.get(name) == listing:
             return
         self._listings[name] = listing
-        if self._making is not None:
-            self._making = self._making_catalog()
-            self._making.add_done_callback(lambda job: self._take(name, job))
-
-    def _take(self, name: str, job: Job[McpCatalog]) -> None:
-        error = None if job.cancelled() else job.exception()
-        if job.cancelled() or job is not self._making:
-            return
-        if error is not None:
+        if self._catalog is None and not self._making.locked():
+            return  # `start` makes it of all lists.
+        try:
+            await self._make_catalog()
+        except ConfigError as error:
             _log.error("the new tools of the MCP server %r can't be used, the old ones stay: %s", name, error)
         else:
-            self._catalog = job.result()
             _log.info("the MCP server %r has new tools for the next episodes: %s", name, ", ".join(self.names() or ()))
 
 

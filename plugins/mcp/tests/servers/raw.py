@@ -20,7 +20,6 @@ from typing import Any
 
 MODES = set(sys.argv[1:])
 LOCK = threading.Lock()
-CANCELLED: list[Any] = []
 NOTES: list[str] = []
 OBJECT = {"type": "object", "properties": {}}
 ODD = [
@@ -64,7 +63,7 @@ elif "messy" in MODES:
         "no tool",
     ]
 elif not TOOLS and "bare" not in MODES:
-    TOOLS = [tool(name) for name in ("echo", "slow", "hang", "crash", "note", "cancelled", "line", "pid", "split")]
+    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "line", "pid", "split")]
     TOOLS[0]["inputSchema"] = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}
     TOOLS[1]["annotations"] = {"readOnlyHint": True}
 
@@ -84,17 +83,10 @@ def main() -> None:
         sys.exit(3)
     for line in sys.stdin:
         message = json.loads(line)
-        if "method" not in message:
-            continue  # An answer.
-        if "id" not in message:
-            if message["method"] == "notifications/cancelled":
-                CANCELLED.append(message["params"]["requestId"])
-            continue
+        if "method" not in message or "id" not in message:
+            continue  # An answer, or a notification.
         name = (message.get("params") or {}).get("name")
-        if name == "hang":
-            with LOCK:  # No other answer gets out, and nothing is read.
-                time.sleep(600)
-        elif name == "pester":
+        if name == "pester":
             for number in range(100_000):
                 send({"id": f"p{number}", "method": "ping"})
         elif "mute" not in MODES:
@@ -165,8 +157,6 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     elif name == "note":
         NOTES.append(str(arguments.get("text")))
         return text(", ".join(NOTES))
-    elif name == "cancelled":
-        return text(len(CANCELLED))
     elif name == "line":
         return text("y" * int(arguments["characters"]))
     elif name == "pid":
