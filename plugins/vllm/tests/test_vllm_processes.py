@@ -61,7 +61,7 @@ async def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
             await running.generate(PROMPT, Sampling(4), session="later")
         with pytest.raises(EngineError, match="the engine failed"):
             await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-        assert not running._busy
+        assert not running._sessions
     assert not psutil.wait_procs(found, timeout=60)[1]
     assert not workers()
 
