@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -247,6 +248,12 @@ def test_what_nobody_encoded_equals_nothing(given: Any) -> None:
     assert not same_value(given, [], 1e-6)
     with pytest.raises((ValueError, TypeError)):
         decode(given)
+
+
+def test_a_short_answer_takes_no_time_to_compare() -> None:
+    begin = time.process_time()
+    assert not same_value({"t": [{"fr": ["1e9999999"]}]}, [1], 1e-6)
+    assert time.process_time() - begin < 1
 
 
 VALUES = st.recursive(
