@@ -65,6 +65,8 @@ JSON_VALUE = {
 }
 
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+ITSELF = {"definitions": {"a": {"allOf": [{"$ref": "#/definitions/a"}]}}, "allOf": [{"$ref": "#/definitions/a"}]}
 NEXT = {"properties": {"x": {"$ref": "#"}}}
 
 
@@ -88,6 +90,7 @@ def test_schemas_that_refer_to_themselves_are_checked_once() -> None:
         {"properties": {"x": {"anyOf": [{"$ref": "#"}, {"properties": {"x": {"$ref": "#"}}}]}}},
         {"properties": {"x": {"items": {"$ref": "#"}, "contains": {"$ref": "#"}}}},
         {"properties": {"x": {"$id": "urn:x", "allOf": [{"$ref": "#/properties/x"}] * 2}}},
+        {"$schema": DRAFT_4, "definitions": {"a": {}}, "properties": {"x": {"id": "http://x", **ITSELF}}},
     ],
 )
 def test_references_that_would_never_end_are_taken_out(schema: dict[str, Any]) -> None:
@@ -113,6 +116,10 @@ def doubled(levels: int) -> dict[str, Any]:
         ({"properties": {"a": {"$ref": "https://example.com/a"}}}, "isn't in it"),
         ({"properties": {"a": {"$ref": "#anchor"}}}, "isn't in it"),
         ({"properties": {"a": {"type": 7}}}, "no JSON Schema"),
+        (
+            {"properties": {"x": {"default": {"pattern": "(a+)+$"}, "allOf": [{"$ref": "#/properties/x/default"}]}}},
+            "is no schema",
+        ),
     ],
 )
 def test_schemas_that_could_hold_up_the_run_arent_used(

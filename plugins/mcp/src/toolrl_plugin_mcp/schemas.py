@@ -81,7 +81,8 @@ def _without_patterns(node: Any) -> Any:
             made[key] = {name: _without_patterns(item) for name, item in value.items()}
         else:
             made[key] = value if key in _DATA else _without_patterns(value)
-    made.pop("$id", None)  # References lead from the whole schema on.
+    for key in ("$id", "id"):  # References lead from the whole schema on.
+        made.pop(key, None)
     pattern = made.get("pattern")
     if isinstance(pattern, str):
         del made["pattern"]
@@ -115,6 +116,8 @@ class _References:
 
     def _following(self, node: dict[str, Any]) -> Iterator[Any]:
         """The schemas that a value, or a part of it, is checked against next."""
+        if isinstance(node.get("pattern"), str) or "patternProperties" in node:
+            raise UnusableSchemaError("it refers to a part that is no schema")
         for key in _REFERENCES:
             if isinstance(reference := node.get(key), str):
                 target = target_of(self._root, reference)
