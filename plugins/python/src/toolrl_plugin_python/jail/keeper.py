@@ -269,10 +269,12 @@ class Keeper:
         for first, processes in self._trees.of(set(watched)).items():
             watched[first].reason = watched[first].usage.excess(processes, disk=disk)
             if watched[first].reason:
+                for one in processes[1:]:  # On a busy machine its end takes a while.
+                    send(one, signal.SIGSTOP)
                 self._end(watched[first])
         # On a machine with very many processes a look takes long.
         cost = time.process_time() - begin
-        self._next_watch = time.monotonic() + max(WATCH_SECONDS, 5 * cost)
+        self._next_watch = time.monotonic() + max(WATCH_SECONDS, 2 * cost)
 
     def _pause(self, it: Cell) -> None:
         """Stop an interpreter between its cells, and end everything that it started.

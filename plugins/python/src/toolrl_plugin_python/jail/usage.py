@@ -39,6 +39,9 @@ class JobMemory:
     def look(self, processes: Sequence[Process], most: int) -> int:
         """Bytes; where they seem to be more than `most`, pages that processes share are counted once."""
         mapping = _MAPPING + _LINK_TO_ANCESTOR * len(processes)
+        tables = [kilobytes(f"{folder_of(one)}/status").get(b"VmPTE", 0) * 1024 for one in processes]
+        if sum(tables) > most:
+            return sum(tables)  # to read very many mappings takes long
         total, holding = 0, dict[str, int]()
         before, self._unreadable = self._unreadable, set()
         for one in processes:
@@ -52,11 +55,11 @@ class JobMemory:
                     total += _MOST_MAPPINGS * mapping + OPEN_FILES * _SOCKET
             except OSError:
                 continue  # it is gone
-            if total > most:
-                return total  # to read very many mappings takes long
+            if total + sum(holding.values()) > most:
+                return total + sum(holding.values())
         total += sum(holding.values())
-        sizes = [one.resident + kilobytes(f"{folder_of(one)}/status").get(b"VmPTE", 0) * 1024 for one in processes]
-        if total > most or total + sum(sizes) <= most:
+        sizes = [one.resident + size for one, size in zip(processes, tables, strict=True)]
+        if total + sum(sizes) <= most:
             return total + sum(sizes)
         exact = [private_memory(one) for one in processes]
         return total + sum(size if it is None else it for size, it in zip(sizes, exact, strict=True))
